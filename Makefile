@@ -1,0 +1,35 @@
+# Every target works from a bare clone: it makes .venv, installs, then does its job.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# A GPU user sets CONSTRAINTS= to let pip resolve accelerator builds.
+CONSTRAINTS ?= -c constraints-cpu.txt
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.2
+export PYTHONUNBUFFERED = 1
+
+.PHONY: run test ddp bench lint clean
+
+$(VENV)/core: pyproject.toml constraints-cpu.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[dev]"
+	touch $@
+
+run: $(VENV)/core
+	$(BIN)/hippo train --config experiments/configs/default.yaml --out outputs/default-train
+	$(BIN)/hippo evaluate --config experiments/configs/evaluate.yaml --checkpoint outputs/default-train --out outputs/default-evaluate
+	$(BIN)/hippo report outputs/default-evaluate outputs/default-train
+
+test: $(VENV)/core
+	$(BIN)/ruff check .
+	$(BIN)/pytest
+
+bench: $(VENV)/core
+	$(BIN)/hippo bench --what env
+	$(BIN)/hippo bench --what train
+
+lint: $(VENV)/core
+	$(BIN)/ruff check .
+
+clean:
+	rm -rf $(VENV) .cache build *.egg-info
