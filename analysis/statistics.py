@@ -176,4 +176,4 @@ def seed_band(values: np.ndarray, *, level: float = LEVEL, seed: int = 0) -> Ban
     draws = np.random.default_rng(seed).integers(n, size=(2000, n))
     resampled = np.stack([iqm(column[draws]) for column in values.T], axis=1)
     lo, hi = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return Band(centre, lo, hi, f"{name}, band: {level:.0%} bootstrap")
+    return Band(centre, lo, hi, f"{name}, band: {100 * level:g} % bootstrap")

@@ -192,7 +192,7 @@ def test_seed_band_of_many_seeds_is_a_bootstrap_of_the_iqm_and_says_so():
     assert (band.lo < band.centre).all() and (band.centre < band.hi).all()
     expected = bootstrap_interval(values[:, 2], iqm)
     assert band.hi[2] - band.lo[2] == pytest.approx(expected["hi"] - expected["lo"], rel=0.1)
-    assert band.label == "interquartile mean of 12 seeds, band: 95% bootstrap"
+    assert band.label == "interquartile mean of 12 seeds, band: 95 % bootstrap"
 
 
 def test_seed_band_of_one_seed_claims_no_band():
