@@ -173,7 +173,8 @@ class RunWriter:
             config: every setting of the run.
             seed: the seed or seeds that determine it.
             out: the folder; None gives outputs/<kind>-<date>-<time>-<4 hex>.
-            resume: continue in a folder that holds a run of the same kind.
+            resume: continue in a folder that holds a run of the same kind; its start is kept, its
+                tables are appended to, its summary is dropped.
 
         Raises:
             RecordError: when the folder is not empty (without `resume`), holds another kind of
@@ -205,6 +206,7 @@ class RunWriter:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             write_json(directory / "run.json", run)
+            (directory / "summary.json").unlink(missing_ok=True)  # no longer what came out
         except OSError as error:
             raise RecordError(f"{directory}: cannot be written: {error.strerror}") from None
         return cls(directory, run)

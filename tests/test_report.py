@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -29,9 +30,15 @@ def story(tmp_path_factory):
     return evaluation, training, path.read_text()
 
 
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    """A small evaluation, made once; `evaluation` is a copy for a test to spoil."""
+    return synthetic.evaluate_run(tmp_path_factory.mktemp("pristine") / "run", count=8, steps=20)
+
+
 @pytest.fixture
-def evaluation(tmp_path):
-    return synthetic.evaluate_run(tmp_path / "evaluation", count=8, steps=20)
+def evaluation(tmp_path, pristine):
+    return Path(shutil.copytree(pristine, tmp_path / "evaluation"))
 
 
 @pytest.fixture
@@ -227,11 +234,12 @@ def test_bench_and_unknown_kinds_are_reported_as_they_are(tmp_path):
 def test_two_evaluations_are_told_apart_and_an_unfinished_run_is_marked(
     tmp_path, evaluation, undrawn
 ):
-    other = synthetic.evaluate_run(tmp_path / "other", count=8, steps=20)
+    other = Path(shutil.copytree(evaluation, tmp_path / "other"))
     run = json.loads((other / "run.json").read_text())
-    (other / "run.json").write_text(json.dumps(run | {"status": "interrupted"}))
+    changed = {"run_id": "other", "status": "interrupted"}
+    (other / "run.json").write_text(json.dumps(run | changed))
     text = write_report([evaluation, other]).read_text()
-    assert "## Schedulers (evaluation)" in text and "## Schedulers (other)" in text
+    assert "## Schedulers (run)" in text and "## Schedulers (other)" in text
     assert "figures/schedulers.png" in text and "figures/schedulers-2.png" in text
     assert "**Warning.** The run other is marked `interrupted`." in text
 
@@ -297,11 +305,15 @@ def test_a_folder_that_is_no_run_and_an_empty_list_are_refused(tmp_path, capsys)
 def test_the_command_works_from_a_shell(tmp_path):
     run = synthetic.train_run(tmp_path / "training", updates=5)
     root = Path(records.__file__).parents[1]
-    command = [sys.executable, "-m", "analysis.report"]
-    done = subprocess.run([*command, run], cwd=root, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, str(run / "report.md"), "")
+    command = [sys.executable, "-m", "analysis.report", run]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, str(run / "report.md"), "")
+
+
+def test_a_wrong_command_line_is_refused_in_one_line(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert capsys.readouterr().err == "error: the following arguments are required: RUN\n"
 
 
 # --- pieces -------------------------------------------------------------------------------------
