@@ -53,7 +53,8 @@ def complete(
     """Fill a plan's free fields (one job): the choice in all groups, shares balanced under `view`.
 
     Returns the plan and [] bool whether the global batch splits exactly: it must be a multiple of
-    micro_batch x lcm(dp), with at least one such block per group.
+    the block, micro_batch x the largest dp, with at least one block per group, and every dp must
+    divide the largest.
     """
     n_domains = plan.group.shape[0]
     one_hot = jnp.arange(choices.size) == choice
@@ -69,18 +70,12 @@ def complete(
     )
     active = jnp.arange(n_domains) < n_groups(plan)
     dp = jnp.where(active, jnp.maximum(plan.dp, 1), 1)
-    block = chosen.micro_batch[0] * _lcm(dp)  # [sequences]
+    largest = dp.max()
+    block = chosen.micro_batch[0] * largest  # [sequences]
     per_block = block // (chosen.micro_batch * dp)  # [G] micro-batches per replica in one block
     total = work.global_batch // block
     period = group_periods(chosen, work, cluster, calibration, view)
     blocks = balanced_blocks(total, period * per_block.astype(jnp.float32), active)
     legal = (total * block == work.global_batch) & (total >= n_groups(plan))
+    legal = legal & jnp.all(largest % dp == 0)
     return chosen.replace(batch_share=blocks * per_block), legal
-
-
-def _lcm(values: Array) -> Array:
-    """[] int32 least common multiple of a short vector of small integers."""
-    out = values[0]
-    for i in range(1, values.shape[0]):
-        out = jnp.lcm(out, values[i])
-    return out

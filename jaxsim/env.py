@@ -243,13 +243,16 @@ def auto_reset(
 def _apply(state: State, action: Plan, params: EnvParams):
     """Take the action: free changes at once, a reconfiguration where one is needed and allowed."""
     may = _may_retarget(state)
-    changes = jax.vmap(needs_reconfiguration)(state.plan, action)
+    reconfigures = jax.vmap(needs_reconfiguration)
+    changes = reconfigures(state.plan, action)
     switched = may & changes & params.jobs.mask
-    free = may & ~changes & ~state.moving
+    # Free fields follow the action, those of the target while a transition runs.
+    free = jnp.where(state.moving, ~reconfigures(state.target, action), may & ~changes)
+    free = free & ~switched
     begin = jax.vmap(begin_transition, in_axes=(0, 0, 0, None))
     fresh = begin(state.plan, action, params.jobs, params.calibration)
     target = _select(switched | free, action, state.target)
-    plan = _select(free, action, state.plan)
+    plan = _select(free & ~state.moving, action, state.plan)
     transition = _select(switched, fresh, state.transition)
     return plan, target, state.moving | switched, transition, switched
 
