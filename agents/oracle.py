@@ -16,7 +16,7 @@ from agents.protocol import (
     find_row,
     situation,
 )
-from jaxsim.enumeration import score_plans
+from jaxsim.enumeration import choice_rates, score_plans
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.plan import Plan
 from jaxsim.reconfiguration import begin_transition
@@ -36,11 +36,21 @@ class Truth:
 def make_truth(params: EnvParams, setup: Setup, key: Array, horizon: int) -> Truth:
     """Score the table in every interval and solve for the optimal plan sequence."""
     views = world_tape(params, key, horizon + 1)
+    return solve_truth(setup, views, table_rates(setup, views))
+
+
+def table_rates(setup: Setup, views: NetworkView) -> Array:
+    """[T, P, V] training steps per second of every row and lower choice, 0 where illegal."""
     args = (setup.choices, setup.work, setup.cluster, setup.calibration)
-    rate, choice = score_plans(setup.table.plans, views, *args)
-    rate = jnp.where(setup.table.mask, rate, 0.0)
-    value, best = clairvoyant_values(setup, views, rate, migration_table(setup))
-    return Truth(views, Estimate(rate, choice), value, best)
+    rates = choice_rates(setup.table.plans, views, *args)
+    return jnp.where(setup.table.mask[None, :, None], rates, 0.0)
+
+
+def solve_truth(setup: Setup, views: NetworkView, rates: Array) -> Truth:
+    """The optimal plan sequence, given `table_rates` of the views."""
+    estimate = Estimate(rates.max(axis=-1), jnp.argmax(rates, axis=-1).astype(jnp.int32))
+    value, best = clairvoyant_values(setup, views, estimate.rate, migration_table(setup))
+    return Truth(views, estimate, value, best)
 
 
 @struct.dataclass

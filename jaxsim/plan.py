@@ -74,14 +74,14 @@ class LowerChoices:
 
 
 def default_lower_choices() -> LowerChoices:
-    """Micro-batches 1, 2, 4, 8, each with four settings from fast and large to slow and small."""
+    """Micro-batches 1, 2, 4, each with four settings from fast and large to slow and small."""
     settings = [
         (RECOMPUTE_NONE, SCHEDULE_1F1B),
         (RECOMPUTE_NONE, SCHEDULE_EAGER_1F1B),
         (RECOMPUTE_FULL, SCHEDULE_EAGER_1F1B),
         (RECOMPUTE_FULL, SCHEDULE_GPIPE),
     ]
-    rows = np.array([(b, *s) for b in (1, 2, 4, 8) for s in settings], np.int32)
+    rows = np.array([(b, *s) for b in (1, 2, 4) for s in settings], np.int32)
     return LowerChoices(*(jnp.asarray(rows[:, i]) for i in range(3)))
 
 

@@ -44,7 +44,7 @@ class ScenarioSettings:
     jitter: Jitter = "ou"
     white: tuple[float, float] = (0.0, 0.15)
     ou_sigma: tuple[float, float] = (0.15, 0.45)
-    ou_tau: tuple[float, float] = (3.0, 120.0)
+    ou_tau: tuple[float, float] = (10.0, 500.0)
     base_spread: float = 0.25
     latency: float = 0.1
     load_share: float = 0.0
