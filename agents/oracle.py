@@ -111,7 +111,9 @@ def clairvoyant_values(
     def backward(values, t):
         # values [T + 2, P]: filled from t + 1 on.
         start = t.astype(jnp.float32) * interval + moves.restart_s
-        arrival = jax.vmap(link_arrival, in_axes=(0, 2, None))(capacity, bytes_gb, start).max(axis=0)
+        arrival = jax.vmap(link_arrival, in_axes=(0, 2, None))(capacity, bytes_gb, start).max(
+            axis=0
+        )
         arrival = jnp.minimum(jnp.maximum(arrival, start), forever)
         landed = jnp.floor(arrival / interval).astype(jnp.int32)
         inside = landed < length

@@ -111,9 +111,7 @@ def switch_times(setup: Setup, plan: Plan, view: NetworkView) -> Array:
 
     def one(target):
         needed = needs_reconfiguration(plan, target)
-        duration = transition_s(
-            begin_transition(plan, target, setup.work, setup.calibration), rate
-        )
+        duration = transition_s(begin_transition(plan, target, setup.work, setup.calibration), rate)
         return jnp.where(needed, duration, 0.0)
 
     return jax.vmap(one)(setup.table.plans)
@@ -121,7 +119,9 @@ def switch_times(setup: Setup, plan: Plan, view: NetworkView) -> Array:
 
 def situation(setup: Setup, observation: Observation, job: int = 0) -> Situation:
     """Digest an observation for a table-based scheduler."""
-    plan, target = (jax.tree.map(lambda x: x[job], p) for p in (observation.plan, observation.target))
+    plan, target = (
+        jax.tree.map(lambda x: x[job], p) for p in (observation.plan, observation.target)
+    )
     return Situation(
         row=find_row(setup.table, target),
         may_switch=observation.mask.retarget[job] & ~observation.moving[job],

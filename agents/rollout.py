@@ -47,7 +47,11 @@ def play(
         action, memory = scheduler.decide(interval_key, observation, memory, *extra)
         state, timestep = step(interval_key, state, action, params)
         out = Episode(
-            timestep.record, state.view.bandwidth_gb_per_s, state.plan, state.moving, timestep.reward
+            timestep.record,
+            state.view.bandwidth_gb_per_s,
+            state.plan,
+            state.moving,
+            timestep.reward,
         )
         return (state, timestep.observation, memory), out
 

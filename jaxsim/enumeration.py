@@ -58,9 +58,7 @@ class TableInfo:
     exhaustive: bool  # every layout of the family was scored
 
 
-FAMILY = (
-    "ordered groups of ordered domains, even stages, one tp, dp per group, cp 1, ZeRO-1, H 1, 16 bits"
-)
+FAMILY = "ordered groups of ordered domains, even stages, one tp, dp per group, cp 1, ZeRO-1, H 1, 16 bits"
 
 
 def base_view(cluster: Cluster) -> NetworkView:
@@ -114,7 +112,7 @@ def make_plan(
     }
     for g, (members, dp) in enumerate(zip(layout, dps, strict=True)):
         stages = [int(gpus[k]) // (tp * dp) for k in members]
-        if min(stages) < 1 or sum(stages) > n_layers and len(members) > n_layers:
+        if min(stages) < 1 or (sum(stages) > n_layers and len(members) > n_layers):
             return None
         layers, stages = split_layers(n_layers, stages)
         fields["dp"][g] = dp
@@ -327,7 +325,9 @@ def build_table(
         raise InputError(_nothing_fits(builder))
     base = builder.rates(plans, _lead(base_view(builder.cluster)))[0]
     single = np.array([len(o) == 1 and len(o[0]) == 1 for o in owners])
-    even = np.array([_is_even(p, o, builder.spec.n_domains) for p, o in zip(plans, owners, strict=True)])
+    even = np.array(
+        [_is_even(p, o, builder.spec.n_domains) for p, o in zip(plans, owners, strict=True)]
+    )
     rate = np.concatenate([base[None], builder.rates(plans, views)])
     chosen = [int(base.argmax())]
     for kind in (single, even):

@@ -46,9 +46,7 @@ def outer_sync_gb(plan: Plan, work: Workload) -> Array:
     return jnp.where(owed, 2.0 * (n - 1.0) / n * GRADIENT_BYTES * work.gparams, 0.0)
 
 
-def begin_transition(
-    old: Plan, new: Plan, work: Workload, calibration: Calibration
-) -> Transition:
+def begin_transition(old: Plan, new: Plan, work: Workload, calibration: Calibration) -> Transition:
     """Start a reconfiguration (one job). The owed outer sync travels the old plan's ring."""
     ring = (new_ring := old.group[None, :] - old.group[:, None]) == 1
     ring = ring | ((new_ring == 1 - n_groups(old)) & (n_groups(old) > 1))

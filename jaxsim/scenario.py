@@ -13,7 +13,14 @@ from jax import Array
 
 from jaxsim.calibration import Calibration, default_calibration
 from jaxsim.cluster import Cluster, ClusterSpec
-from jaxsim.enumeration import PlanTable, TableBuilder, TableInfo, base_view, build_table, score_plans
+from jaxsim.enumeration import (
+    PlanTable,
+    TableBuilder,
+    TableInfo,
+    base_view,
+    build_table,
+    score_plans,
+)
 from jaxsim.env import EnvParams
 from jaxsim.load import load_process
 from jaxsim.network import network_process
@@ -30,7 +37,8 @@ class ScenarioSettings:
 
     Attributes:
         jitter: ou = drift plus white noise, uniform = white noise alone, none = steady links
-        white: range of the uniform white amplitude (0.3 = +-30 %)
+        uniform: amplitude of the uniform jitter (0.3 = +-30 %, the usual setting)
+        white: range of the white noise beside the drift
         ou_sigma: range of the drift's standard deviation
         ou_tau: range of the drift's correlation time [intervals], drawn log-uniformly
         base_spread: standard deviation of the log of each link's base around the cluster file's
@@ -42,10 +50,11 @@ class ScenarioSettings:
     """
 
     jitter: Jitter = "ou"
+    uniform: float = 0.3
     white: tuple[float, float] = (0.0, 0.15)
     ou_sigma: tuple[float, float] = (0.15, 0.45)
     ou_tau: tuple[float, float] = (10.0, 500.0)
-    base_spread: float = 0.25
+    base_spread: float = 0.0
     latency: float = 0.1
     load_share: float = 0.0
     load_swing: float = 0.0
@@ -57,7 +66,7 @@ class ScenarioSettings:
             low, high = getattr(self, name)
             if not 0 <= low <= high:
                 raise ValueError(f"{name}: expected 0 <= low <= high, got {low}, {high}")
-        for name in ("base_spread", "latency", "load_share", "load_swing"):
+        for name in ("uniform", "base_spread", "latency", "load_share", "load_swing"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}: expected a number >= 0, got {getattr(self, name)}")
         if not self.interval_s > 0 or self.horizon < 1:
@@ -79,7 +88,6 @@ class World:
 def build_world(
     spec: ClusterSpec,
     job: JobSpec,
-    settings: ScenarioSettings,
     table_size: int = 48,
     layout_limit: int = 4000,
     calibration: Calibration | None = None,
@@ -93,24 +101,18 @@ def build_world(
     choices = default_lower_choices()
     jobs = build_workload([job])
     builder = TableBuilder(spec, jobs.job(0), calibration, choices)
-    views = sample_views(builder.cluster, settings, 64, seed)
+    views = sample_views(builder.cluster, 64, seed)
     table, info, family = build_table(builder, views, table_size, layout_limit)
     return World(builder.cluster, jobs, calibration, choices, table, family), info
 
 
-def sample_views(
-    cluster: Cluster, settings: ScenarioSettings, count: int, seed: int
-) -> NetworkView:
-    """[W, ...] stationary states of the network under the settings."""
-    rng = np.random.default_rng([seed, 7])
+def sample_views(cluster: Cluster, count: int, seed: int) -> NetworkView:
+    """[W, ...] states of the network to choose a table for: every link between a fifth of its base
+    and five times as much (log-normal, sigma 0.5), all GPUs free."""
     k = cluster.mask.shape[0]
     shape = (count, k, k)
-    factor = _base_factor(rng, settings, (count, k))
-    if settings.jitter != "none":
-        factor = factor * (1 + rng.uniform(-1, 1, shape) * rng.uniform(*settings.white, (count, 1, 1)))
-    if settings.jitter == "ou":
-        factor = factor * (1 + rng.normal(size=shape) * rng.uniform(*settings.ou_sigma, (count, 1, 1)))
-    factor = jnp.asarray(np.clip(factor, 0.05, 4.0), jnp.float32)
+    factor = _base_factor(np.random.default_rng([seed, 7]), 0.5, shape)
+    factor = jnp.asarray(np.clip(factor, 0.2, 5.0), jnp.float32)
     return NetworkView(
         bandwidth_gb_per_s=cluster.bandwidth_gb_per_s[None] * factor,
         rtt_s=jnp.broadcast_to(cluster.rtt_s[None], shape),
@@ -118,9 +120,8 @@ def sample_views(
     )
 
 
-def _base_factor(rng: np.random.Generator, settings: ScenarioSettings, shape) -> np.ndarray:
-    count, k = shape
-    return np.exp(rng.normal(0.0, 1.0, (count, k, k)) * settings.base_spread)
+def _base_factor(rng: np.random.Generator, sigma: float, shape: tuple[int, ...]) -> np.ndarray:
+    return np.exp(sigma * rng.normal(size=shape))
 
 
 def scenario_bank(
@@ -152,8 +153,9 @@ def _scenario(world, settings, rng, weights, network_trace, load_trace) -> EnvPa
     moves = settings.jitter != "none"
     drifts = settings.jitter == "ou"
     white, sigma = rng.uniform(*settings.white), rng.uniform(*settings.ou_sigma)
+    white = white if drifts else settings.uniform
     tau = np.exp(rng.uniform(*np.log(np.maximum(settings.ou_tau, 1e-3))))
-    base = jnp.asarray(_base_factor(rng, settings, (1, k))[0], jnp.float32)
+    base = jnp.asarray(_base_factor(rng, settings.base_spread, (k, k)), jnp.float32)
     offsets = rng.integers(2**20, size=2)
     cluster = world.cluster
     trace = None if network_trace is None else jnp.asarray(network_trace, jnp.float32)

@@ -34,7 +34,9 @@ def read_network_trace(path: str | Path, cluster: ClusterSpec, interval_s: float
             known = ", ".join(cluster.domains)
             raise InputError(f"{path}: line {line}: {column} {name!r} is unknown; known: {known}")
     numbers = frame[["t_s", value]].apply(pd.to_numeric, errors="coerce")
-    bad = frame.index[~np.isfinite(numbers).all(axis=1) | (numbers["t_s"] < 0) | (numbers[value] <= 0)]
+    bad = frame.index[
+        ~np.isfinite(numbers).all(axis=1) | (numbers["t_s"] < 0) | (numbers[value] <= 0)
+    ]
     if len(bad):
         raise InputError(
             f"{path}: line {bad[0] + 2}: t_s >= 0 and {value} > 0 are needed, got "

@@ -20,7 +20,9 @@ RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
 OPERATORS = ("qkv", "attention", "projection", "ffn", "elementwise")
 ATTENTION = OPERATORS.index("attention")
 ACTIVATION_BYTES = 2  # 16-bit activations and gradients on the wire
-STATE_BYTES_PER_PARAM = 14  # bf16 weight 2 + fp32 master, momentum, variance 12: what a move carries
+STATE_BYTES_PER_PARAM = (
+    14  # bf16 weight 2 + fp32 master, momentum, variance 12: what a move carries
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,9 @@ class ModelConfig:
     def layer_params(self) -> float:
         """Parameters of one layer: attention, FFN, two norms."""
         h = self.hidden
-        return 2 * h * h * (1 + self.kv_heads / self.heads) + self.ffn_matrices * h * self.ffn + 2 * h
+        return (
+            2 * h * h * (1 + self.kv_heads / self.heads) + self.ffn_matrices * h * self.ffn + 2 * h
+        )
 
     @property
     def embedding_params(self) -> float:

@@ -18,7 +18,7 @@ AVERAGE_HORIZONS = (6.0, 12.0, 24.0)  # intervals, on averaged rates
 GAIN_HORIZONS = (4.0, 8.0, 16.0, 32.0)
 PRIOR_HORIZON = 10.0  # intervals, of the hysteresis that the scorer starts from
 PRIOR_SHARPNESS = 20.0  # logits per unit of relative gain over that horizon
-CHOICE_SHARPNESS = 50.0  # logits per unit of relative rate
+CHOICE_SHARPNESS = 300.0  # logits per unit of relative rate
 FAST, SLOW = 0.7, 0.95  # decays per interval of the running averages
 
 
@@ -97,7 +97,9 @@ def update_statistics(stats: Statistics, measured: Measurement) -> Statistics:
         product=slow * stats.product + (1.0 - slow) * deviation * before,
         count=stats.count + 1.0,
         row=measured.row,
-        previous=jnp.where(stats.count > 0, jnp.where(moved, stats.row, stats.previous), measured.row),
+        previous=jnp.where(
+            stats.count > 0, jnp.where(moved, stats.row, stats.previous), measured.row
+        ),
         since_switch=jnp.where(moved, 0.0, stats.since_switch + 1.0),
     )
 
@@ -188,9 +190,9 @@ def _candidate_features(
     spread = jnp.sqrt(stats.square)
     levels = jnp.stack([rate, stats.fast, stats.slow, reference.base_rate]) / reference.scale
     args = (measured.switch_s, measured.row)
-    by_horizon = jax.vmap(
-        lambda h: gains(rate, *args, h, setup.interval_s) / reference.scale
-    )(jnp.asarray(GAIN_HORIZONS))
+    by_horizon = jax.vmap(lambda h: gains(rate, *args, h, setup.interval_s) / reference.scale)(
+        jnp.asarray(GAIN_HORIZONS)
+    )
     average = gains(stats.slow, *args, jnp.float32(16.0), setup.interval_s) / reference.scale
     correlation = stats.product / (stats.square + (1e-3 * reference.scale) ** 2)
     columns = [

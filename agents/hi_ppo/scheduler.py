@@ -46,7 +46,9 @@ def measure(setup: Setup, observation: Observation, job: int = 0) -> Measurement
     lead = jax.tree.map(lambda x: x[None], view)
     args = (setup.choices, setup.work, setup.cluster, setup.calibration)
     rates = choice_rates(setup.table.plans, lead, *args)[0]
-    plan, target = (jax.tree.map(lambda x: x[job], p) for p in (observation.plan, observation.target))
+    plan, target = (
+        jax.tree.map(lambda x: x[job], p) for p in (observation.plan, observation.target)
+    )
     return Measurement(
         rates=jnp.where(setup.table.mask[:, None], rates, 0.0),
         switch_s=switch_times(setup, plan, view),

@@ -11,9 +11,7 @@ from jaxsim.plan import PLACEMENT_DP_INNER, Plan
 from jaxsim.workload import RECOMPUTE_FULL, Workload
 
 
-def ring_gb_per_s(
-    cluster: Cluster, calibration: Calibration, stride: Array, ranks: Array
-) -> Array:
+def ring_gb_per_s(cluster: Cluster, calibration: Calibration, stride: Array, ranks: Array) -> Array:
     """[K] [GB/s] that each rank of a ring reaches, given the distance between neighbouring ranks.
 
     A ring of n ranks `stride` apart stays inside a node while stride x n fits it and then runs over
