@@ -205,6 +205,11 @@ def test_a_bad_figure_is_named_by_its_line(grids, refuses, name, column, bad):
     refuses(grids.run(), f"{name}.csv", "line 3", column, repr(bad))
 
 
+def test_a_rate_too_small_for_a_cluster_file_is_named_by_it(grids, refuses):
+    grids.rows["throughput"][0]["recv_gbps"] = 1e-8
+    refuses(grids.run(), f"{grids.out}: wan.bandwidth_gbps[aws:east][aws:west]")
+
+
 @pytest.mark.parametrize("bad", ["nan", "-0.01"])
 def test_a_bad_price_is_refused_where_a_price_of_zero_is_not(grids, refuses, bad):
     grids.rows["cost"][4]["cost"] = bad
@@ -409,6 +414,7 @@ def test_paths_are_drawn_without_replacement_until_they_run_out():
         assert len(set(paths[6:])) == 2
         assert starts[:3] == (0, 0, 0)
         assert all(0 <= start < lengths[path] for path, start in zip(paths, starts, strict=True))
+        assert draw_paths(dict(reversed(lengths.items())), 8, seed) == (paths, starts)
     assert len({draw_paths(lengths, 8, seed) for seed in range(20)}) > 10
 
 
@@ -475,6 +481,13 @@ def test_a_bad_measurement_is_named_by_its_line(make, tmp_path, refuses, column,
     frame.loc[2, column] = bad
     frame.to_csv(path, index=False)
     refuses(make(path), "tests.csv", "line 4", column, repr(bad))
+
+
+def test_blank_lines_do_not_shift_the_line_that_is_named(make, tmp_path, refuses):
+    path = measured(tmp_path, {"only": [*steady(), (1_600_000_900, -1.0)]})
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:3], "", "", *lines[3:], ""]))
+    refuses(make(path), "line 10", "received_mbps", "'-1.0'")
 
 
 def test_unknown_columns_are_refused(make, tmp_path, refuses):
