@@ -245,10 +245,12 @@ def _apply(state: State, action: Plan, params: EnvParams):
     may = _may_retarget(state)
     reconfigures = jax.vmap(needs_reconfiguration)
     changes = reconfigures(state.plan, action)
-    switched = may & changes & params.jobs.mask
+    # While moving, the target is what a new plan must differ from: holding on to a target whose
+    # domain is lost does not start over, going back to the plan in force does (a restart).
+    differs = jnp.where(state.moving, reconfigures(state.target, action), changes)
+    switched = may & differs & params.jobs.mask
     # Free fields follow the action, those of the target while a transition runs.
-    free = jnp.where(state.moving, ~reconfigures(state.target, action), may & ~changes)
-    free = free & ~switched
+    free = (state.moving | may) & ~differs
     begin = jax.vmap(begin_transition, in_axes=(0, 0, 0, None))
     fresh = begin(state.plan, action, params.jobs, params.calibration)
     target = _select(switched | free, action, state.target)
