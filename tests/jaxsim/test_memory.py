@@ -45,7 +45,7 @@ def memory(plan, work=WORK, spec=None):
 
 
 def test_a_22b_model_on_one_node_as_in_korthikanti_2022():
-    # Table 3, 22B: 48 layers, h = 6144, 64 heads, s = 2048, tp 8, pp 1, micro-batch 4. The published
+    # Table 3, 22B: 48 layers, h = 6144, 64 heads, s = 2048, tp 8, micro-batch 4. The published
     # split: 18 bytes a parameter, activations s b h L / t (34 + 5 a s / h).
     model = ModelConfig(48, 6144, 64, 64, 4 * 6144, 2, 51200, True)
     work = build_workload([JobSpec(model, 4, 2048, flash_attention=False)]).job(0)
