@@ -296,7 +296,8 @@ def spread(two):
 
 
 @pytest.mark.parametrize(
-    ("make", "expected"), [(make_best_static, 0), (make_single_domain, 2), (make_static_even_split, 1)]
+    ("make", "expected"),
+    [(make_best_static, 0), (make_single_domain, 2), (make_static_even_split, 1)],
 )
 def test_static_schedulers_take_the_best_row_of_their_kind(monkeypatch, make, expected):
     rates = Estimate(jnp.array([3.0, 1.0, 2.0], jnp.float32), jnp.zeros(ROWS, jnp.int32))
