@@ -178,8 +178,11 @@ def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[Sta
     arrived = moving & (train_s > 0)
     plan = _select(arrived, target, plan)
     active = params.jobs.mask & (state.steps_done < params.jobs.step_budget)
-    cost = step_cost(plan, params.jobs, params.cluster, params.calibration, view)
-    running = active & (~moving | arrived) & cost.runs
+    # Jobs that are finished or still moving leave the links to the others.
+    training = active & (~moving | arrived)
+    jobs = params.jobs.replace(mask=training)
+    cost = step_cost(plan, jobs, params.cluster, params.calibration, view)
+    running = training & cost.runs
     train_s = jnp.where(running, jnp.where(moving, train_s, params.interval_s), 0.0)
     progress = jnp.where(running, train_s / cost.step_s * cost.efficiency, 0.0)
     progress = jnp.minimum(progress, params.jobs.step_budget - state.steps_done)
@@ -198,7 +201,8 @@ def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[Sta
         since_sync=jnp.where(period > 1.0, since_sync % period, 0.0),
         since_switch=jnp.where(switched, 0, state.since_switch + 1),
     )
-    record = _record(params, new, cost, progress, train_s, moved, switched)
+    billed = params.replace(jobs=params.jobs.replace(mask=active))
+    record = _record(billed, new, cost, progress, train_s, moved, switched)
     observation = _observe(new, params)
     parts = record.reward_parts
     signed = jnp.stack([parts.efficiency, parts.utilisation, -parts.cost, -parts.fairness])
@@ -245,10 +249,12 @@ def _apply(state: State, action: Plan, params: EnvParams):
     may = _may_retarget(state)
     reconfigures = jax.vmap(needs_reconfiguration)
     changes = reconfigures(state.plan, action)
-    switched = may & changes & params.jobs.mask
+    # While moving, the target is what a new plan must differ from: holding on to a target whose
+    # domain is lost does not start over, going back to the plan in force does (a restart).
+    differs = jnp.where(state.moving, reconfigures(state.target, action), changes)
+    switched = may & differs & params.jobs.mask
     # Free fields follow the action, those of the target while a transition runs.
-    free = jnp.where(state.moving, ~reconfigures(state.target, action), may & ~changes)
-    free = free & ~switched
+    free = (state.moving | may) & ~differs
     begin = jax.vmap(begin_transition, in_axes=(0, 0, 0, None))
     fresh = begin(state.plan, action, params.jobs, params.calibration)
     target = _select(switched | free, action, state.target)

@@ -79,7 +79,7 @@ def observe(
     return Observation(
         graph=_graph(cluster, view, transition, interval_s),
         graph_mask=cluster.mask,
-        job_nodes=jax.vmap(_job_nodes)(plan, jobs, active),
+        job_nodes=jax.vmap(_job_nodes, (0, 0, 0, None))(plan, jobs, active, cluster.mask),
         view=view,
         plan=plan,
         target=target,
@@ -140,7 +140,7 @@ def _graph(
     )
 
 
-def _job_nodes(plan: Plan, work: Workload, active: Array) -> Array:
+def _job_nodes(plan: Plan, work: Workload, active: Array, real: Array) -> Array:
     """[K, JOB_NODE_FEATURES] of one job."""
     used = plan.used.astype(jnp.float32)
     share = per_domain(plan, plan.batch_share * plan.micro_batch * plan.dp).astype(jnp.float32)
@@ -148,7 +148,7 @@ def _job_nodes(plan: Plan, work: Workload, active: Array) -> Array:
     features = [
         used,
         plan.layers.astype(jnp.float32) / work.layers.astype(jnp.float32),
-        plan.position.astype(jnp.float32) / plan.group.shape[0],
+        plan.position.astype(jnp.float32) / jnp.sum(real.astype(jnp.float32)),
         share / work.global_batch.astype(jnp.float32),
         used / groups,
         jnp.log2(jnp.maximum(per_domain(plan, plan.micro_batch), 1).astype(jnp.float32)) / 3.0,
