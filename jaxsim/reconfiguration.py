@@ -46,11 +46,17 @@ def outer_sync_gb(plan: Plan, work: Workload) -> Array:
     return jnp.where(plan.sync_period > 1, ring_bytes_gb(work, plan, topology(plan)), 0.0)
 
 
-def begin_transition(old: Plan, new: Plan, work: Workload, calibration: Calibration) -> Transition:
-    """Start a reconfiguration (one job). The owed outer sync travels the old plan's ring."""
+def begin_transition(
+    old: Plan, new: Plan, work: Workload, calibration: Calibration, owed_gb: Array | None = None
+) -> Transition:
+    """Start a reconfiguration (one job). The owed outer sync travels the old plan's ring.
+
+    `owed_gb` [K, K] is `outer_sync_gb(old, work)` where the caller has it already.
+    """
+    owed_gb = outer_sync_gb(old, work) if owed_gb is None else owed_gb
     return Transition(
         restart_s=calibration.restart_s,
-        bytes_gb=migration_gb(old, new, work) + outer_sync_gb(old, work),
+        bytes_gb=migration_gb(old, new, work) + owed_gb,
     )
 
 
