@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import platform
 import resource
 import sys
@@ -15,6 +16,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
@@ -35,6 +38,7 @@ from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
 EPISODE = 64  # intervals between resets
 DOMAINS = (4, 8, 16, 32, 64)
 ENVS = (1, 64, 1024, 8192)
+CHUNK = 512  # environments a core keeps in its cache
 BUDGET_BYTES = 6e9  # of the largest case: state, params and observation of all environments
 
 
@@ -176,11 +180,35 @@ def timed(function: Callable, args: tuple, repeats: int) -> dict[str, Any]:
     return {"compile_s": compile_s, "best_s": best, "flops": cost.get("flops")}
 
 
+def on_all_devices(params: EnvParams, n_envs: int) -> tuple[Callable, tuple, int]:
+    """`env_episodes` with the environments spread over all devices, on a CPU in chunks that fit the
+    cache: a function, its arguments, and the environments that one device computes at once. CPU
+    cores count as devices, see `main`."""
+    devices = jax.devices()
+    shards = len(devices) if n_envs % len(devices) == 0 else 1
+    mesh = Mesh(np.array(devices[:shards]), ("env",))
+    local = n_envs // shards
+    chunked = devices[0].platform == "cpu" and local % CHUNK == 0
+
+    def play(params, keys):
+        if not chunked:
+            return env_episodes(params, keys)
+        parts = keys.reshape(-1, CHUNK)
+        return jax.lax.map(lambda part: env_episodes(params, part), parts).reshape(-1)
+
+    function = jax.shard_map(
+        play, mesh=mesh, in_specs=(P(), P("env")), out_specs=P("env"), check_vma=False
+    )
+    keys = jax.random.split(jax.random.key(0), n_envs)
+    split = NamedSharding(mesh, P("env"))
+    args = jax.device_put((params, keys), (NamedSharding(mesh, P()), split))
+    return function, args, CHUNK if chunked else local
+
+
 def bench_env(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
     """One row of the table for the environment."""
-    params = bench_params(n_domains)
-    keys = jax.random.split(jax.random.key(0), n_envs)
-    result = timed(env_episodes, (params, keys), repeats)
+    function, args, at_once = on_all_devices(bench_params(n_domains), n_envs)
+    result = timed(function, args, repeats)
     flops = result["flops"]
     return {
         "what": "env",
@@ -188,8 +216,8 @@ def bench_env(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
         "envs": n_envs,
         "per_s": n_envs * EPISODE / result["best_s"],
         "compile_s": result["compile_s"],
-        # The compiler counts a loop's body once: resets and one step of all environments.
-        "flops_per_step": None if flops is None else flops / n_envs,
+        # The compiler counts a loop's body once: a reset and one step of one device's chunk.
+        "flops_per_step": None if flops is None else flops / at_once,
         "peak_memory_gb": peak_memory_gb(),
         "device": device(),
     }
@@ -299,6 +327,8 @@ def main(argv: list[str] | None = None) -> int:
     def command() -> None:
         # A program from the cache would hide its compile time.
         jax.config.update("jax_enable_compilation_cache", False)
+        # Where the CPU computes, every core is a device; an accelerator is not touched by this.
+        jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
         bench(parse(BenchConfig, sys.argv[1:] if argv is None else argv, "bench"))
 
     return run_command(command)

@@ -9,7 +9,14 @@ from jax import Array
 
 from jaxsim.calibration import Calibration
 from jaxsim.cluster import Cluster
-from jaxsim.plan import FULL_PRECISION_BITS, LowerChoices, Plan, n_groups, per_domain
+from jaxsim.plan import (
+    FULL_PRECISION_BITS,
+    LowerChoices,
+    Plan,
+    masked_sums,
+    n_groups,
+    per_domain,
+)
 from jaxsim.step_time import collectives, sync
 from jaxsim.step_time.compute import LayerTime, layer_time
 from jaxsim.step_time.memory import memory_gb, params_per_gpu
@@ -274,17 +281,16 @@ def choice_fits(
     """
     topo = topology(plan)
     dp = replicas_running(plan, gpus_available)
-    running = jnp.maximum(dp, 1).astype(jnp.float32)
     dp_planned = jnp.maximum(per_domain(plan, plan.dp), 1).astype(jnp.float32)
+    crowding = dp_planned / jnp.maximum(dp, 1).astype(jnp.float32)
     sequences = per_domain(plan, plan.batch_share * plan.micro_batch).astype(jnp.float32)
-    sequences = sequences * dp_planned
-    depth = jnp.sum(jnp.where(topo.after, plan.pp.astype(jnp.float32)[None, :], 0.0), axis=1)
+    depth = masked_sums(topo.after, plan.pp.astype(jnp.float32)[None])[0]
 
     def allowed(micro_batch, recompute, schedule):
-        # Exact in float32 for fewer than 2^24 sequences, and unlike integer division vectorised.
-        share = sequences / (micro_batch.astype(jnp.float32) * dp_planned)
-        divides = share == jnp.round(share)
-        micro_batches = jnp.ceil(share * dp_planned / running)
+        # Sequences per replica; a float quotient is exact below 2^24.
+        share = sequences / micro_batch.astype(jnp.float32)
+        divides = share == jnp.floor(share)
+        micro_batches = jnp.ceil(share * crowding - 1e-3)
         memory = memory_gb(
             work,
             calibration,
@@ -296,7 +302,8 @@ def choice_fits(
             topo.first,
             topo.last,
         )
-        return jnp.all((divides & (memory <= cluster.gpu.memory_gb)) | ~plan.used)
+        bad = plan.used & ~(divides & (memory <= cluster.gpu.memory_gb))
+        return jnp.sum(bad.astype(jnp.float32)) == 0.0
 
     return jax.vmap(allowed)(choices.micro_batch, choices.recompute, choices.schedule)
 

@@ -16,11 +16,9 @@ def state_bytes_per_param(zero_stage: Array, dp: Array) -> Array:
     16-bit weights 2, fp32 gradients 4, fp32 master and moments 12 = 18 (Korthikanti et al. 2022,
     Fig. 1); ZeRO shards the last 12, then the 4, then the 2 over dp (Rajbhandari et al. 2020).
     """
-    n = dp.astype(jnp.float32)
-    z1 = jnp.where(zero_stage >= 1, 12.0 / n, 12.0)
-    z2 = jnp.where(zero_stage >= 2, 4.0 / n, 4.0)
-    z3 = jnp.where(zero_stage >= 3, 2.0 / n, 2.0)
-    return z1 + z2 + z3
+    sharded = jnp.where(zero_stage >= 1, 12.0, 0.0)
+    sharded = sharded + jnp.where(zero_stage >= 2, 4.0, 0.0) + jnp.where(zero_stage >= 3, 2.0, 0.0)
+    return 18.0 - sharded + sharded / dp.astype(jnp.float32)
 
 
 def memory_gb(

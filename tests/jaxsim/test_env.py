@@ -35,9 +35,7 @@ def scenario(seed=0, **changes):
 def actions(rows, n_domains=4, n_jobs=1):
     """[T, J, ...] full plans; padded jobs stay idle."""
     idle = [jax.tree.map(jnp.asarray, empty_plan(n_domains))] * (n_jobs - 1)
-    each = [
-        jax.tree.map(lambda *x: jnp.stack(x), pad_plan(p, n_domains), *idle) for p in PLANS
-    ]
+    each = [jax.tree.map(lambda *x: jnp.stack(x), pad_plan(p, n_domains), *idle) for p in PLANS]
     return jax.tree.map(lambda *x: jnp.stack(x), *(each[r] for r in rows))
 
 
@@ -174,9 +172,7 @@ def test_truncated_at_the_horizon_and_terminated_by_the_budget(small):
     assert not np.any(steps.terminated)
     done = float(steps.record.progress[:3].sum()) + 0.5 * float(steps.record.progress[3, 0])
     params = scenario()
-    params = params.replace(
-        jobs=params.jobs.replace(step_budget=jnp.array([done], jnp.float32))
-    )
+    params = params.replace(jobs=params.jobs.replace(step_budget=jnp.array([done], jnp.float32)))
     states, ended = play(params, KEY, actions(SEQUENCES[0]))
     np.testing.assert_array_equal(ended.terminated, [False] * 3 + [True] * 5)
     assert not np.any(ended.truncated), "finished is not cut off"

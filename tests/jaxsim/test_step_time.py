@@ -211,9 +211,7 @@ def test_local_sgd_by_hand():
         wan_gb=np.asarray(every.wan_gb) / 8,
         # 1 - 0.08 log10 H / (1 + log10(P / 1e9) / 5), P = 8 layers and two tables in 1e9.
         efficiency=1
-        - 0.08
-        * np.log10(8)
-        / (1 + np.log10((8 * LAYER_PARAMS + 2 * TABLE_PARAMS) / 1e9) / 5),
+        - 0.08 * np.log10(8) / (1 + np.log10((8 * LAYER_PARAMS + 2 * TABLE_PARAMS) / 1e9) / 5),
     )
     alone = make_plan([(0,)], [(8,)], [16], sync_period=8, micro_batch=2)
     assert float(evaluate(alone).efficiency) == 1.0, "one group has nothing to drift from"
