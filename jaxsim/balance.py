@@ -16,19 +16,23 @@ from jaxsim.workload import Workload
 def balanced_blocks(total: Array, block_s: Array, active: Array) -> Array:
     """Share `total` equal blocks so that the slowest group ends early; [G] int32.
 
-    block_s [G] [s] is each group's time per block. Floors of the proportional shares, then the
-    remaining blocks (fewer than groups) one each to the groups that would end first with one more;
-    every active group gets at least one block where there are enough.
+    block_s [G] [s] is each group's time per block. Every active group gets at least one block where
+    there are enough: groups too slow for one get one, the others floors of their proportional
+    shares of the rest, then what remains (fewer blocks than groups) goes one each to the groups
+    that would end first with one more.
     """
-    speed = jnp.where(active, 1.0 / jnp.maximum(block_s, 1e-9), 0.0)
-    share = total.astype(jnp.float32) * speed / jnp.maximum(speed.sum(), 1e-9)
+    blocks_total = total.astype(jnp.float32)
+    time_s = jnp.maximum(block_s, 1e-9)
+    speed = jnp.where(active, 1.0 / time_s, 0.0)
+    # Row i: what all groups take in the time in which group i does one block, one each at least.
+    taken = jnp.where(active[None, :], jnp.maximum(time_s[:, None] * speed[None, :], 1.0), 0.0)
+    starved = active & (taken.sum(axis=1) > blocks_total)
+    speed = jnp.where(starved, 0.0, speed)
+    rest = blocks_total - starved.astype(jnp.float32).sum()
+    share = rest * speed / jnp.maximum(speed.sum(), 1e-9)
     floor = jnp.where(active, jnp.maximum(jnp.floor(share), 1.0), 0.0)
-    left = total.astype(jnp.float32) - floor.sum()
     give = jnp.where(active, (floor + 1.0) * block_s, jnp.inf)
-    take = jnp.where(active & (floor > 1.0), floor * block_s, -jnp.inf)
-    blocks = floor + jnp.where(_rank(give) < left, 1.0, 0.0)
-    # Lifting a starved group to one block may overdraw: take from those that end last.
-    blocks = blocks - jnp.where(_rank(-take) < -left, 1.0, 0.0)
+    blocks = floor + jnp.where(_rank(give) < blocks_total - floor.sum(), 1.0, 0.0)
     return jnp.where(active, blocks, 0.0).astype(jnp.int32)
 
 

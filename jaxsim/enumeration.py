@@ -133,7 +133,8 @@ def split_layers(n_layers: int, stages: list[int]) -> tuple[list[int], list[int]
     from the tail, where 1F1B holds the fewest micro-batches. Stages beyond the layers are dropped.
     """
     while sum(stages) > n_layers:
-        stages = [max(1, s - 1) if s == max(stages) else s for s in stages]
+        largest = stages.index(max(stages))
+        stages = [s - 1 if i == largest else s for i, s in enumerate(stages)]
     each, extra = divmod(n_layers, sum(stages))
     layers = [each * s for s in stages]
     for i in reversed(range(len(stages))):
@@ -403,7 +404,8 @@ def _nothing_fits(builder: TableBuilder) -> str:
         return job_step_cost(done, *args, view).memory_gb.max()
 
     menu = jnp.arange(builder.choices.size, dtype=jnp.int32)
-    least = float(jax.vmap(jax.vmap(need, (None, 0)), (0, None))(_stack(trials), menu).min())
+    needs = jax.jit(jax.vmap(jax.vmap(need, (None, 0)), (0, None)))(_stack(trials), menu)
+    least = float(needs.min())
     limit = builder.spec.gpu_spec.memory_gb
     return (
         f"{builder.spec.name}: no plan fits: the least demanding one needs {least:.1f} GB per GPU, "

@@ -57,9 +57,10 @@ def gpu_spec(value: str | Mapping, source: str) -> GpuSpec:
             raise InputError(f"{source}: gpu: unknown {value!r}; known: {', '.join(GPU_PRESETS)}")
         return GPU_PRESETS[value]
     fields = [f.name for f in dataclasses.fields(GpuSpec)]
-    if not isinstance(value, Mapping) or sorted(value) != sorted(fields):
+    if not isinstance(value, Mapping) or set(value) != set(fields):
         raise InputError(f"{source}: gpu: expected a preset or a mapping with {', '.join(fields)}")
     for key, number in value.items():
-        if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
+        bad = isinstance(number, bool) or not isinstance(number, int | float)
+        if bad or not 0 < number < float("inf"):
             raise InputError(f"{source}: gpu.{key}: expected a number > 0, got {number!r}")
     return GpuSpec(**{k: float(value[k]) for k in fields})

@@ -84,7 +84,7 @@ def _read_load_rows(path: Path, names, gpus):
             if tuple(reader.fieldnames or ()) != LOAD_COLUMNS:
                 raise InputError(f"{path}: expected the columns {','.join(LOAD_COLUMNS)}")
             raw = list(reader)
-    except OSError as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     rows = []
     for line, row in enumerate(raw, start=2):

@@ -42,6 +42,10 @@ def read_network_trace(path: str | Path, cluster: ClusterSpec, interval_s: float
             f"{path}: line {bad[0] + 2}: t_s >= 0 and {value} > 0 are needed, got "
             f"{frame['t_s'][bad[0]]}, {frame[value][bad[0]]}"
         )
+    loops = frame.index[frame["src"] == frame["dst"]]
+    if len(loops):
+        name, line = frame["src"][loops[0]], loops[0] + 2
+        raise InputError(f"{path}: line {line}: src and dst are both {name!r}; no link leads there")
     index = {name: k for k, name in enumerate(cluster.domains)}
     i = frame["src"].map(index).to_numpy()
     j = frame["dst"].map(index).to_numpy()
