@@ -274,7 +274,9 @@ class Evaluation:
         writer.write_table("decisions", decisions)
         threshold_pct = self.config.threshold_pct
         if evaluator.headroom_pct.max() < threshold_pct:
-            tqdm.write(f"no scenario has {threshold_pct:g} % headroom: all are compared")
+            # Not on standard output, which may be for the JSON alone.
+            remark = f"no scenario has {threshold_pct:g} % headroom: all are compared"
+            tqdm.write(remark, file=sys.stderr)
             threshold_pct = 0.0
         summary = evaluation_summary(
             frames, decisions, threshold_pct, learned=tuple(self.checkpoints)
