@@ -325,11 +325,12 @@ def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
 
     def command() -> None:
+        config = parse(BenchConfig, sys.argv[1:] if argv is None else argv, "bench")
         # A program from the cache would hide its compile time.
         jax.config.update("jax_enable_compilation_cache", False)
         # Where the CPU computes, every core is a device; an accelerator is not touched by this.
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
-        bench(parse(BenchConfig, sys.argv[1:] if argv is None else argv, "bench"))
+        bench(config)
 
     return run_command(command)
 
