@@ -68,10 +68,12 @@ def parameters(level, trained=True):
     """As initialised, or with every weight moved away from zero."""
     network, inputs = CASES[level]
     params = jax.jit(network.init)(jax.random.key(1), inputs())
-    if not trained:
-        return params
     rng = np.random.default_rng(9)
-    return jax.tree.map(lambda x: x + jnp.asarray(0.3 * rng.normal(size=x.shape), x.dtype), params)
+
+    def moved(x):
+        return np.asarray(x) + 0.3 * rng.normal(size=x.shape).astype(np.float32)
+
+    return jax.tree.map(moved, params) if trained else params
 
 
 apply = {level: jax.jit(network.apply) for level, (network, _) in CASES.items()}
@@ -105,11 +107,17 @@ def test_the_dense_sum_is_the_segment_sum_over_receivers(k):
 
 
 def test_the_encoder_is_the_same_with_jraphs_own_aggregation(monkeypatch):
-    encoder = GraphEncoder(8)
-    params = jax.jit(encoder.init)(jax.random.key(0), wan())
-    expected = encoder.apply(params, wan())
-    monkeypatch.setattr("agents.hi_ppo.networks.dense_sum", jraph.segment_sum)
-    np.testing.assert_allclose(encoder.apply(params, wan()), expected, rtol=1e-5, atol=1e-6)
+    encoder, graph = GraphEncoder(8), wan()
+
+    @jax.jit
+    def embeddings(key):
+        params = encoder.init(key, graph)
+        dense = encoder.apply(params, graph)
+        monkeypatch.setattr("agents.hi_ppo.networks.dense_sum", jraph.segment_sum)
+        return dense, encoder.apply(params, graph)
+
+    expected, got = embeddings(jax.random.key(0))
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
     assert np.asarray(expected).std() > 0.01
 
 
@@ -122,10 +130,14 @@ def test_padding_the_domains_changes_nothing(level):
 
 
 def test_padded_domains_have_no_embedding():
-    encoder = GraphEncoder(8)
-    params = encoder.init(jax.random.key(0), wan(8))
-    params = jax.tree.map(lambda x: x + 0.5, params)
-    out = np.asarray(encoder.apply(params, wan(8)))
+    encoder, graph = GraphEncoder(8), wan(8)
+
+    @jax.jit
+    def embeddings(key):
+        params = jax.tree.map(lambda x: x + 0.5, encoder.init(key, graph))
+        return encoder.apply(params, graph)
+
+    out = np.asarray(embeddings(jax.random.key(0)))
     assert np.all(out[4:] == 0) and np.all(out[:4].sum(axis=1) > 0)
 
 

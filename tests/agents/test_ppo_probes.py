@@ -200,10 +200,14 @@ def test_masked_actions_are_never_drawn_in_ten_thousand_draws(level):
     mask = jnp.array([False, True, True])
     inputs = inputs_of(level, jnp.int32(0), jnp.int32(0), jnp.int32(0), mask)
     inputs = inputs.replace(prior=jnp.array([50.0, 0.0, -2.0], jnp.float32))
-    params = network.init(jax.random.key(0), inputs)
-    output = network.apply(params, inputs)
-    keys = jax.random.split(jax.random.key(1), 10_000)
-    drawn = jax.vmap(lambda key: _sample(key, output, inputs))(keys)
+
+    @jax.jit
+    def draw(key):
+        output = network.apply(network.init(key, inputs), inputs)
+        keys = jax.random.split(key, 10_000)
+        return jax.vmap(lambda key: _sample(key, output, inputs))(keys)
+
+    drawn = draw(jax.random.key(1))
     counts = np.bincount(drawn.action, minlength=ACTIONS)
     assert counts[0] == 0 and np.all(counts[1:] > 500)
     assert np.all(np.isfinite(drawn.log_prob)) and np.all(drawn.weight == 1)
@@ -213,13 +217,16 @@ def test_masked_actions_are_never_drawn_in_ten_thousand_draws(level):
 def test_rows_with_one_or_no_legal_action_leave_loss_and_gradient_finite(level):
     network = NETWORKS[level]
     masks = jnp.array([[True, True, True], [False, True, False], [False, False, False]])
-    rows = [inputs_of(level, jnp.int32(0), jnp.int32(0), jnp.int32(0), mask) for mask in masks]
-    params = network.init(jax.random.key(0), rows[0])
-    keys = jax.random.split(jax.random.key(1), len(rows))
-    choices = [
-        _sample(key, network.apply(params, row), row) for key, row in zip(keys, rows, strict=True)
-    ]
-    choice = jax.tree.map(lambda *x: jnp.stack(x), *choices)
+    zero = jnp.int32(0)
+
+    @jax.jit
+    def start(key):
+        rows = jax.vmap(lambda mask: inputs_of(level, zero, zero, zero, mask))(masks)
+        params = network.init(key, jax.tree.map(lambda x: x[0], rows))
+        output = jax.vmap(network.apply, (None, 0))(params, rows)
+        return params, jax.vmap(_sample)(jax.random.split(key, 3), output, rows)
+
+    params, choice = start(jax.random.key(0))
     assert choice.weight.tolist() == [1.0, 0.0, 0.0] and int(choice.action[1]) == 1
     advantage = jnp.array([1.0, -2.0, 3.0], jnp.float32)
     batch = Decisions(

@@ -1,0 +1,75 @@
+"""bench: what it reports, what it refuses, and that what it times is not compiled away."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from analysis.records import load
+from experiments import bench
+
+ROOT = Path(__file__).parents[2]
+KEYS = {"what", "domains", "envs", "per_s", "compile_s", "flops_per_step", "peak_memory_gb"}
+
+
+def run(folder, *argv):
+    """A process of its own: bench chooses the devices before JAX starts."""
+    command = [sys.executable, "-m", "experiments.bench", *argv]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+
+
+def test_the_json_has_every_promised_key_and_stands_alone(tmp_path):
+    argv = ["--what", "env", "--domains", "2", "--envs", "4", "--repeats", "1"]
+    done = run(tmp_path, *argv, "--json", "-", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert set(result) >= KEYS | {"device", "peers"}
+    assert (result["what"], result["domains"], result["envs"]) == ("env", 2, 4)
+    for name in ("per_s", "compile_s", "peak_memory_gb"):
+        assert result[name] > 0, name
+    assert result["flops_per_step"] is None or result["flops_per_step"] > 100
+    record = load(tmp_path / "run")
+    assert record.run["status"] == "finished" and len(record.summary["rows"]) == 1
+    assert record.summary["rows"][0]["per_s"] == result["per_s"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--what", "plan"], "what"),
+        (["--domains", "1"], "domains"),
+        (["--envs", "0"], "envs"),
+        (["--env", "4"], "env"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, argv, named):
+    monkeypatch.chdir(tmp_path)
+    assert bench.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and named in err
+    assert not list(tmp_path.iterdir())
+
+
+def flops():
+    """Compiled FLOPs of a reset and a step, as `bench` counts them."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    # A function of its own, or JAX would remember the trace of an earlier checksum.
+    episodes = jax.jit(lambda *args: bench.env_episodes(*args))
+    compiled = episodes.lower(bench.bench_params(2), keys).compile()
+    return compiled.cost_analysis().get("flops", 0.0)
+
+
+def test_what_a_learner_would_read_is_really_computed(monkeypatch):
+    """Every part that the checksum leaves out takes compiled FLOPs away."""
+    everything = flops()
+    monkeypatch.setattr(bench, "_checksum", lambda timestep: timestep.reward)
+    reward_alone = flops()
+    assert everything > 1.05 * reward_alone
+    monkeypatch.setattr(bench, "_checksum", lambda timestep: jnp.float32(0.0))
+    assert flops() < 0.1 * reward_alone
