@@ -1,0 +1,136 @@
+"""Text to token ids, once, on rank 0; and micro-batches from them.
+
+Only rank 0 reads files and tokenises; the others get flat arrays, so that all ranks hold the
+same samples whatever their file systems show them.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ddp_bench.config import Settings
+from ddp_bench.corpus import Corpus, hub_reachable
+
+log = logging.getLogger(__name__)
+SMALL_VOCAB = 8192
+
+
+@dataclass(frozen=True)
+class TokenSet:
+    """Token ids of n samples, flat: sample i is tokens[offsets[i]:offsets[i + 1]]."""
+
+    tokens: np.ndarray  # [sum of lengths] int32
+    offsets: np.ndarray  # [n + 1] int64
+    labels: np.ndarray  # [n] int64
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[n] tokens."""
+        return np.diff(self.offsets)
+
+    def sample(self, index: int) -> np.ndarray:
+        """Token ids of one sample."""
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+
+def train_wordpiece(texts: list[str], vocab: int = SMALL_VOCAB):
+    """A lower-casing WordPiece tokenizer learnt from the corpus, for encoders without weights."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers.trainers import WordPieceTrainer
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = WordPieceTrainer(vocab_size=vocab, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+    )
+
+
+def resolve_model(settings: Settings) -> tuple[str, str]:
+    """(model to load, note): `small`, a folder or a hub name; a hub out of reach gives `small`."""
+    name = settings.model
+    if name == "small" or Path(name).is_dir():
+        return name, ""
+    if hub_reachable():
+        return name, ""
+    return "small", f"hub not reachable: SMALL encoder with random weights instead of {name}"
+
+
+def make_tokenizer(model: str, corpus: Corpus, folder: Path):
+    """The tokenizer that goes with `model`; a trained one is kept in `folder`/tokenizer."""
+    from transformers import AutoTokenizer
+
+    if model != "small":
+        return AutoTokenizer.from_pretrained(model)
+    kept = folder / "tokenizer"
+    if not kept.is_dir():
+        train_wordpiece(corpus.train_text).save_pretrained(kept)
+    return AutoTokenizer.from_pretrained(kept)
+
+
+def encode(texts: list[str], labels: np.ndarray, tokenizer, max_length: int) -> TokenSet:
+    """Tokenise with special tokens, cut at `max_length` tokens."""
+    rows: list[list[int]] = []
+    for start in range(0, len(texts), 4096):
+        chunk = texts[start : start + 4096]
+        rows += tokenizer(chunk, truncation=True, max_length=max_length)["input_ids"]
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    flat = np.fromiter((t for row in rows for t in row), np.int32, int(offsets[-1]))
+    return TokenSet(flat, offsets, np.asarray(labels, np.int64))
+
+
+class Collator:
+    """Micro-batches of a token set: padded by DataCollatorWithPadding, or packed."""
+
+    def __init__(self, tokenizer, pad_to_multiple_of: int) -> None:
+        from transformers import DataCollatorWithPadding
+
+        tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # once is enough
+        self._pad = DataCollatorWithPadding(
+            tokenizer, pad_to_multiple_of=pad_to_multiple_of if pad_to_multiple_of > 1 else None
+        )
+
+    def padded(self, data: TokenSet, ids: np.ndarray) -> dict[str, torch.Tensor]:
+        """input_ids and attention_mask [k, L], labels [k]."""
+        features = [{"input_ids": data.sample(i).tolist()} for i in ids]
+        batch = dict(self._pad(features))
+        batch = {key: batch[key] for key in ("input_ids", "attention_mask")}
+        batch["labels"] = torch.from_numpy(data.labels[ids])
+        return batch
+
+    def packed(self, data: TokenSet, ids: np.ndarray) -> dict[str, torch.Tensor]:
+        """One row without padding, samples sorted by length: input_ids, position_ids [1, T],
+        lengths [k], labels [k]."""
+        ids = ids[np.argsort(data.lengths[ids], kind="stable")]
+        lengths = data.lengths[ids]
+        flat = np.concatenate([data.sample(i) for i in ids]).astype(np.int64)
+        places = np.concatenate([np.arange(n) for n in lengths])
+        return {
+            "input_ids": torch.from_numpy(flat)[None],
+            "position_ids": torch.from_numpy(places)[None],
+            "lengths": torch.from_numpy(lengths),
+            "labels": torch.from_numpy(data.labels[ids]),
+        }
+
+    def __call__(self, data: TokenSet, ids: np.ndarray, packed: bool) -> dict[str, torch.Tensor]:
+        return self.packed(data, ids) if packed else self.padded(data, ids)
