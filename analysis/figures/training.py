@@ -1,0 +1,88 @@
+"""Learning curves over policy seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from analysis.figures.style import shades, styled
+from analysis.statistics import seed_band
+
+CURVE_COLUMNS = ("seed", "update", "env_steps", "progress_rel")
+EVALUATION_COLUMNS = ("seed", "update", "env_steps", "regret_pct")
+_POINTS_SHOWN = 60  # the running mean is as wide as leaves about this many independent points
+
+
+def common_updates(table: pd.DataFrame, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Curves of all seeds at the updates that every seed reached.
+
+    Returns:
+        env_steps [T] (mean over seeds) and values [N seeds, T].
+
+    Raises:
+        ValueError: when a seed has an update twice, or the seeds share no update.
+    """
+    if table.duplicated(["seed", "update"]).any():
+        raise ValueError("a seed has the same update twice")
+    values = table.pivot(index="seed", columns="update", values=column).dropna(axis=1)
+    if values.shape[1] == 0:
+        raise ValueError(f"the seeds share no update with a value of {column!r}")
+    steps = table.groupby("update")["env_steps"].mean()
+    return steps[values.columns].to_numpy(float), values.to_numpy(float)
+
+
+def running_mean(values: np.ndarray, window: int) -> np.ndarray:
+    """Mean over the last `window` points along the last axis, fewer at the start; [..., T]."""
+    total = np.cumsum(values, axis=-1)
+    total[..., window:] = total[..., window:] - total[..., :-window]
+    return total / np.minimum(np.arange(1, values.shape[-1] + 1), window)
+
+
+def _draw_curve(axes: Axes, steps: np.ndarray, values: np.ndarray, marker: str | None) -> None:
+    """Thin lines of the seeds, the centre and its band."""
+    dark, middle, _ = shades(3)
+    for i, curve in enumerate(values):
+        label = "single seeds" if i == 0 else None
+        axes.plot(steps, curve, color="0.6", linewidth=0.7, linestyle=(0, (4, 1)), label=label)
+    band = seed_band(values)
+    axes.fill_between(steps, band.lo, band.hi, color=middle, alpha=0.25, linewidth=0)
+    axes.plot(steps, band.centre, color=dark, linewidth=2.2, marker=marker, label=band.label)
+    axes.set_xlabel("environment steps per seed")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlim(left=0)
+
+
+@styled
+def learning_curve(metrics: pd.DataFrame, evaluations: pd.DataFrame | None = None) -> Figure:
+    """Progress during training and, where it was evaluated, regret on held-out scenarios.
+
+    Args:
+        metrics: CURVE_COLUMNS, one row per seed and update.
+        evaluations: EVALUATION_COLUMNS, one row per seed and evaluation.
+
+    Raises:
+        ValueError: when the seeds have no update in common.
+    """
+    panels = 1 if evaluations is None or evaluations.empty else 2
+    figure = Figure(figsize=(4.8 * panels, 3.5), layout="constrained")
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    steps, values = common_updates(metrics, "progress_rel")
+    window = max(1, values.shape[1] // _POINTS_SHOWN)
+    _draw_curve(axes[0], steps, running_mean(values, window), None)
+    axes[0].axhline(
+        1.0, color="0.3", linewidth=1.0, linestyle=(0, (1, 2)), label="best static plan"
+    )
+    smoothed = f", running mean of {window} updates" if window > 1 else ""
+    axes[0].set_title(f"Training scenarios{smoothed}")
+    axes[0].set_ylabel("progress / progress of best static plan")
+    if panels == 2:
+        _draw_curve(axes[1], *common_updates(evaluations, "regret_pct"), "o")
+        axes[1].set_title("Held-out scenarios")
+        axes[1].set_ylabel("regret to clairvoyant [%]")
+        axes[1].set_ylim(bottom=min(0.0, axes[1].get_ylim()[0]))
+    for one in axes:
+        one.legend(loc="best")
+    return figure
