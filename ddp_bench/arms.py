@@ -106,6 +106,9 @@ class Arm:
         """Stream positions of this rank's share, and the steps at which they were drawn."""
         raise NotImplementedError
 
+    def post(self) -> None:
+        """Send what the next step's schedule needs, unless it is under way; never blocks."""
+
     def overlap(self) -> None:
         """Communicate for the next step; called after backward, before the gradient sum."""
 
@@ -258,7 +261,9 @@ class DynamicArm(Arm):
         self._rows: Pending | None = None
         self._counts: Pending | None = None
 
-    def _post_row(self) -> None:
+    def post(self) -> None:
+        if self._rows is not None or self._counts is not None:
+            return
         cap = None if self.caps is None else self.caps[self.rank]
         row = prefix_costs(self.lengths[self.stream.ids(self.buffer)], self.cost(), cap)
         self._rows = self.messages.post_rows(
@@ -275,9 +280,8 @@ class DynamicArm(Arm):
         self._rows = None
 
     def overlap(self) -> None:
+        self.post()
         if self._counts is None:
-            if self._rows is None:
-                self._post_row()
             self._post_counts()
 
     def _take(self) -> tuple[np.ndarray, np.ndarray]:
@@ -290,7 +294,7 @@ class DynamicArm(Arm):
         self.buffer = np.concatenate([self.buffer[mine:], np.arange(start, start + mine)])
         self.drawn = np.concatenate([self.drawn[mine:], np.full(mine, self.steps + 1)])
         self.cursor += self.batch
-        self._post_row()
+        self.post()
         return positions, drawn
 
     def held(self) -> np.ndarray:

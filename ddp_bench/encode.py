@@ -7,6 +7,7 @@ same samples whatever their file systems show them.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ddp_bench.corpus import Corpus, hub_reachable
 
 log = logging.getLogger(__name__)
 SMALL_VOCAB = 8192
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
 @dataclass(frozen=True)
@@ -41,29 +43,52 @@ class TokenSet:
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
 
-def train_wordpiece(texts: list[str], vocab: int = SMALL_VOCAB):
-    """A lower-casing WordPiece tokenizer learnt from the corpus, for encoders without weights."""
+def _frequent(counts: Counter[str], most: int) -> list[str]:
+    """The most frequent pieces; ties in alphabetical order, so that the result is reproducible."""
+    return sorted(counts, key=lambda piece: (-counts[piece], piece))[:most]
+
+
+def wordpiece_vocabulary(words: Counter[str], size: int = SMALL_VOCAB) -> list[str]:
+    """WordPiece entries: special tokens, characters, frequent words, prefixes and suffixes.
+
+    The library's own trainer gives another vocabulary in every process, and with it other
+    initial embeddings; runs must be reproducible.
+    """
+    letters = sorted({letter for word in words for letter in word})
+    vocabulary = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
+    prefixes: Counter[str] = Counter()
+    suffixes: Counter[str] = Counter()
+    for word, count in words.items():
+        for n in range(2, min(len(word), 7)):
+            prefixes[word[:n]] += count
+            suffixes[f"##{word[-n:]}"] += count
+    room = size - len(vocabulary)
+    chosen = _frequent(words, 3 * room // 4)
+    chosen += _frequent(prefixes, room // 8) + _frequent(suffixes, room // 8)
+    return list(dict.fromkeys(vocabulary + chosen))[:size]
+
+
+def train_wordpiece(texts: list[str], size: int = SMALL_VOCAB):
+    """A lower-casing WordPiece tokenizer for the corpus, for encoders that bring none."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-    from tokenizers.trainers import WordPieceTrainer
     from transformers import PreTrainedTokenizerFast
 
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    splitter = pre_tokenizers.BertPreTokenizer()
+    words: Counter[str] = Counter()
+    for text in texts:
+        normal = normalizer.normalize_str(text)
+        words.update(word for word, _ in splitter.pre_tokenize_str(normal))
+    entries = {piece: index for index, piece in enumerate(wordpiece_vocabulary(words, size))}
+    tokenizer = Tokenizer(models.WordPiece(entries, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     tokenizer.decoder = decoders.WordPiece()
-    trainer = WordPieceTrainer(vocab_size=vocab, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
+    ends = [(token, entries[token]) for token in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]", special_tokens=ends
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-    )
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep")}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
 def resolve_model(settings: Settings) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from analysis.records import RunWriter
+from analysis.records import RunWriter, write_json
 from ddp_bench import capacity, checkpoint
 from ddp_bench.arms import make_arm
 from ddp_bench.check import check_gradients
@@ -231,6 +231,8 @@ class Trainer:
             for label, r in self.runners.items()
         }
         if writer is not None:
+            counts = np.bincount(self.train.lengths)
+            write_json(writer.dir / "lengths.json", {"unit": "tokens", "count": counts})
             merged = summarise(writer, self.control.ranks)
             writer.finish(summary | {"fit": for_fit, "arms": merged})
 

@@ -3,36 +3,12 @@
 import numpy as np
 import pytest
 
-from ddp_bench.arms import ARM_TYPES, make_arm
+from ddp_bench.arms import ARM_TYPES
 from ddp_bench.config import Settings, parse_arm
+from ddp_bench.replay import advance_one, make_team
 from ddp_bench.stream import GlobalStream, PrefixDigest, digest
 
 RANKS, BATCH, ROWS = 4, 16, 203
-
-
-class _Lazy:
-    def __init__(self, read):
-        self.wait = read
-
-
-class Lockstep:
-    """The scheduler's messages between arms that one process drives phase by phase."""
-
-    def __init__(self, rank, ranks, board):
-        self.rank, self.ranks, self._board = rank, ranks, board
-        self._rows = self._counts = 0
-
-    def post_rows(self, row):
-        serial = self._rows = self._rows + 1
-        self._board["rows", serial, self.rank] = row
-        ranks = range(self.ranks)
-        return _Lazy(lambda: np.stack([self._board["rows", serial, r] for r in ranks]))
-
-    def post_counts(self, counts):
-        serial = self._counts = self._counts + 1
-        if counts is not None:
-            self._board["counts", serial] = np.array(counts)
-        return _Lazy(lambda: self._board["counts", serial])
 
 
 def team(name, cost="tokens", ranks=RANKS, caps=None, lengths=None, **settings):
@@ -41,23 +17,14 @@ def team(name, cost="tokens", ranks=RANKS, caps=None, lengths=None, **settings):
     if lengths is None:
         lengths = np.random.default_rng(5).integers(3, 60, ROWS)
     chosen = Settings(mode=name, cost=cost, global_batch=BATCH, **settings)
-    board = {}
-    return [
-        make_arm(parse_arm(name, chosen), chosen, lengths, Lockstep(rank, ranks, board), caps)
-        for rank in range(ranks)
-    ]
+    return make_team(parse_arm(name, chosen), chosen, lengths, ranks, caps)
 
 
 def advance(arms, steps, measure=None):
     """Run all ranks for some steps; the ids used at every step, by rank."""
     used = []
     for _ in range(steps):
-        for arm in reversed(arms):  # rank 0 last, or its counts would need rows not yet posted
-            if hasattr(arm, "_rows") and arm._rows is None and arm._counts is None:
-                arm._post_row()
-        for arm in arms:
-            arm.overlap()
-        used.append([arm.next().ids for arm in arms])
+        used.append([share.ids for share in advance_one(arms)])
         if measure is not None:
             pairs = zip(arms, used[-1], strict=True)
             features = np.array([arm.features([ids]) for arm, ids in pairs])
@@ -71,7 +38,8 @@ def stream_is_intact(arms):
     prefix = PrefixDigest(arms[0].stream)
     cursor = arms[0].cursor
     assert {arm.cursor for arm in arms} == {cursor}
-    return int(total[0] + total[2]) == cursor and (int(total[1]) + int(total[3])) % 2**64 == prefix.at(cursor)
+    used, used_digest, held, held_digest = (int(value) for value in total)
+    return used + held == cursor and (used_digest + held_digest) % 2**64 == prefix.at(cursor)
 
 
 @pytest.mark.parametrize("name", ARM_TYPES)
@@ -93,6 +61,8 @@ def test_resuming_continues_with_the_same_samples(name):
     whole, first = team(name, max_age_steps=6), team(name, max_age_steps=6)
     wanted = advance(whole, 20)
     advance(first, 9)
+    for arm in first:
+        arm.post()
     for arm in first:
         arm.overlap()
     second = team(name, max_age_steps=6)
@@ -136,12 +106,7 @@ def test_no_sample_waits_longer_than_the_age_bound(name):
     arms = team(name, max_age_steps=6, prefetch=32)
     waits = []
     for _ in range(60):
-        for arm in arms:
-            if hasattr(arm, "_rows") and arm._rows is None and arm._counts is None:
-                arm._post_row()
-        for arm in arms:
-            arm.overlap()
-        waits += [arm.next().oldest for arm in arms]
+        waits += [share.oldest for share in advance_one(arms)]
     bound = 6 if name.startswith("group_by_length") else 32  # FIFO: at least one leaves each step
     assert max(waits) < bound if name != "dynamic" else max(waits) <= bound
 
