@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,15 +18,66 @@ ATTENTION = "ddp_bench_packed"
 SMALL = {"dim": 256, "n_layers": 4, "n_heads": 4, "hidden_dim": 1024}
 
 
-def _runs(lengths: list[int]) -> list[tuple[int, int]]:
-    """(length, how many) for runs of equal lengths."""
-    runs: list[tuple[int, int]] = []
-    for length in lengths:
-        if runs and runs[-1][0] == length:
-            runs[-1] = (length, runs[-1][1] + 1)
+@dataclass(frozen=True)
+class Bucket:
+    """Samples of a packed row whose attention is computed together.
+
+    `gather` picks their n * L positions from the row, short samples padded; `valid` picks the
+    real tokens out of the n * L results; `mask` hides padding. All None where lengths are equal.
+    """
+
+    start: int  # first token in the row
+    tokens: int  # real tokens
+    count: int  # samples, n
+    length: int  # longest sample, L
+    gather: torch.Tensor | None = None  # [n L]
+    valid: torch.Tensor | None = None  # [tokens]
+    mask: torch.Tensor | None = None  # [n, 1, 1, L]
+
+
+def attention_buckets(lengths: list[int], width: int, device: torch.device) -> list[Bucket]:
+    """Group samples, sorted by ascending length, for attention.
+
+    One bucket per length would waste nothing and pay for many small kernels. Samples are put
+    together while the padding this adds to attention stays below 5 % of the work of the linear
+    layers: extra pairs * 4 width <= 5 % of tokens * 24 width^2.
+    """
+    slack = 0.3 * width * sum(lengths)
+    groups: list[list[int]] = []
+    extra = 0.0
+    for length in reversed(lengths):
+        added = groups[-1][0] ** 2 - length**2 if groups else 0
+        if groups and extra + added <= slack:
+            groups[-1].append(length)
+            extra += added
         else:
-            runs.append((length, 1))
-    return runs
+            groups.append([length])
+    buckets, start = [], 0
+    for group in reversed(groups):
+        buckets.append(_bucket(start, group[::-1], device))
+        start += buckets[-1].tokens
+    return buckets
+
+
+def _bucket(start: int, lengths: list[int], device: torch.device) -> Bucket:
+    """The bucket of samples that lie from token `start` on."""
+    longest, tokens = lengths[-1], sum(lengths)
+    if lengths[0] == longest:
+        return Bucket(start, tokens, len(lengths), longest)
+    sizes = torch.tensor(lengths)
+    begins = start + torch.cumsum(sizes, 0) - sizes
+    places = torch.arange(longest)
+    real = places < sizes[:, None]  # [n, L]
+    gather = torch.where(real, begins[:, None] + places, start)
+    return Bucket(
+        start,
+        tokens,
+        len(lengths),
+        longest,
+        gather.flatten().to(device),
+        real.flatten().nonzero()[:, 0].to(device),
+        real[:, None, None].to(device),
+    )
 
 
 def packed_attention(
@@ -34,40 +86,42 @@ def packed_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    packed_lengths: list[int] | None = None,
+    packed_buckets: list[Bucket] | None = None,
     scaling: float | None = None,
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Scaled dot-product attention within samples of one packed row.
 
-    Samples of equal length lie side by side and are computed together, so the work is exactly
-    sum of L^2. Without `packed_lengths` this is Transformers' own attention.
+    Without `packed_buckets` this is Transformers' own attention.
 
     Args:
         query, key, value: [1, heads, T, head size].
-        packed_lengths: lengths of the samples in the row; they sum to T.
+        packed_buckets: the samples in the row; their tokens sum to T.
 
     Returns:
         ([1, T, heads, head size], None)
     """
-    if packed_lengths is None:
+    if packed_buckets is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, **kwargs
         )
     heads, size = query.shape[1], query.shape[3]
-    parts, start = [], 0
-    for length, count in _runs(packed_lengths):
-        stop = start + length * count
-        # [1, h, n L, d] -> [n, h, L, d]
-        q, k, v = (
-            t[0, :, start:stop].reshape(heads, count, length, size).transpose(0, 1)
-            for t in (query, key, value)
+    row = torch.cat([t[0].transpose(0, 1) for t in (query, key, value)], dim=1)  # [T, 3 h, d]
+    parts = []
+    for bucket in packed_buckets:
+        if bucket.gather is None:
+            taken = row[bucket.start : bucket.start + bucket.tokens]
+        else:
+            taken = row.index_select(0, bucket.gather)
+        # [n L, 3 h, d] -> three of [n, h, L, d]
+        taken = taken.view(bucket.count, bucket.length, 3 * heads, size).transpose(1, 2)
+        out = nn.functional.scaled_dot_product_attention(
+            *taken.split(heads, dim=1), attn_mask=bucket.mask, dropout_p=dropout, scale=scaling
         )
-        out = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
-        parts.append(out.transpose(1, 2).reshape(length * count, heads, size))
-        start = stop
-    return torch.cat(parts)[None], None
+        out = out.transpose(1, 2).reshape(bucket.count * bucket.length, heads, size)
+        parts.append(out if bucket.valid is None else out.index_select(0, bucket.valid))
+    return (parts[0] if len(parts) == 1 else torch.cat(parts))[None], None
 
 
 ALL_ATTENTION_FUNCTIONS.register(ATTENTION, packed_attention)
@@ -108,12 +162,14 @@ class Classifier(nn.Module):
 
     def _packed_logits(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         lengths = batch["lengths"]
+        width, device = self.model.config.hidden_size, batch["input_ids"].device
+        buckets = attention_buckets(lengths.tolist(), width, device)
         self._starts = torch.cumsum(lengths, 0) - lengths
         try:
             return self.model(
                 input_ids=batch["input_ids"],
                 position_ids=batch["position_ids"],
-                packed_lengths=batch["lengths"].tolist(),
+                packed_buckets=buckets,
             ).logits
         finally:
             self._starts = None
