@@ -92,7 +92,7 @@ def analyse(run: RunRecord, other: RunRecord | None, baseline: str | None, out: 
     """
     inputs = read_inputs(run, other, baseline)
     summary = summary_table(inputs.merged, inputs.base, inputs.paired)
-    late, quality = predictions(inputs.merged, inputs.base)
+    late, quality = predictions(inputs.merged)
     found = ddp_report.Findings(
         run=run,
         base=inputs.base,

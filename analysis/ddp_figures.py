@@ -63,7 +63,7 @@ def max_step_time(merged: pd.DataFrame) -> Figure:
         )
     axes.set(xlabel="step", ylabel="compute time of the slowest rank [ms]", ylim=(0, None))
     axes.set_title(f"Slowest rank by step (median over {WINDOW} steps, band: quartiles)")
-    figure.legend(loc="outside right upper")
+    figure.legend(loc="outside right upper", handlelength=3.5)
     return figure
 
 
@@ -83,7 +83,7 @@ def spread(merged: pd.DataFrame, column: str, label: str, title: str, note: str 
             va="center",
             transform=axes.transAxes,
         )
-        axes.set(xlabel=label, yticks=[])
+        axes.set(xlabel=label, xticks=[], yticks=[])
     else:
         _boxes(axes, [table[name].dropna().to_numpy() for name in names], names)
         axes.set(xlabel=label, xlim=(0, None))
@@ -115,7 +115,7 @@ def distribution(merged: pd.DataFrame) -> Figure:
     axes.set(xlabel="compute time of the slowest rank [ms]", ylabel="share of steps")
     axes.set_ylim(0, 1.01)
     axes.set_title("Step-time distribution; markers at the 95th percentile")
-    figure.legend(loc="outside right upper")
+    figure.legend(loc="outside right upper", handlelength=3.5)
     return figure
 
 
@@ -153,7 +153,7 @@ def predicted_against_measured(late: pd.DataFrame, quality: dict) -> Figure:
         xlim=(0, top * 1.03),
         ylim=(0, top * 1.03),
     )
-    axes.set_title("Fitted cost, on the half of the steps it has not seen")
+    axes.set_title("Fitted cost, on steps it has not seen")
     axes.legend(loc="upper left")
     return figure
 

@@ -239,22 +239,44 @@ def headline(found: Findings, language: str) -> str:
     return "\n".join(lines)
 
 
+CONCLUSIONS = {
+    "fastest": (
+        "Fastest was `{best}`: {mean:.1f} ms for the slowest rank on average, against "
+        "{other:.1f} ms under `{base}`.",
+        "最快的是 `{best}`：最慢卡平均 {mean:.1f} ms，而 `{base}` 为 {other:.1f} ms。",
+    ),
+    "padding": (
+        "Deciding counts alone (`dynamic`) took {counts:.0f} % off; deciding membership too "
+        "(`pooled`) took {members:.0f} % off: most of what could be saved was padding, not "
+        "imbalance.",
+        "只决定样本数（`dynamic`）节省 {counts:.0f} %，同时决定归属（`pooled`）节省 "
+        "{members:.0f} %：可节省的大部分是填充，而非不均衡。",
+    ),
+    "balance": (
+        "Deciding counts alone (`dynamic`) took {counts:.0f} % off, deciding membership too "
+        "(`pooled`) {members:.0f} %: here balance mattered as much as padding.",
+        "只决定样本数（`dynamic`）节省 {counts:.0f} %，同时决定归属（`pooled`）节省 "
+        "{members:.0f} %：此处均衡与填充同样重要。",
+    ),
+}
+
+
 def conclusion(found: Findings, language: str) -> str:
-    """Which arm was fastest, and what the required arm gained, in words."""
-    ranked = found.summary.sort_values("max_compute_ms_mean")
-    best, worst = ranked.iloc[0], ranked.iloc[-1]
-    text = {
-        "en": "Fastest was `{best}` at {mean:.1f} ms for the slowest rank on average, "
-        "slowest was `{worst}` at {other:.1f} ms.",
-        "zh": "最快的是 `{best}`（最慢卡平均 {mean:.1f} ms），"
-        "最慢的是 `{worst}`（{other:.1f} ms）。",
-    }[language]
-    return text.format(
-        best=best["arm"],
-        mean=best["max_compute_ms_mean"],
-        worst=worst["arm"],
-        other=worst["max_compute_ms_mean"],
-    )
+    """Which arm was fastest, and whether counts or membership mattered, in words."""
+    at = LANGUAGES.index(language)
+    times = found.summary.set_index("arm")["max_compute_ms_mean"]
+    best = times.idxmin()
+    said = [
+        CONCLUSIONS["fastest"][at].format(
+            best=best, mean=times[best], other=times[found.base], base=found.base
+        )
+    ]
+    if {"dynamic", "pooled"} <= set(times.index):
+        saved = 100 * (1 - times / times[found.base])
+        counts, members = saved["dynamic"], saved["pooled"]
+        which = "padding" if members > 1.5 * counts else "balance"
+        said.append(CONCLUSIONS[which][at].format(counts=counts, members=members))
+    return " ".join(said) if language == "en" else "".join(said)
 
 
 def _notes(found: Findings, language: str) -> str:

@@ -194,6 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m ddp_bench.train_ddp", description=__doc__)
     parser.add_argument("--config", metavar="FILE.yaml", help="settings; flags given here win")
     parser.add_argument("--validate_only", action="store_true", help="check the settings and stop")
+    parser.add_argument("--for_ranks", type=int, default=1, help="ranks to check them for")
     hints = typing.get_type_hints(Settings)
     for option in dataclasses.fields(Settings):
         kind = hints[option.name]
@@ -233,17 +234,18 @@ def _from_yaml(path: str) -> dict:
     return content
 
 
-def parse_settings(argv: list[str] | None = None) -> tuple[Settings, bool]:
-    """(settings, validate only) from the command line; defaults < YAML < flags.
+def parse_settings(argv: list[str] | None = None) -> tuple[Settings, int]:
+    """(settings, ranks to check them for or 0) from the command line; defaults < YAML < flags.
 
     Raises:
         ConfigError: naming the file or flag, the key and what is allowed.
     """
-    given = {key: value for key, value in vars(_parser().parse_args(argv)).items()}
-    path, validate_only = given.pop("config"), given.pop("validate_only")
+    given = vars(_parser().parse_args(argv))
+    path, check_for = given.pop("config"), given.pop("for_ranks")
+    check_for = check_for if given.pop("validate_only") else 0
     values = _from_yaml(path) if path else {}
     values |= {key: value for key, value in given.items() if value is not None}
     try:
-        return Settings(**values), validate_only
+        return Settings(**values), check_for
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}" if path else str(error)) from None

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from ddp_bench.config import Settings, check_feasible, parse_caps, parse_settings
+from ddp_bench.corpus import load_corpus
 from ddp_bench.errors import ConfigError
 
 log = logging.getLogger("ddp_bench")
@@ -137,14 +138,28 @@ def _run(settings: Settings) -> int:
     return 0
 
 
+def _check(settings: Settings, ranks: int) -> None:
+    """Everything that can be wrong before processes start; ConfigError says what."""
+    check_feasible(settings, ranks, parse_caps(settings.b_max, ranks))
+    if settings.dataset not in ("sst2", "synthetic"):
+        load_corpus(settings)
+    folder = Path(settings.output_dir)
+    if settings.output_dir and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"output_dir {folder}: exists; allowed is a new or empty folder")
+    if settings.resume and not (Path(settings.resume) / "checkpoint.pt").is_file():
+        raise ConfigError(f"resume {settings.resume}: no checkpoint.pt there")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Parse, check, train; the exit status."""
     try:
-        settings, validate_only = parse_settings(argv)
+        settings, check_for = parse_settings(argv)
+        if check_for:
+            _check(settings, check_for)
     except ConfigError as error:
         _complain(str(error))
         return 2
-    return 0 if validate_only else _run(settings)
+    return 0 if check_for else _run(settings)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from ddp_bench.train_ddp import main
 def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("steps: 7\nglobal_batch: 64\nlearning_rate: 1\n")
-    settings, only = parse_settings(["--config", str(path), "--steps", "9", "--validate_only"])
+    settings, check_for = parse_settings(["--config", str(path), "--steps", "9", "--validate_only"])
     assert (settings.steps, settings.global_batch, settings.learning_rate) == (9, 64, 1.0)
-    assert only and settings.mode == "dynamic"
+    assert check_for == 1 and settings.mode == "dynamic"
 
 
 def test_the_shipped_configuration_loads():
@@ -53,6 +53,7 @@ def test_a_bad_file_is_named(tmp_path, capsys, text, said):
         (["--steps", "x"], "--steps"),
         (["--cost", "flops"], "tokens_sq"),
         (["--nope"], "--nope"),
+        (["--mode", "static", "--validate_only", "--for_ranks", "5"], "multiples of 5"),
         (["--config", "absent.yaml"], "absent.yaml"),
     ],
 )
