@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -254,9 +255,16 @@ class Runner:
 
 
 def wrap(model: Classifier, device: torch.device) -> DistributedDataParallel:
-    """`model` under DDP; gradients are views of the reducer's buckets, which saves a copy."""
+    """`model` under DDP; gradients are views of the reducer's buckets, which saves a copy.
+
+    Buffers (constant position ids) are not synchronised: that would be a collective inside every
+    forward pass, and ranks need not make the same number of forward passes.
+    """
+    known = inspect.signature(DistributedDataParallel).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     return DistributedDataParallel(
         model,
         device_ids=[device.index] if device.type == "cuda" else None,
         gradient_as_bucket_view=True,
+        **{name: False},
     )
