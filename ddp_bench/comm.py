@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from ddp_bench.errors import ConfigError
 
@@ -112,13 +113,17 @@ def choose_device() -> torch.device:
 
 def start(backend: str, timeout_s: float) -> Control:
     """Join the process group that torchrun describes; alone, a group of one."""
+    timeout = timedelta(seconds=timeout_s)
     if "RANK" not in os.environ:
-        alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-        os.environ |= alone
-        store = dist.HashStore()
-        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     else:
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+        store, rank, ranks = next(rendezvous("env://", timeout=timeout))
+        # A restarted job meets in the same store: addresses of the dead attempt must not be read.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"attempt-{attempt}", store)
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=ranks, timeout=timeout
+        )
     return Control(timeout_s)
 
 

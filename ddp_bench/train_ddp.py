@@ -105,22 +105,27 @@ def _train(settings: Settings) -> None:
         log.exception("failed")
         if writer is not None:
             writer.__exit__(type(error), error, None)
-            _name_the_missing(control, error, settings.timeout_s)
+            if _is_broken_message(error):
+                _name_the_missing(control, settings.timeout_s)
         raise
     if rank == 0:
         print(folder, flush=True)
     comm.stop(control)
 
 
-def _name_the_missing(control, error: Exception, timeout_s: float) -> None:
-    """After a broken message: say which rank is to blame, since the message itself does not."""
+def _is_broken_message(error: Exception) -> bool:
+    """Whether `error` is the consequence of another rank's end, not its cause."""
     import torch.distributed as dist
 
-    broken = isinstance(error, dist.DistError) or "gloo" in str(error).lower()
-    if broken or "timed out" in str(error).lower():
-        missing = control.missing()
-        if missing:
-            _complain(f"a rank died or was silent for {timeout_s:g} s: {missing}")
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or "gloo" in text or "timed out" in text
+
+
+def _name_the_missing(control, timeout_s: float) -> None:
+    """After a broken message: say which rank is to blame, since the message itself does not."""
+    missing = control.missing()
+    if missing:
+        _complain(f"a rank died or was silent for {timeout_s:g} s: {missing}")
 
 
 def _run(settings: Settings) -> int:
@@ -133,7 +138,10 @@ def _run(settings: Settings) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        _complain(f"{type(error).__name__}: {error}", everywhere=True)
+        reason = f"{type(error).__name__}: {error}"
+        if _is_broken_message(error):
+            reason = "lost contact with another rank, see the logs in the run folder"
+        _complain(reason, everywhere=True)
         return 1
     return 0
 
