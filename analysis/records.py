@@ -99,7 +99,7 @@ def to_jsonable(obj: Any, key: str = "") -> Any:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[TextIO]:
+def replacing(path: Path) -> Iterator[TextIO]:
     """Write beside `path`, then move into place: a reader sees the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -117,7 +117,7 @@ def write_json(path: str | Path, obj: Any) -> None:
         RecordError: when `obj` holds what `to_jsonable` refuses (nothing is written).
     """
     text = json.dumps(to_jsonable(obj), indent=2, allow_nan=False, ensure_ascii=False)
-    with _replacing(Path(path)) as file:
+    with replacing(Path(path)) as file:
         file.write(text + "\n")
 
 
@@ -173,7 +173,8 @@ class RunWriter:
             config: every setting of the run.
             seed: the seed or seeds that determine it.
             out: the folder; None gives outputs/<kind>-<date>-<time>-<4 hex>.
-            resume: continue in a folder that holds a run of the same kind.
+            resume: continue in a folder that holds a run of the same kind; its start is kept, its
+                tables are appended to, its summary is dropped.
 
         Raises:
             RecordError: when the folder is not empty (without `resume`), holds another kind of
@@ -205,6 +206,7 @@ class RunWriter:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             write_json(directory / "run.json", run)
+            (directory / "summary.json").unlink(missing_ok=True)  # no longer what came out
         except OSError as error:
             raise RecordError(f"{directory}: cannot be written: {error.strerror}") from None
         return cls(directory, run)
@@ -251,7 +253,7 @@ class RunWriter:
         """Write a whole table (its index is left out), replacing what was there atomically."""
         path = self._path(table)
         flags = frame.select_dtypes("bool").columns
-        with _replacing(path) as file:
+        with replacing(path) as file:
             frame.astype(dict.fromkeys(flags, int)).to_csv(file, index=False, lineterminator="\n")
         self._headers[table] = [str(column) for column in frame.columns]
 
@@ -276,7 +278,7 @@ class RunWriter:
             kept = [row for row in rows if float(row[at]) < keep_below]
         except (ValueError, IndexError):
             raise RecordError(f"{path}: column {column!r} holds a cell that is no number") from None
-        with _replacing(path) as file:
+        with replacing(path) as file:
             csv.writer(file, lineterminator="\n").writerows([header, *kept])
 
     def finish(self, summary: dict, status: str = "finished") -> None:
@@ -325,7 +327,7 @@ def _existing_header(path: Path) -> list[str]:
     content = path.read_bytes()
     if not content.endswith(b"\n"):
         whole = content[: content.rfind(b"\n") + 1]
-        with _replacing(path) as file:
+        with replacing(path) as file:
             file.write(whole.decode("utf-8"))
         content = whole
     return next(csv.reader(io.StringIO(content.decode("utf-8"))), [])

@@ -191,7 +191,9 @@ def timeline(steps=120, interval_s=60.0, schedulers=SCHEDULERS, rng=None):
         mean, replans, _ = SCHEDULERS[name]
         switched = np.zeros(steps, int)
         if replans:
-            switched[rng.choice(np.arange(2, steps), size=min(replans, 25), replace=False)] = 1
+            switched[
+                rng.choice(np.arange(2, steps), size=min(replans, steps // 4), replace=False)
+            ] = 1
         in_transition = np.convolve(switched, np.ones(3, int))[:steps] > 0
         plan = np.array(PLANS)[(np.cumsum(switched) * 3 + len(name)) % len(PLANS)]
         step_s = 9 / mean * (1 + 0.1 * rng.normal(size=steps))

@@ -182,10 +182,11 @@ def test_create_refuses_a_bad_kind(tmp_path):
 
 def test_resume_keeps_the_beginning_and_notes_the_resumption(tmp_path):
     with make(tmp_path) as run:
-        run.finish({}, status="interrupted")
+        run.finish({"a": 0}, status="interrupted")
     before = load(run.dir).run
     with make(tmp_path, resume=True) as run:
         assert load(run.dir).run["status"] == "running"
+        assert load(run.dir).summary == {}
         run.finish({"a": 1})
     after = load(run.dir).run
     assert after["started"] == before["started"]

@@ -20,6 +20,8 @@ MEASURES = {"step_s": "step time [s]", "progress_rate": "progress [training step
 _LINKS_NAMED = 5
 _PLANS_NAMED = 9
 _OTHER = "other plans"
+_UNNAMED = {"facecolor": "white", "edgecolor": "0.25", "linewidth": 0.5}
+_MOVING = {**_UNNAMED, "hatch": MOVING_HATCH}
 _LOG_FROM = 15.0  # step times further apart than this need a logarithmic axis
 
 
@@ -70,13 +72,29 @@ def plan_letters(timeline: pd.DataFrame) -> dict[str, str]:
     return {plan: chr(ord("A") + i) for i, plan in enumerate(often.index[:_PLANS_NAMED])}
 
 
+def _plan_key(timeline: pd.DataFrame) -> list[Patch]:
+    """Legend entries of the plans, wrapped between domains; plans without a letter share one."""
+    letters = plan_letters(timeline)
+    handles = []
+    for (plan, letter), style in zip(letters.items(), fill_styles(len(letters)), strict=True):
+        breakable = f"{letter}: {plan}".replace(">", " > ")
+        lines = textwrap.wrap(breakable, 36, break_on_hyphens=False, subsequent_indent="    ")
+        handles.append(
+            Patch(label="\n".join(lines).replace(" > ", ">").replace(" >", ">"), **style)
+        )
+    if timeline["plan"].nunique() > len(letters):
+        handles.append(Patch(label=_OTHER, **_UNNAMED))
+    if timeline["in_transition"].any():
+        handles.append(Patch(label="moving (no progress)", **_MOVING))
+    return handles
+
+
 def _draw_decisions(
     axes: Axes, timeline: pd.DataFrame, schedulers: Sequence[str], unit: float
 ) -> None:
     """One band per scheduler: its plan in force, hatched while moving to it."""
     letters = plan_letters(timeline)
     styles = dict(zip(letters, fill_styles(len(letters)), strict=True))
-    plain = {"facecolor": "white", "edgecolor": "0.25", "linewidth": 0.5}
     length = interval_s(timeline["t_s"]) / unit
     span = (timeline["t_s"].max() - timeline["t_s"].min()) / unit + length
     for row, name in enumerate(schedulers):
@@ -85,7 +103,7 @@ def _draw_decisions(
         for first, end in runs_of_equal(zip(rows["plan"], rows["in_transition"], strict=True)):
             plan, moving = rows["plan"].iloc[first], rows["in_transition"].iloc[first]
             width = start[end - 1] + length - start[first]
-            style = {**plain, "hatch": MOVING_HATCH} if moving else styles.get(plan, plain)
+            style = _MOVING if moving else styles.get(plan, _UNNAMED)
             axes.barh(row, width, left=start[first], height=0.7, **style)
             if not moving and width > 0.025 * span:
                 letter = letters.get(plan, "·")
@@ -96,17 +114,8 @@ def _draw_decisions(
     axes.set_ylim(len(schedulers) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.set_ylabel("plan in force")
-    handles = [
-        Patch(
-            label=textwrap.fill(f"{letter}: {plan}", 34, subsequent_indent="    "), **styles[plan]
-        )
-        for plan, letter in letters.items()
-    ]
-    if timeline["plan"].nunique() > len(letters):
-        handles.append(Patch(label=_OTHER, **plain))
-    if timeline["in_transition"].any():
-        handles.append(Patch(label="moving (no progress)", **plain, hatch=MOVING_HATCH))
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.005, 1.0), handlelength=2.5)
+    beside = {"loc": "upper left", "bbox_to_anchor": (1.005, 1.0)}
+    axes.legend(handles=_plan_key(timeline), handlelength=2.5, **beside)
 
 
 def _draw_measure(
@@ -156,9 +165,10 @@ def episode_timeline(
     shown = timeline[timeline["scheduler"].isin(schedulers)]
     end = shown["t_s"].max() + interval_s(shown["t_s"])
     unit, name = time_axis(end - shown["t_s"].min())
-    decisions = 0.7 + 0.35 * len(schedulers)
+    key_lines = sum(1 + patch.get_label().count("\n") for patch in _plan_key(shown))
+    decisions = max(0.7 + 0.35 * len(schedulers), 0.4 + 0.175 * key_lines)  # [inches]
     figure = Figure(figsize=(11.0, 5.0 + decisions), layout="constrained")
-    axes = figure.subplots(3, 1, sharex=True, height_ratios=[2.1, max(decisions, 2.2), 2.1])
+    axes = figure.subplots(3, 1, sharex=True, height_ratios=[2.1, decisions, 2.1])
     _draw_links(axes[0], links, unit)
     _draw_decisions(axes[1], shown, schedulers, unit)
     _draw_measure(axes[2], shown, schedulers, measure, unit)

@@ -47,7 +47,7 @@ def _annotate(axes: Axes, matrix: np.ndarray, mesh: matplotlib.cm.ScalarMappable
     for (row, column), value in np.ndenumerate(matrix):
         if np.isfinite(value):
             dark = luminance(mesh.to_rgba(value)) < 0.35
-            colour = "white" if dark else "black"
+            colour = "0.6" if value == 0 else "white" if dark else "black"
             axes.text(
                 column, row, cell_text(value), ha="center", va="center", color=colour, fontsize=size
             )

@@ -1,0 +1,64 @@
+"""Hysteresis that tunes its own horizon: every horizon is played in the head, the leader followed."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from agents.protocol import Scheduler, Setup, pick_row, switch_times, table_scheduler
+
+HORIZONS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 80.0, jnp.inf)  # intervals; inf = never move
+
+
+@struct.dataclass
+class Replay:
+    """One imagined run per horizon, [H] each."""
+
+    row: Array  # int32
+    wait_s: Array  # [s] of transition left
+    score: Array  # discounted training steps
+    started: Array  # [] bool
+
+
+def make_self_tuning_hysteresis(setup: Setup, decay: float = 0.97) -> Scheduler:
+    """Follow the horizon whose replay has the best discounted progress; nothing is learned.
+
+    Replays see what the scheduler sees: rates as measured in the last interval, transitions as long
+    as they would have taken at the measured rates. `decay` per interval is tuned on training
+    scenarios.
+    """
+    horizons = jnp.asarray(HORIZONS, jnp.float32)
+
+    def init(key):
+        del key
+        zeros = jnp.zeros((len(HORIZONS),), jnp.float32)
+        return Replay(zeros.astype(jnp.int32), zeros, zeros, jnp.array(False))
+
+    def choose(key, seen, memory):
+        del key
+        row = jnp.where(memory.started, memory.row, seen.row)
+        # The last interval, as measured: what would each replay have done in it?
+        trained_s = jnp.maximum(setup.interval_s - memory.wait_s, 0.0)
+        wait_s = jnp.maximum(memory.wait_s - setup.interval_s, 0.0)
+        score = decay * memory.score + seen.now.rate[row] * trained_s
+        # And what would it decide now? Idle replays may move.
+        times = jax.vmap(lambda r: switch_times(setup, pick_row(setup.table, r), seen.view))(row)
+        row, wait_s = jax.vmap(_decide, (0, 0, 0, None, 0, None))(
+            horizons, row, wait_s, seen.now.rate, times, setup.interval_s
+        )
+        leader = jnp.argmax(score)
+        return row[leader], Replay(row, wait_s, score, jnp.array(True))
+
+    return table_scheduler(setup, init, choose)
+
+
+def _decide(horizon, row, wait_s, rate, switch_s, interval_s):
+    """One replay's move: hysteresis with its own horizon, if no transition is under way."""
+    never = jnp.isinf(horizon)
+    span = jnp.where(never, 1.0, horizon) * interval_s
+    gain = rate * jnp.maximum(span - switch_s, 0.0)
+    wanted = jnp.argmax(gain).astype(jnp.int32)
+    move = (wait_s <= 0) & ~never & (wanted != row)
+    return jnp.where(move, wanted, row), jnp.where(move, switch_s[wanted], wait_s)

@@ -1,0 +1,144 @@
+"""Networks of Hi-PPO: a graph encoder, a scorer over proposed plans, a lower policy shared across
+domains. None of their shapes depends on the number of domains, plans or choices."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax.numpy as jnp
+import jraph
+from flax import struct
+from jax import Array
+
+from jaxsim.observation import EDGE_FEATURES
+
+
+@struct.dataclass
+class GraphInputs:
+    """The WAN with the plan in force, of one scenario and one job."""
+
+    graph: jraph.GraphsTuple  # K nodes, K * K edges
+    mask: Array  # [K] bool
+
+
+@struct.dataclass
+class UpperInputs:
+    """A decision between proposed plans."""
+
+    wan: GraphInputs
+    candidates: Array  # [C, F] features of the proposed plans
+    domains: Array  # [C, K] share of the layers each domain would hold
+    mask: Array  # [C] bool, False for a proposal that repeats an earlier one or is not allowed
+    prior: Array  # [C] hysteresis logits, where the scorer starts
+
+
+@struct.dataclass
+class LowerInputs:
+    """A decision between settings of the plan in force."""
+
+    wan: GraphInputs
+    in_force: Array  # [K] bool, domains of the plan
+    choices: Array  # [V, F'] features of the lower choices
+    mask: Array  # [V] bool
+    prior: Array  # [V]
+
+
+def dense_sum(edges: Array, receivers: Array, n_nodes: int) -> Array:
+    """Sum the messages of a fully connected graph's edges at their receivers, [K * K, H] -> [K, H].
+
+    Edge k * K + k' leads from k to k', so the sum over senders is a sum over the first axis: on CPU
+    4 to 16 times faster than a segment sum over `receivers`, which is not read.
+    """
+    del receivers
+    return edges.reshape(n_nodes, n_nodes, edges.shape[-1]).sum(axis=0)
+
+
+class GraphEncoder(nn.Module):
+    """GraphSAGE (Hamilton et al. 2017) with edge features: mean of messages, then a dense layer."""
+
+    hidden: int = 32
+    layers: int = 2
+
+    @nn.compact
+    def __call__(self, wan: GraphInputs) -> Array:
+        """Return node embeddings [K, hidden], zero for padded domains."""
+        graph, mask = wan.graph, wan.mask
+        n_nodes = graph.nodes.shape[0]
+        real = mask.astype(jnp.float32)
+        # The first edge feature says whether both ends are real and distinct.
+        exists = graph.edges.reshape(n_nodes, n_nodes, EDGE_FEATURES)[:, :, 0]
+        degree = jnp.maximum(exists.sum(axis=0), 1.0)
+        edge_features = graph.edges
+        graph = graph._replace(nodes=nn.relu(nn.Dense(self.hidden)(graph.nodes)))
+        for _ in range(self.layers):
+            message = nn.Dense(self.hidden)
+            update = nn.Dense(self.hidden)
+
+            def send(edges, senders, receivers, message=message):
+                del edges, receivers
+                sent = nn.relu(message(jnp.concatenate([edge_features, senders], axis=-1)))
+                return sent * edge_features[:, :1]
+
+            def receive(nodes, received, update=update):
+                mean = received / degree[:, None]
+                return nn.relu(update(jnp.concatenate([nodes, mean], axis=-1))) * real[:, None]
+
+            network = jraph.InteractionNetwork(
+                update_edge_fn=send,
+                update_node_fn=receive,
+                aggregate_edges_for_nodes_fn=dense_sum,
+            )
+            graph = network(graph)
+        return graph.nodes
+
+
+class UpperNetwork(nn.Module):
+    """Scorer over proposals and its value; starts at the prior, whose scale is learned."""
+
+    hidden: int = 32
+
+    @nn.compact
+    def __call__(self, inputs: UpperInputs) -> tuple[Array, Array]:
+        """Return logits [C] and value []."""
+        nodes = GraphEncoder(self.hidden)(inputs.wan)
+        real = inputs.wan.mask.astype(jnp.float32)
+        pooled = (nodes * real[:, None]).sum(axis=0) / jnp.maximum(real.sum(), 1.0)
+        embedding = inputs.domains @ nodes  # [C, H]
+        everywhere = jnp.broadcast_to(pooled[None, :], embedding.shape)
+        x = jnp.concatenate([inputs.candidates, embedding, everywhere], axis=-1)
+        for _ in range(2):
+            x = nn.tanh(nn.Dense(2 * self.hidden)(x))
+        correction = nn.Dense(1, kernel_init=nn.initializers.zeros)(x)[:, 0]
+        scale = self.param("prior_scale", nn.initializers.constant(1.0), ())
+        logits = _masked(scale * inputs.prior + correction, inputs.mask)
+        seen = inputs.mask.astype(jnp.float32)[:, None]
+        mean = (x * seen).sum(axis=0) / jnp.maximum(seen.sum(), 1.0)
+        summary = jnp.concatenate([x[0], mean, pooled])
+        value = nn.Dense(1)(nn.tanh(nn.Dense(2 * self.hidden)(summary)))[0]
+        return logits, value
+
+
+class LowerNetwork(nn.Module):
+    """Scorer over lower choices: every domain of the plan scores them with the same weights, the
+    scores average; starts at the prior."""
+
+    hidden: int = 32
+
+    @nn.compact
+    def __call__(self, inputs: LowerInputs) -> tuple[Array, Array]:
+        """Return logits [V] and value []."""
+        nodes = GraphEncoder(self.hidden, layers=1)(inputs.wan)
+        member = inputs.in_force.astype(jnp.float32)
+        weight = member / jnp.maximum(member.sum(), 1.0)
+        of_domain = nn.Dense(self.hidden)(nodes)  # [K, H]
+        of_choice = nn.Dense(self.hidden)(inputs.choices)  # [V, H]
+        x = nn.tanh(of_domain[:, None, :] + of_choice[None, :, :])
+        score = nn.Dense(1, kernel_init=nn.initializers.zeros)(x)[:, :, 0]  # [K, V]
+        scale = self.param("prior_scale", nn.initializers.constant(1.0), ())
+        logits = _masked(scale * inputs.prior + weight @ score, inputs.mask)
+        value = nn.Dense(1)(nn.tanh(nn.Dense(self.hidden)(weight @ nodes)))[0]
+        return logits, value
+
+
+def _masked(logits: Array, mask: Array) -> Array:
+    # finfo.min, not -inf: an all-false row would be NaN. Where nothing is legal, all is equal.
+    return jnp.where(mask, logits, jnp.finfo(jnp.float32).min)

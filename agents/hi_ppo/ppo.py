@@ -1,0 +1,127 @@
+"""Clipped policy optimisation of one policy: loss and update, the same for both levels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jax import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOSettings:
+    """Schulman et al. 2017.
+
+    Attributes:
+        learning_rate: of Adam, decays linearly to zero over the run
+        clip: range of the probability ratio around 1
+        value_weight: weight of the value loss
+        entropy_weight: weight of the entropy bonus
+        max_grad_norm: gradients are clipped by their global norm
+        epochs: passes over each batch
+        minibatches: per pass; must divide the number of environments
+        trace_decay: lambda of the advantage estimate
+    """
+
+    learning_rate: float = 1e-3
+    clip: float = 0.2
+    value_weight: float = 0.5
+    entropy_weight: float = 0.002
+    max_grad_norm: float = 0.5
+    epochs: int = 3
+    minibatches: int = 4
+    trace_decay: float = 0.9
+
+
+@struct.dataclass
+class Decisions:
+    """A batch of decisions of one policy, [N, ...]."""
+
+    inputs: Any
+    action: Array  # [N] int32
+    log_prob: Array  # [N] under the policy that acted
+    advantage: Array  # [N]
+    target: Array  # [N] value target
+    weight: Array  # [N] 0 where there was no choice
+
+
+@struct.dataclass
+class Losses:
+    """[] each, for the records."""
+
+    policy: Array
+    value: Array
+    entropy: Array
+    kl: Array
+
+
+def ppo_loss(
+    params: Any, apply: Callable, batch: Decisions, settings: PPOSettings
+) -> tuple[Array, Losses]:
+    """Clipped surrogate, squared value error, entropy bonus; decisions without a choice teach the
+    value alone. `apply(params, inputs) -> (logits [A], value [])` for one decision."""
+    logits, value = jax.vmap(apply, (None, 0))(params, batch.inputs)
+    log_probs = jax.nn.log_softmax(logits)
+    log_prob = jnp.take_along_axis(log_probs, batch.action[:, None], axis=1)[:, 0]
+    n_choices = jnp.maximum(jnp.sum(batch.weight), 1.0)
+    ratio = jnp.exp(log_prob - batch.log_prob)
+    clipped = jnp.clip(ratio, 1.0 - settings.clip, 1.0 + settings.clip)
+    gain = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
+    policy = -jnp.sum(gain * batch.weight) / n_choices
+    error = jnp.mean((value - batch.target) ** 2)
+    probs = jnp.exp(log_probs)
+    # p log p of a masked action is 0 times a huge number: keep it out.
+    surprise = jnp.where(probs > 1e-8, -probs * log_probs, 0.0).sum(axis=1)
+    entropy = jnp.sum(surprise * batch.weight) / n_choices
+    total = policy + settings.value_weight * error - settings.entropy_weight * entropy
+    kl = jnp.sum((batch.log_prob - log_prob) * batch.weight) / n_choices
+    return total, Losses(policy, error, entropy, kl)
+
+
+def make_optimizer(settings: PPOSettings, total_updates: int) -> optax.GradientTransformation:
+    """Adam behind a global-norm clip, with a linearly decaying rate."""
+    steps = max(1, total_updates * settings.epochs * settings.minibatches)
+    schedule = optax.linear_schedule(settings.learning_rate, 0.0, steps)
+    return optax.chain(
+        optax.clip_by_global_norm(settings.max_grad_norm), optax.adam(schedule, eps=1e-5)
+    )
+
+
+def ppo_update(
+    key: Array,
+    params: Any,
+    opt_state: Any,
+    batch: Decisions,
+    apply: Callable,
+    optimizer: optax.GradientTransformation,
+    settings: PPOSettings,
+) -> tuple[Any, Any, Losses]:
+    """Several passes of shuffled minibatches over a batch [N, ...]; returns mean losses."""
+    size = batch.action.shape[0]
+    weight = batch.weight
+    mean = jnp.sum(batch.advantage * weight) / jnp.maximum(jnp.sum(weight), 1.0)
+    var = jnp.sum((batch.advantage - mean) ** 2 * weight) / jnp.maximum(jnp.sum(weight), 1.0)
+    batch = batch.replace(advantage=(batch.advantage - mean) / (jnp.sqrt(var) + 1e-6))
+
+    def one_minibatch(carry, index):
+        params, opt_state = carry
+        part = jax.tree.map(lambda x: x[index], batch)
+        grads, losses = jax.grad(ppo_loss, has_aux=True)(params, apply, part, settings)
+        # optax raises a float to an int power, which strict promotion refuses.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, opt_state = optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), losses
+
+    def one_epoch(carry, epoch_key):
+        order = jax.random.permutation(epoch_key, size)
+        index = order.reshape(settings.minibatches, size // settings.minibatches)
+        return jax.lax.scan(one_minibatch, carry, index)
+
+    keys = jax.random.split(key, settings.epochs)
+    (params, opt_state), losses = jax.lax.scan(one_epoch, (params, opt_state), keys)
+    return params, opt_state, jax.tree.map(jnp.mean, losses)

@@ -1,0 +1,83 @@
+"""A trained Hi-PPO behind the protocol of all schedulers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from agents.hi_ppo.features import (
+    Measurement,
+    Statistics,
+    init_statistics,
+    lower_inputs,
+    make_reference,
+    update_statistics,
+    upper_inputs,
+)
+from agents.hi_ppo.networks import LowerNetwork, UpperNetwork
+from agents.protocol import Scheduler, Setup, carry_out, find_row, score_table, switch_times
+from jaxsim.enumeration import choice_rates
+from jaxsim.observation import Observation
+
+
+@struct.dataclass
+class PolicyParams:
+    """Parameters of both policies, as flax initialises them."""
+
+    upper: Any
+    lower: Any
+
+
+@struct.dataclass
+class Memory:
+    """What the policy carries from interval to interval."""
+
+    stats: Statistics
+    clock: Array  # [] int32 intervals since the last upper decision
+
+
+def measure(setup: Setup, observation: Observation, job: int = 0) -> Measurement:
+    """Score the table under what was measured."""
+    view = observation.view
+    lead = jax.tree.map(lambda x: x[None], view)
+    args = (setup.choices, setup.work, setup.cluster, setup.calibration)
+    rates = choice_rates(setup.table.plans, lead, *args)[0]
+    plan, target = (
+        jax.tree.map(lambda x: x[job], p) for p in (observation.plan, observation.target)
+    )
+    return Measurement(
+        rates=jnp.where(setup.table.mask[:, None], rates, 0.0),
+        switch_s=switch_times(setup, plan, view),
+        row=find_row(setup.table, target),
+    )
+
+
+def make_hi_ppo(setup: Setup, params: PolicyParams, hidden: int, every: int) -> Scheduler:
+    """The greedy policy: the upper level decides every `every` intervals, the lower in each."""
+    reference = make_reference(score_table(setup, setup.usual).rate)
+    upper, lower = UpperNetwork(hidden), LowerNetwork(hidden)
+
+    def init(key):
+        del key
+        return Memory(init_statistics(reference), jnp.int32(0))
+
+    def decide(key, observation, memory):
+        del key
+        measured = measure(setup, observation)
+        stats = update_statistics(memory.stats, measured)
+        inputs, rows = upper_inputs(setup, observation, stats, reference, measured)
+        logits, _ = upper.apply(params.upper, inputs)
+        due = memory.clock == 0
+        row = jnp.where(due, rows[jnp.argmax(logits)], measured.row)
+        settings, _ = lower.apply(
+            params.lower, lower_inputs(setup, observation, measured.rates, row)
+        )
+        choice = jnp.argmax(settings).astype(jnp.int32)
+        clock = jax.lax.rem(memory.clock + 1, jnp.int32(every))
+        return carry_out(setup, row, choice, observation.view), Memory(stats, clock)
+
+    return Scheduler(init, decide)

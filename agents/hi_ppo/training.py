@@ -1,0 +1,375 @@
+"""Training Hi-PPO: one compiled epoch is one batch of whole episodes, the host loops over epochs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from agents.hi_ppo.features import (
+    Measurement,
+    Statistics,
+    init_statistics,
+    lower_inputs,
+    make_reference,
+    update_statistics,
+    upper_inputs,
+)
+from agents.hi_ppo.gae import advantages
+from agents.hi_ppo.networks import LowerNetwork, UpperNetwork
+from agents.hi_ppo.ppo import Decisions, Losses, PPOSettings, make_optimizer, ppo_update
+from agents.hi_ppo.scheduler import PolicyParams
+from agents.oracle import MigrationTable, migration_table, solve_truth, table_rates
+from agents.protocol import carry_out, find_row, make_setup, pick_row, score_table
+from jaxsim.enumeration import PlanTable
+from jaxsim.env import EnvParams, State, reset, step, world_tape
+from jaxsim.observation import Observation
+from jaxsim.reconfiguration import Transition, transition_s
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """Attributes:
+    envs: scenarios played at once, per policy seed
+    rollout: intervals between two updates; must divide the horizon and be a multiple of `every`
+    every: intervals between two decisions of the upper policy
+    hidden: width of the networks
+    upper_discount: gamma per interval of the upper policy
+    lower_discount: gamma per interval of the lower policy, whose choices leave nothing behind
+    shaping: weight of the potential shaping with the training-time clairvoyant value, 0 to 1
+    upper: PPO of the upper policy
+    lower: PPO of the lower policy
+    """
+
+    envs: int = 128
+    rollout: int = 32
+    every: int = 2
+    hidden: int = 32
+    upper_discount: float = 0.95
+    lower_discount: float = 0.5
+    shaping: float = 1.0
+    upper: PPOSettings = dataclasses.field(default_factory=PPOSettings)
+    lower: PPOSettings = dataclasses.field(
+        default_factory=lambda: PPOSettings(learning_rate=3e-4, epochs=1)
+    )
+
+
+@struct.dataclass
+class Tape:
+    """A training scenario with all that can be known of it, made once; [S, ...] in a bank."""
+
+    params: EnvParams
+    key: Array
+    rates: Array  # [T + 1, P, V] [training steps / s]
+    value: Array  # [T + 2, P] [training steps] the clairvoyant still gets
+    moves: MigrationTable
+    base_rate: Array  # [P] under the usual view
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that training carries from epoch to epoch, for one policy seed."""
+
+    policy: PolicyParams
+    upper_opt: Any
+    lower_opt: Any
+    key: Array  # raw key data, uint32; epochs fold their number into it
+    epoch: Array  # [] int32 epochs done
+
+
+@struct.dataclass
+class EpochMetrics:
+    """Means over one epoch, [] each."""
+
+    progress_rel: Array  # progress / that of the best static plan at base
+    reward: Array
+    reward_eff: Array
+    reward_util: Array
+    reward_cost: Array
+    reward_fair: Array
+    switch_rate: Array  # reconfigurations per interval
+    upper: Losses
+    lower: Losses
+
+
+@struct.dataclass
+class _Carry:
+    """One environment between two intervals."""
+
+    state: State
+    observation: Observation
+    stats: Statistics
+    potential: Array  # [] the clairvoyant value when the job last trained
+
+
+@struct.dataclass
+class _Choice:
+    """One decision as it was taken."""
+
+    inputs: Any
+    action: Array
+    log_prob: Array
+    value: Array
+    weight: Array
+
+
+def make_tape(params: EnvParams, table: PlanTable, key: Array, horizon: int) -> Tape:
+    """Record one scenario; jit and vmap over a bank."""
+    setup = make_setup(params, table)
+    views = world_tape(params, key, horizon + 1)
+    rates = table_rates(setup, views)
+    return Tape(
+        params=params,
+        key=key,
+        rates=rates,
+        value=solve_truth(setup, views, rates).value,
+        moves=migration_table(setup),
+        base_rate=score_table(setup, setup.usual).rate,
+    )
+
+
+class Trainer:
+    """Compiled pieces of a training run; all state is in TrainState."""
+
+    def __init__(
+        self, settings: TrainSettings, table: PlanTable, tapes: Tape, horizon: int, epochs: int
+    ):
+        if horizon % settings.rollout or settings.rollout % settings.every:
+            raise ValueError("rollout must divide the horizon and be a multiple of every")
+        if settings.envs * settings.rollout // settings.every % settings.upper.minibatches:
+            raise ValueError("upper.minibatches must divide envs x rollout / every")
+        if settings.envs * settings.rollout % settings.lower.minibatches:
+            raise ValueError("lower.minibatches must divide envs x rollout")
+        self.settings, self.table, self.tapes, self.horizon = settings, table, tapes, horizon
+        self.n_scenarios = tapes.rates.shape[0]
+        self.upper, self.lower = UpperNetwork(settings.hidden), LowerNetwork(settings.hidden)
+        updates = epochs * (horizon // settings.rollout)
+        self.upper_optimizer = make_optimizer(settings.upper, updates)
+        self.lower_optimizer = make_optimizer(settings.lower, updates)
+        self.init = jax.jit(jax.vmap(self._init))
+        self.run_epoch = jax.jit(jax.vmap(self._epoch, in_axes=(0, None)))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Environment steps of one epoch and one policy seed."""
+        return self.settings.envs * self.horizon
+
+    def _init(self, seed: Array) -> TrainState:
+        """Fresh state for a seed (uint32)."""
+        key = jax.random.key(seed)
+        upper_key, lower_key, run_key = jax.random.split(key, 3)
+        carry, tape = self._start(run_key)
+        setup = make_setup(tape.params, self.table)
+        measured = self._measured(carry, tape)
+        inputs, _ = upper_inputs(
+            setup, carry.observation, carry.stats, make_reference(tape.base_rate), measured
+        )
+        low = lower_inputs(setup, carry.observation, measured.rates, measured.row)
+        policy = PolicyParams(self.upper.init(upper_key, inputs), self.lower.init(lower_key, low))
+        return TrainState(
+            policy=policy,
+            upper_opt=self.upper_optimizer.init(policy.upper),
+            lower_opt=self.lower_optimizer.init(policy.lower),
+            key=jax.random.key_data(run_key),
+            epoch=jnp.int32(0),
+        )
+
+    def _start(self, key: Array) -> tuple[_Carry, Tape]:
+        """Begin a random scenario from a random row: good play must not depend on a good start."""
+        which, where = jax.random.split(key)
+        index = jax.random.randint(which, (), 0, self.n_scenarios)
+        tape = jax.tree.map(lambda x: x[index], self.tapes)
+        runs = jnp.where(tape.rates[0].max(axis=-1) > 0, 0.0, jnp.finfo(jnp.float32).min)
+        row = jax.random.categorical(where, runs)
+        plan = jax.tree.map(lambda x: x[None], pick_row(self.table, row))
+        state, timestep = reset(tape.key, tape.params.replace(initial_plan=plan))
+        stats = init_statistics(make_reference(tape.base_rate))
+        return _Carry(state, timestep.observation, stats, tape.value[1, row]), tape
+
+    def _epoch(self, train: TrainState, _: None) -> tuple[TrainState, EpochMetrics]:
+        """Play one batch of episodes with an update every `rollout` intervals."""
+        key = jax.random.fold_in(jax.random.wrap_key_data(train.key), train.epoch)
+        start_key, loop_key = jax.random.split(key)
+        carry, tape = jax.vmap(self._start)(jax.random.split(start_key, self.settings.envs))
+        body = functools.partial(self._rollout_and_update, tape)
+        keys = jax.random.split(loop_key, self.horizon // self.settings.rollout)
+        (train, _), metrics = jax.lax.scan(body, (train, carry), keys)
+        train = train.replace(epoch=train.epoch + 1)
+        return train, jax.tree.map(lambda x: jnp.mean(x, axis=0), metrics)
+
+    def _rollout_and_update(self, tape: Tape, carry, key: Array):
+        train, envs = carry
+        play_key, upper_key, lower_key = jax.random.split(key, 3)
+        n_segments = self.settings.rollout // self.settings.every
+        segment_keys = jax.random.split(play_key, (n_segments, self.settings.envs))
+        play = jax.vmap(self._segment, in_axes=(None, 0, 0, 0))
+
+        def body(envs, keys):
+            return play(train.policy, tape, envs, keys)
+
+        envs, (high, low, rewards, info) = jax.lax.scan(body, envs, segment_keys)
+        upper_last, lower_last = jax.vmap(self._values, in_axes=(None, 0, 0))(
+            train.policy, tape, envs
+        )
+        s = self.settings
+        high_batch = _high_batch(high, rewards, upper_last, s)
+        low_batch = _low_batch(low, rewards, lower_last, s)
+        upper, upper_opt, upper_losses = ppo_update(
+            upper_key,
+            train.policy.upper,
+            train.upper_opt,
+            high_batch,
+            self.upper.apply,
+            self.upper_optimizer,
+            s.upper,
+        )
+        lower, lower_opt, lower_losses = ppo_update(
+            lower_key,
+            train.policy.lower,
+            train.lower_opt,
+            low_batch,
+            self.lower.apply,
+            self.lower_optimizer,
+            s.lower,
+        )
+        train = train.replace(
+            policy=PolicyParams(upper, lower), upper_opt=upper_opt, lower_opt=lower_opt
+        )
+        means = jax.tree.map(jnp.mean, info)
+        return (train, envs), EpochMetrics(*means, upper=upper_losses, lower=lower_losses)
+
+    def _segment(self, policy: PolicyParams, tape: Tape, carry: _Carry, key: Array):
+        """One upper decision and `every` lower ones, of one environment."""
+        upper_key, lower_key = jax.random.split(key)
+        setup = make_setup(tape.params, self.table)
+        reference = make_reference(tape.base_rate)
+        measured = self._measured(carry, tape)
+        stats = update_statistics(carry.stats, measured)
+        inputs, rows = upper_inputs(setup, carry.observation, stats, reference, measured)
+        high = _sample(upper_key, self.upper.apply(policy.upper, inputs), inputs)
+        wanted = rows[high.action]
+        lows, rewards, infos = [], [], []
+        for i in range(self.settings.every):
+            if i > 0:
+                measured = self._measured(carry, tape)
+                stats = update_statistics(stats, measured)
+                wanted = measured.row
+            args = (setup, carry.observation, measured.rates, wanted)
+            carry, low, reward, info = self._interval(
+                policy, tape, carry.replace(stats=stats), jax.random.fold_in(lower_key, i), args
+            )
+            lows.append(low)
+            rewards.append(reward)
+            infos.append(info)
+        stack = functools.partial(jax.tree.map, lambda *xs: jnp.stack(xs))
+        return carry, (high, stack(*lows), jnp.stack(rewards), stack(*infos))
+
+    def _interval(self, policy: PolicyParams, tape: Tape, carry: _Carry, key: Array, args):
+        """One lower decision, carried out in the environment."""
+        setup, observation, _, row = args
+        inputs = lower_inputs(*args)
+        low = _sample(key, self.lower.apply(policy.lower, inputs), inputs)
+        action = carry_out(setup, row, low.action, observation.view)
+        state, timestep = step(key, carry.state, action, tape.params)
+        t_next = jnp.minimum(state.t, tape.value.shape[0] - 1)
+        trained = ~state.moving[0]
+        potential = jnp.where(trained, tape.value[t_next, row], carry.potential)
+        ref = tape.params.progress_ref[0]
+        # With weight w1 on relative progress, r + w1 + w1 dV / ref is minus what was lost against
+        # the clairvoyant in this interval: credit does not have to wait for a move to pay off.
+        w1 = tape.params.weights[0]
+        gained = self.settings.shaping * (w1 + w1 * (potential - carry.potential) / ref)
+        reward = timestep.reward + gained
+        record = timestep.record
+        parts = record.reward_parts
+        info = (
+            record.progress[0] / ref,
+            timestep.reward,
+            parts.efficiency,
+            parts.utilisation,
+            parts.cost,
+            parts.fairness,
+            record.switched[0].astype(jnp.float32),
+        )
+        return _Carry(state, timestep.observation, carry.stats, potential), low, reward, info
+
+    def _measured(self, carry: _Carry, tape: Tape) -> Measurement:
+        """What `scheduler.measure` computes live, looked up on the tape."""
+        observation = carry.observation
+        row = find_row(self.table, jax.tree.map(lambda x: x[0], observation.target))
+        view = observation.view
+        rate = view.bandwidth_gb_per_s * tape.params.calibration.wan_efficiency
+        moves = jax.tree.map(lambda x: x[row], tape.moves)
+
+        def duration(restart_s, bytes_gb):
+            return transition_s(Transition(restart_s, bytes_gb), rate)
+
+        return Measurement(
+            rates=tape.rates[observation.t - 1],
+            switch_s=jax.vmap(duration)(moves.restart_s, moves.bytes_gb),
+            row=row,
+        )
+
+    def _values(self, policy: PolicyParams, tape: Tape, carry: _Carry) -> tuple[Array, Array]:
+        """Values after the last interval, to bootstrap from: a cut episode is not a finished one."""
+        setup = make_setup(tape.params, self.table)
+        measured = self._measured(carry, tape)
+        stats = update_statistics(carry.stats, measured)
+        reference = make_reference(tape.base_rate)
+        inputs, _ = upper_inputs(setup, carry.observation, stats, reference, measured)
+        low = lower_inputs(setup, carry.observation, measured.rates, measured.row)
+        return self.upper.apply(policy.upper, inputs)[1], self.lower.apply(policy.lower, low)[1]
+
+
+def _sample(key: Array, output: tuple[Array, Array], inputs: Any) -> _Choice:
+    logits, value = output
+    action = jax.random.categorical(key, logits).astype(jnp.int32)
+    return _Choice(
+        inputs=inputs,
+        action=action,
+        log_prob=jax.nn.log_softmax(logits)[action],
+        value=value,
+        weight=(inputs.mask.sum() > 1).astype(jnp.float32),
+    )
+
+
+def _high_batch(
+    high: _Choice, rewards: Array, last_value: Array, settings: TrainSettings
+) -> Decisions:
+    """Decisions of the upper policy; `high` [S, E, ...], rewards [S, E, every].
+
+    Semi-Markov: the reward of a decision is the discounted sum until the next one.
+    """
+    powers = settings.upper_discount ** jnp.arange(settings.every, dtype=jnp.float32)
+    total = jnp.sum(rewards * powers[None, None, :], axis=-1)
+    discount = jnp.full_like(total, settings.upper_discount**settings.every)
+    return _decisions(high, total, last_value, discount, settings.upper.trace_decay)
+
+
+def _low_batch(
+    low: _Choice, rewards: Array, last_value: Array, settings: TrainSettings
+) -> Decisions:
+    """Decisions of the lower policy; leaves [S, E, every, ...] become [S * every, E, ...]."""
+
+    def in_time(x):
+        moved = jnp.moveaxis(x, 2, 1)
+        return moved.reshape((-1, *moved.shape[2:]))
+
+    low, rewards = jax.tree.map(in_time, low), in_time(rewards)
+    discount = jnp.full_like(rewards, settings.lower_discount)
+    return _decisions(low, rewards, last_value, discount, settings.lower.trace_decay)
+
+
+def _decisions(
+    choice: _Choice, rewards: Array, last_value: Array, discount: Array, trace_decay: float
+) -> Decisions:
+    advantage, target = advantages(rewards, choice.value, last_value, discount, trace_decay)
+    batch = Decisions(
+        choice.inputs, choice.action, choice.log_prob, advantage, target, choice.weight
+    )
+    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)

@@ -1,0 +1,178 @@
+"""What the future holds: tapes of a scenario, the exact optimum over a plan table, and the bound."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from agents.protocol import (
+    Estimate,
+    Scheduler,
+    Setup,
+    amortised_gain,
+    carry_out,
+    find_row,
+    situation,
+)
+from jaxsim.enumeration import choice_rates, score_plans
+from jaxsim.env import EnvParams, world_tape
+from jaxsim.plan import Plan
+from jaxsim.reconfiguration import begin_transition
+from jaxsim.step_time import NetworkView
+
+
+@struct.dataclass
+class Truth:
+    """A scenario's whole course, [T + 1, ...]; interval 0 is over when decisions begin."""
+
+    views: NetworkView
+    table: Estimate  # rate, choice [T + 1, P]
+    value: Array  # [T + 2, P] [training steps] still to be had from interval t on, starting in p
+    best: Array  # [T + 1, P] int32 row to be in or move to, 0 for interval 0
+
+
+def make_truth(params: EnvParams, setup: Setup, key: Array, horizon: int) -> Truth:
+    """Score the table in every interval and solve for the optimal plan sequence."""
+    views = world_tape(params, key, horizon + 1)
+    return solve_truth(setup, views, table_rates(setup, views))
+
+
+def table_rates(setup: Setup, views: NetworkView) -> Array:
+    """[T, P, V] training steps per second of every row and lower choice, 0 where illegal."""
+    args = (setup.choices, setup.work, setup.cluster, setup.calibration)
+    rates = choice_rates(setup.table.plans, views, *args)
+    return jnp.where(setup.table.mask[None, :, None], rates, 0.0)
+
+
+def solve_truth(setup: Setup, views: NetworkView, rates: Array) -> Truth:
+    """The optimal plan sequence, given `table_rates` of the views."""
+    estimate = Estimate(rates.max(axis=-1), jnp.argmax(rates, axis=-1).astype(jnp.int32))
+    value, best = clairvoyant_values(setup, views, estimate.rate, migration_table(setup))
+    return Truth(views, estimate, value, best)
+
+
+@struct.dataclass
+class MigrationTable:
+    """Reconfigurations between all rows of a table."""
+
+    restart_s: Array  # [P, P] [s], 0 on the diagonal
+    bytes_gb: Array  # [P, P, K, K] [GB]
+
+
+def migration_table(setup: Setup) -> MigrationTable:
+    """What each row-to-row reconfiguration costs, before any network is known."""
+    plans = setup.table.plans
+
+    def one(old, new):
+        return begin_transition(old, new, setup.work, setup.calibration)
+
+    every = jax.vmap(jax.vmap(one, (None, 0)), (0, None))(plans, plans)
+    size = setup.table.size
+    apart = ~jnp.eye(size, dtype=bool)
+    return MigrationTable(
+        restart_s=jnp.where(apart, every.restart_s, 0.0),
+        bytes_gb=jnp.where(apart[:, :, None, None], every.bytes_gb, 0.0),
+    )
+
+
+def clairvoyant_values(
+    setup: Setup, views: NetworkView, rate: Array, moves: MigrationTable
+) -> tuple[Array, Array]:
+    """Exact dynamic programme over (interval x row), the future known.
+
+    From row p at the start of interval t one either stays, rate[t, p] x interval steps richer, or
+    moves to q: a restart, then each link carries its bytes through the intervals as they come; the
+    job trains at rate[a, q] for what is left of the interval a of arrival, and decides again at
+    a + 1. Bandwidth is constant within an interval, so capacity is piecewise linear in time and the
+    arrival is found by inverse interpolation, links in parallel, the slowest deciding.
+
+    rate is [T + 1, P]; returns value [T + 2, P] and best [T + 1, P]. Padded rows (rate 0, masked)
+    are never moved to.
+    """
+    interval = setup.interval_s
+    n_rows = rate.shape[1]
+    length = rate.shape[0]
+    speed = views.bandwidth_gb_per_s * setup.calibration.wan_efficiency  # [T + 1, K, K]
+    capacity = jnp.concatenate([jnp.zeros_like(speed[:1]), jnp.cumsum(speed * interval, axis=0)])
+    times = jnp.arange(length + 1, dtype=jnp.float32) * interval
+    n_links = capacity.shape[1] * capacity.shape[2]
+    capacity = capacity.reshape(length + 1, n_links).T  # [E, T + 2 points]
+    bytes_gb = moves.bytes_gb.reshape(n_rows, n_rows, n_links)
+    forever = times[-1] + interval
+
+    def link_arrival(grid, load, start):
+        """[P, P] time at which one link has carried its load, begun at start [P, P]."""
+        done = jnp.interp(start, times, grid) + load
+        arrival = jnp.interp(done, grid, times, right=jnp.inf)
+        return jnp.where(load > 0, arrival, start)
+
+    def backward(values, t):
+        # values [T + 2, P]: filled from t + 1 on.
+        start = t.astype(jnp.float32) * interval + moves.restart_s
+        arrival = jax.vmap(link_arrival, in_axes=(0, 2, None))(capacity, bytes_gb, start).max(
+            axis=0
+        )
+        arrival = jnp.minimum(jnp.maximum(arrival, start), forever)
+        landed = jnp.floor(arrival / interval).astype(jnp.int32)
+        inside = landed < length
+        landed = jnp.minimum(landed, length - 1)
+        left_s = (landed + 1).astype(jnp.float32) * interval - arrival
+        column = jnp.broadcast_to(jnp.arange(n_rows)[None, :], landed.shape)
+        gained = rate[landed, column] * left_s + values[landed + 1, column]
+        move = jnp.where(inside & setup.table.mask[None, :], gained, 0.0)
+        stay = rate[t] * interval + values[t + 1]
+        options = jnp.where(jnp.eye(n_rows, dtype=bool), stay[None, :], move)
+        # Ties go to staying: argmax alone would prefer a lower row.
+        best = jnp.argmax(options, axis=1).astype(jnp.int32)
+        best = jnp.where(options.max(axis=1) > stay, best, jnp.arange(n_rows, dtype=jnp.int32))
+        value = jnp.maximum(options.max(axis=1), stay)
+        return values.at[t].set(value), best
+
+    empty = jnp.zeros((length + 1, n_rows), jnp.float32)
+    values, best = jax.lax.scan(backward, empty, jnp.arange(length), reverse=True)
+    return values, best
+
+
+def family_bound(params: EnvParams, family: Plan, views: NetworkView) -> Array:
+    """[] training steps over intervals 1.. of the best plan of the whole family in each interval,
+    with no switching cost: nothing in the family can beat it."""
+    args = (params.choices, params.jobs.job(0), params.cluster, params.calibration)
+    rate, _ = score_plans(family, jax.tree.map(lambda x: x[1:], views), *args)
+    return jnp.sum(rate.max(axis=1)) * params.interval_s
+
+
+def make_clairvoyant(setup: Setup) -> Scheduler:
+    """Follow the exact optimum. Reads the future, as its argument says."""
+
+    def decide(key, observation, memory, truth):
+        del key
+        row = situation_row(setup, observation)
+        t = observation.t
+        row = jnp.where(observation.moving[0], row, truth.best[t, row])
+        view = jax.tree.map(lambda x: x[t], truth.views)
+        return carry_out(setup, row, truth.table.choice[t, row], view), memory
+
+    return Scheduler(lambda key: (), decide, oracle=True)
+
+
+def make_replan_oracle(setup: Setup, horizon: float = 20.0) -> Scheduler:
+    """Exact search over the table on the true present network; the switch is spread over
+    `horizon` intervals. Reads the coming interval, as its argument says."""
+
+    def decide(key, observation, memory, truth):
+        del key
+        t = observation.t
+        view = jax.tree.map(lambda x: x[t], truth.views)
+        seen = situation(setup, observation.replace(view=view))
+        gain = amortised_gain(seen, seen.now.rate, setup.interval_s, jnp.float32(horizon))
+        row = jnp.where(seen.may_switch, jnp.argmax(gain).astype(jnp.int32), seen.row)
+        return carry_out(setup, row, seen.now.choice[row], view), memory
+
+    return Scheduler(lambda key: (), decide, oracle=True)
+
+
+def situation_row(setup: Setup, observation) -> Array:
+    """[] int32 row of the plan in force, or of the target while moving."""
+    return find_row(setup.table, jax.tree.map(lambda x: x[0], observation.target))

@@ -1,0 +1,175 @@
+"""The one protocol of all schedulers.
+
+    scheduler = make(setup, settings)
+    memory = scheduler.init(key)
+    plan, memory = scheduler.decide(key, observation, memory)          # everybody
+    plan, memory = scheduler.decide(key, observation, memory, truth)   # the two oracles
+
+Both functions are pure and jit-able; `make` may run inside jit on traced params. What a scheduler
+knows of the world it is told in `Setup`; what it knows of the present is the observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from jaxsim.balance import complete
+from jaxsim.calibration import Calibration
+from jaxsim.cluster import Cluster
+from jaxsim.enumeration import PlanTable, score_plans
+from jaxsim.env import EnvParams
+from jaxsim.observation import Observation
+from jaxsim.plan import LowerChoices, Plan, needs_reconfiguration
+from jaxsim.reconfiguration import begin_transition, transition_s
+from jaxsim.scenario import mean_view
+from jaxsim.step_time import NetworkView
+from jaxsim.workload import Workload
+
+
+@struct.dataclass
+class Setup:
+    """What every scheduler is given once: the cluster file, the job, the table, the menu."""
+
+    cluster: Cluster
+    work: Workload  # one job, no job axis
+    calibration: Calibration
+    choices: LowerChoices
+    table: PlanTable
+    usual: NetworkView  # base bandwidth and mean load
+    interval_s: Array  # [] [s]
+
+
+def make_setup(params: EnvParams, table: PlanTable, job: int = 0) -> Setup:
+    """Collect a scenario's public facts; nothing of its future is in them."""
+    return Setup(
+        cluster=params.cluster,
+        work=params.jobs.job(job),
+        calibration=params.calibration,
+        choices=params.choices,
+        table=table,
+        usual=mean_view(params),
+        interval_s=params.interval_s,
+    )
+
+
+@struct.dataclass
+class Estimate:
+    """A table scored under one view of the network."""
+
+    rate: Array  # [P] [training steps / s], 0 where the plan cannot run or the row is padding
+    choice: Array  # [P] int32, the lower choice that gives this rate
+
+
+@struct.dataclass
+class Situation:
+    """What a table-based scheduler decides on."""
+
+    row: Array  # [] int32 of the plan in force, or of the target while moving
+    may_switch: Array  # [] bool
+    now: Estimate  # under the measured view
+    switch_s: Array  # [P] [s] to reach each row at the measured rates, 0 for the row in force
+    view: NetworkView
+    t: Array  # [] int32
+
+
+class Scheduler(NamedTuple):
+    """Pure functions; `oracle` schedulers take the truth as a fourth argument."""
+
+    init: Callable[[Array], Any]
+    decide: Callable[..., tuple[Plan, Any]]
+    oracle: bool = False
+
+
+def score_table(setup: Setup, view: NetworkView) -> Estimate:
+    """Score every row under a view, each with the lower choice that suits it best."""
+    lead = jax.tree.map(lambda x: x[None], view)
+    args = (setup.choices, setup.work, setup.cluster, setup.calibration)
+    rate, choice = score_plans(setup.table.plans, lead, *args)
+    return Estimate(jnp.where(setup.table.mask, rate[0], 0.0), choice[0])
+
+
+def find_row(table: PlanTable, plan: Plan) -> Array:
+    """[] int32: the row that equals the plan but for free fields (row 0 if there is none)."""
+    same = ~jax.vmap(needs_reconfiguration, in_axes=(0, None))(table.plans, plan)
+    return jnp.argmax(same & table.mask).astype(jnp.int32)
+
+
+def pick_row(table: PlanTable, row: Array) -> Plan:
+    """The plan of a row."""
+    return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, row, keepdims=False), table.plans)
+
+
+def switch_times(setup: Setup, plan: Plan, view: NetworkView) -> Array:
+    """[P] [s] a reconfiguration from `plan` to each row takes at the view's rates."""
+    rate = view.bandwidth_gb_per_s * setup.calibration.wan_efficiency
+
+    def one(target):
+        needed = needs_reconfiguration(plan, target)
+        duration = transition_s(begin_transition(plan, target, setup.work, setup.calibration), rate)
+        return jnp.where(needed, duration, 0.0)
+
+    return jax.vmap(one)(setup.table.plans)
+
+
+def situation(setup: Setup, observation: Observation, job: int = 0) -> Situation:
+    """Digest an observation for a table-based scheduler."""
+    plan, target = (
+        jax.tree.map(lambda x: x[job], p) for p in (observation.plan, observation.target)
+    )
+    return Situation(
+        row=find_row(setup.table, target),
+        may_switch=observation.mask.retarget[job] & ~observation.moving[job],
+        now=score_table(setup, observation.view),
+        switch_s=switch_times(setup, plan, observation.view),
+        view=observation.view,
+        t=observation.t,
+    )
+
+
+def carry_out(setup: Setup, row: Array, choice: Array, view: NetworkView) -> Plan:
+    """The row's plan with the lower choice and balanced shares, with a job axis of one."""
+    plan, _ = complete(
+        pick_row(setup.table, row),
+        setup.choices,
+        choice,
+        setup.work,
+        setup.cluster,
+        setup.calibration,
+        view,
+    )
+    return jax.tree.map(lambda x: x[None], plan)
+
+
+def table_scheduler(
+    setup: Setup,
+    init: Callable[[Array], Any],
+    choose: Callable[[Array, Situation, Any], tuple[Array, Any]],
+) -> Scheduler:
+    """Build a scheduler from a rule that picks a row: `choose(key, situation, memory)`.
+
+    The lower level is the same for all of them: the choice that is best under the measurement.
+    """
+
+    def decide(key, observation, memory):
+        seen = situation(setup, observation)
+        wanted, memory = choose(key, seen, memory)
+        row = jnp.where(seen.may_switch, wanted, seen.row)
+        choice = seen.now.choice[row]
+        return carry_out(setup, row, choice, observation.view), memory
+
+    return Scheduler(init, decide)
+
+
+def amortised_gain(situation: Situation, rate: Array, interval_s: Array, horizon: Array) -> Array:
+    """[P] training steps over `horizon` intervals if each row were switched to now and kept.
+
+    `rate` [P] is what the scheduler believes of the future; time spent moving is lost.
+    """
+    span = horizon * interval_s
+    return rate * jnp.maximum(span - situation.switch_s, 0.0)

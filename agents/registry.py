@@ -1,0 +1,60 @@
+"""Schedulers by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+from agents.baselines.hysteresis import make_hysteresis
+from agents.baselines.random import make_random
+from agents.baselines.self_tuning_hysteresis import make_self_tuning_hysteresis
+from agents.baselines.static import make_best_static, make_single_domain, make_static_even_split
+from agents.oracle import make_clairvoyant, make_replan_oracle
+from agents.protocol import Scheduler, Setup
+
+LEARNED = "hi_ppo"
+ORACLES = ("replan_oracle", "clairvoyant")
+
+
+@dataclasses.dataclass(frozen=True)
+class SchedulerSettings:
+    """What the tunable rivals are tuned in, on training scenarios.
+
+    Attributes:
+        hysteresis_horizon: intervals over which a switch is spread
+        self_tuning_decay: memory of the self-tuning re-planner per interval
+        replan_oracle_horizon: intervals over which the oracle spreads a switch
+        random_mean_stay: mean intervals between random moves
+    """
+
+    hysteresis_horizon: float = 10.0
+    self_tuning_decay: float = 0.99
+    replan_oracle_horizon: float = 10.0
+    random_mean_stay: float = 20.0
+
+
+TUNING_GRID = {
+    "hysteresis": ("hysteresis_horizon", (3.0, 5.0, 8.0, 12.0, 20.0, 40.0)),
+    "self_tuning_hysteresis": ("self_tuning_decay", (0.9, 0.97, 0.99, 0.997)),
+    "replan_oracle": ("replan_oracle_horizon", (3.0, 5.0, 8.0, 12.0, 20.0, 40.0)),
+}
+
+_MAKERS: dict[str, Callable[..., Scheduler]] = {
+    "random": lambda setup, s: make_random(setup, s.random_mean_stay),
+    "static_even_split": lambda setup, s: make_static_even_split(setup),
+    "single_domain": lambda setup, s: make_single_domain(setup),
+    "best_static": lambda setup, s: make_best_static(setup),
+    "hysteresis": lambda setup, s: make_hysteresis(setup, s.hysteresis_horizon),
+    "self_tuning_hysteresis": lambda setup, s: make_self_tuning_hysteresis(
+        setup, s.self_tuning_decay
+    ),
+    "replan_oracle": lambda setup, s: make_replan_oracle(setup, s.replan_oracle_horizon),
+    "clairvoyant": lambda setup, s: make_clairvoyant(setup),
+}
+SCHEDULERS = tuple(_MAKERS)
+
+
+def make_by_name(name: str, settings: SchedulerSettings) -> Callable[[Setup], Scheduler]:
+    """Return `make(setup)` of a scheduler that is not learned; KeyError for an unknown name."""
+    return functools.partial(_MAKERS[name], s=settings)

@@ -1,0 +1,21 @@
+"""What a report says about one run, by the kind of run: text and figures, from its records only."""
+
+from __future__ import annotations
+
+from analysis.records import RunRecord
+from analysis.sections.common import Picture, Section
+from analysis.sections.evaluation import evaluation_sections
+from analysis.sections.other import bench_sections, summary_sections
+from analysis.sections.training import training_sections
+
+__all__ = ["Picture", "Section", "sections_of"]
+_MAKERS = {"evaluate": evaluation_sections, "train": training_sections, "bench": bench_sections}
+
+
+def sections_of(record: RunRecord, notes: list[str]) -> list[Section]:
+    """The sections of a run; what had to be left out, and why, is added to `notes`.
+
+    Raises:
+        RecordError: when a table that is there lacks a column or contradicts itself.
+    """
+    return list(_MAKERS.get(record.run["kind"], summary_sections)(record, notes))

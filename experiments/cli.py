@@ -1,0 +1,36 @@
+"""`hippo SUBCOMMAND ...`: the entry points as one console script."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+# Name -> module with main(argv), and what it is for. Modules load when called: importing all of
+# them would take seconds.
+COMMANDS = {
+    "train": ("experiments.train", "train Hi-PPO"),
+    "evaluate": ("experiments.evaluate", "compare schedulers on the same scenarios"),
+    "cluster": ("experiments.cluster", "make cluster and trace files from measurements"),
+    "bench": ("experiments.bench", "measure speed"),
+    "report": ("analysis.report", "write a report from run folders"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Dispatch; returns the exit status, 2 for an unknown subcommand."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        print("usage: hippo SUBCOMMAND [--help] ...\n")
+        for name, (_, text) in COMMANDS.items():
+            print(f"  {name:10} {text}")
+        return 0 if argv else 2
+    if argv[0] not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        print(f"error: unknown subcommand {argv[0]!r}; known: {known}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(COMMANDS[argv[0]][0])
+    return module.main(argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

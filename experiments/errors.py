@@ -1,0 +1,22 @@
+"""One way for all entry points to end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from analysis.records import RecordError
+from jaxsim.errors import InputError
+
+
+def run_command(main: Callable[[], int | None]) -> int:
+    """Run a command and return its exit status: 0 when the work was done, 2 for bad input (one
+    line on standard error), 130 when interrupted."""
+    try:
+        return main() or 0
+    except (InputError, RecordError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130

@@ -1,0 +1,49 @@
+"""Command lines from typed dataclasses: a YAML file, then overrides, then checks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TypeVar
+
+from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace
+
+from jaxsim.errors import InputError
+
+T = TypeVar("T")
+
+
+def parse(config_class: type[T], argv: list[str], prog: str) -> T:
+    """Build a config dataclass from `--config FILE` and `--key value` overrides (nested keys with
+    dots, '-' and '_' alike).
+
+    Raises InputError with one line that names the key; unknown keys are refused, abbreviations too.
+    `--help` prints every key with its default and exits.
+    """
+    return _build(config_class, prog, lambda p: p.parse_args([_underscored(a) for a in argv]))
+
+
+def from_mapping(config_class: type[T], body: dict, source: str) -> T:
+    """Build a config dataclass from a nested mapping; `source` is what the error line names."""
+    return _build(config_class, source, lambda p: p.parse_object(body))
+
+
+def _build(config_class: type[T], source: str, read: Callable[[ArgumentParser], Namespace]) -> T:
+    parser = ArgumentParser(
+        prog=source, description=config_class.__doc__, exit_on_error=False, allow_abbrev=False
+    )
+    parser.add_argument("--config", action=ActionConfigFile, help="YAML file with the keys below")
+    parser.add_class_arguments(config_class)
+    try:
+        ready = parser.instantiate_classes(read(parser))
+        names = [f.name for f in dataclasses.fields(config_class)]
+        return config_class(**{n: getattr(ready, n) for n in names})
+    except (ArgumentError, ValueError, TypeError, OSError) as error:
+        raise InputError(f"{source}: {' '.join(str(error).split())}") from None
+
+
+def _underscored(argument: str) -> str:
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument.partition("=")
+    return "--" + name[2:].replace("-", "_") + equals + value

@@ -1,0 +1,53 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+import shutil
+
+from rich.console import Console
+from rich.table import Table
+
+
+def scheduler_table(summary: dict) -> str:
+    """The schedulers of an evaluation, best first, as text."""
+    head = summary["headroom"]
+    title = (
+        f"{head['n_kept']} of {head['n_scenarios']} scenarios "
+        f"({100 * head['share_of_scenarios']:.0f} %) have >= {head['threshold_pct']:g} % headroom"
+    )
+    table = Table(title=title)
+    columns = (
+        "scheduler",
+        "progress\n% of clairvoyant",
+        "95 % interval",
+        "step\ns",
+        "utilisation\n%",
+        "WAN\nGB/step",
+        "USD per\nM tokens",
+        "re-plans",
+        "decision\nms",
+    )
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i == 0 else "right")
+    rows = summary["schedulers"]
+    for name in sorted(rows, key=lambda n: rows[n]["regret_pct"]):
+        table.add_row(name, *_cells(rows[name]))
+    console = Console(width=max(120, shutil.get_terminal_size().columns), color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def _cells(row: dict) -> list[str]:
+    low, high = row["regret_ci95_pct"]
+    values = [
+        (100 - row["regret_pct"], "{:.1f}"),
+        (None if low is None else (100 - high, 100 - low), "{0[0]:.1f} to {0[1]:.1f}"),
+        (row["step_s"], "{:.1f}"),
+        (None if row["utilisation"] is None else 100 * row["utilisation"], "{:.1f}"),
+        (row["wan_gb_per_step"], "{:.1f}"),
+        (row["usd_per_mtoken"], "{:.3f}"),
+        (row["replans"], "{:.1f}"),
+        (row["decision_ms_p50"], "{:.2f}"),
+    ]
+    return ["-" if value is None else form.format(value) for value, form in values]

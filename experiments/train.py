@@ -1,0 +1,296 @@
+"""Train Hi-PPO: `python -m experiments.train --config FILE [--key value ...] [--resume DIR]`."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from agents.hi_ppo.checkpoint import FILE_NAME, load_checkpoint, restore, save_checkpoint
+from agents.hi_ppo.training import EpochMetrics, Trainer, TrainSettings, make_tape
+from analysis.records import RunWriter, load
+from experiments.errors import run_command
+from experiments.evaluation import Evaluator, learned_maker
+from experiments.options import from_mapping, parse
+from experiments.setup import load_world, use_compile_cache
+from jaxsim.errors import InputError
+from jaxsim.scenario import ScenarioSettings, scenario_bank
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """A training run.
+
+    Attributes:
+        cluster: cluster file; the embedded four-region cluster if none is given
+        model: preset or YAML file
+        global_batch: sequences per training step
+        seq: tokens per sequence
+        weights: w1 to w4 of the reward: progress, utilisation, cost, fairness
+        scenario: how training and held-out worlds are drawn
+        train: Hi-PPO and its optimisation
+        seeds: policy seeds, trained side by side
+        epochs: batches of episodes
+        scenarios: training scenarios in the bank
+        eval_scenarios: held-out scenarios of the learning curve
+        eval_every: epochs between two evaluations
+        checkpoint_every: epochs between two checkpoints
+        table_size: plans in the table at most
+        out: run folder; outputs/train-<time> if none is given
+        resume: run folder to go on with; its own configuration holds
+    """
+
+    cluster: str | None = None
+    model: str = "llama-7b"
+    global_batch: int = 1024
+    seq: int = 4096
+    weights: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    scenario: ScenarioSettings = dataclasses.field(default_factory=ScenarioSettings)
+    train: TrainSettings = dataclasses.field(default_factory=TrainSettings)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    epochs: int = 60
+    scenarios: int = 192
+    eval_scenarios: int = 48
+    eval_every: int = 20
+    checkpoint_every: int = 10
+    table_size: int = 48
+    out: str | None = None
+    resume: str | None = None
+
+    def __post_init__(self):
+        for name in ("epochs", "scenarios", "eval_scenarios", "eval_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected an integer >= 1, got {getattr(self, name)}")
+        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: expected different integers >= 0, got {self.seeds}")
+
+
+class TrainingRun:
+    """The host loop around compiled epochs."""
+
+    def __init__(self, config: TrainConfig):
+        self.config = config
+        spec, self.world, self.info = load_world(
+            config.cluster, config.model, config.global_batch, config.seq, config.table_size
+        )
+        self.horizon = config.scenario.horizon
+        scenarios = config.scenario, range(config.scenarios), "train", config.weights
+        tqdm.write(f"{spec.name}: {self.info.plans_in_table} plans of {self.info.plans_scored}")
+        params, keys = scenario_bank(self.world, *scenarios)
+        make = jax.jit(jax.vmap(make_tape, in_axes=(0, None, 0, None)), static_argnums=3)
+        tapes = _in_chunks(make, params, self.world.table, keys, self.horizon)
+        try:
+            self.trainer = Trainer(
+                config.train, self.world.table, tapes, self.horizon, config.epochs
+            )
+        except ValueError as error:
+            raise InputError(f"train: {error}") from None
+        self.evaluator = Evaluator(
+            self.world, config.scenario, range(config.eval_scenarios), "held-out", config.weights
+        )
+        self.maker = learned_maker(config.train.hidden, config.train.every)
+        self.state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
+
+    def resume(self, writer: RunWriter) -> int:
+        """Take up where the last checkpoint left off, forget what was recorded after it, and return
+        the epochs done."""
+        self.state = restore(load_checkpoint(writer.dir), self.state)
+        done = int(self.state.epoch[0])
+        writer.truncate("metrics", "update", done + 1)
+        writer.truncate("eval", "update", done)
+        return done
+
+    def save(self, writer: RunWriter) -> None:
+        """Write the checkpoint, whole or not at all."""
+        settings = self.config.train
+        meta = {
+            "hidden": settings.hidden,
+            "every": settings.every,
+            "seeds": list(self.config.seeds),
+            "epoch": int(self.state.epoch[0]),
+            "config": _json_config(self.config),
+        }
+        save_checkpoint(writer.dir / FILE_NAME, self.state, meta)
+
+    def loop(self, writer: RunWriter) -> dict[int, float]:
+        """Run the epochs that are left; Ctrl-C saves after the epoch at hand, then raises.
+
+        Returns the regret [%] of every seed on held-out scenarios.
+        """
+        config, started = self.config, time.perf_counter()
+        done = self.resume(writer) if config.resume else 0
+        per_epoch = self.trainer.steps_per_epoch * len(config.seeds)
+        regrets = self.evaluate(writer, done) if self._evaluates(done) else {}
+        bar = tqdm(
+            total=config.epochs * per_epoch,
+            initial=done * per_epoch,
+            unit="step",
+            unit_scale=True,
+            desc="train",
+        )
+        with bar:
+            for epoch in range(done + 1, config.epochs + 1):
+                tick = time.perf_counter()
+                with _DeferredInterrupt() as interrupt:
+                    self.state, metrics = self.trainer.run_epoch(self.state, None)
+                    metrics = jax.tree.map(np.asarray, metrics)
+                    speed = per_epoch / (time.perf_counter() - tick)
+                    self._record(writer, epoch, metrics, time.perf_counter() - started, speed)
+                    bar.update(per_epoch)
+                    bar.set_postfix(progress=f"{metrics.progress_rel.mean():.3f}")
+                    due = epoch % config.checkpoint_every == 0 or epoch == config.epochs
+                    if due or interrupt.seen:
+                        self.save(writer)
+                if interrupt.seen:
+                    raise KeyboardInterrupt
+                if self._evaluates(epoch):
+                    regrets = self.evaluate(writer, epoch)
+        return regrets
+
+    def _evaluates(self, epoch: int) -> bool:
+        return epoch % self.config.eval_every == 0 or epoch == self.config.epochs
+
+    def _record(
+        self, writer: RunWriter, epoch: int, metrics: EpochMetrics, wall_s: float, speed: float
+    ) -> None:
+        rows = []
+        for i, seed in enumerate(self.config.seeds):
+            m: Any = jax.tree.map(lambda x, i=i: float(x[i]), metrics)
+            rows.append(
+                {
+                    "seed": seed,
+                    "update": epoch,
+                    "env_steps": epoch * self.trainer.steps_per_epoch,
+                    "wall_s": wall_s,
+                    "steps_per_s": speed,
+                    "progress_rel": m.progress_rel,
+                    "reward": m.reward,
+                    "reward_eff": m.reward_eff,
+                    "reward_util": m.reward_util,
+                    "reward_cost": m.reward_cost,
+                    "reward_fair": m.reward_fair,
+                    "upper_entropy": m.upper.entropy,
+                    "lower_entropy": m.lower.entropy,
+                    "upper_kl": m.upper.kl,
+                    "lower_kl": m.lower.kl,
+                    "upper_value_loss": m.upper.value,
+                    "lower_value_loss": m.lower.value,
+                    "switch_rate": m.switch_rate,
+                }
+            )
+        writer.append("metrics", rows)
+
+    def evaluate(self, writer: RunWriter, epoch: int) -> dict[int, float]:
+        """Regret on held-out scenarios, per policy seed; one row each in eval.csv."""
+        rows, regrets = [], {}
+        for i, seed in enumerate(self.config.seeds):
+            policy = jax.tree.map(lambda x, i=i: x[i], self.state.policy)
+            regret = self.evaluator.regret_pct(self.maker, policy)
+            low, high = np.percentile(regret, [25, 75])
+            regrets[seed] = float(regret.mean())
+            rows.append(
+                {
+                    "seed": seed,
+                    "update": epoch,
+                    "env_steps": epoch * self.trainer.steps_per_epoch,
+                    "regret_pct": regret.mean(),
+                    "regret_lo": low,
+                    "regret_hi": high,
+                }
+            )
+        writer.append("eval", rows)
+        text = ", ".join(f"seed {s}: {r:.2f} %" for s, r in regrets.items())
+        tqdm.write(f"epoch {epoch}: regret on held-out scenarios {text}")
+        return regrets
+
+
+class _DeferredInterrupt:
+    """Hold Ctrl-C back until the block is over, so that an epoch is recorded whole or not at all."""
+
+    def __enter__(self) -> _DeferredInterrupt:
+        self.seen = False
+        self.previous = None
+        # Only the main thread may set handlers, and only there does Ctrl-C arrive.
+        if threading.current_thread() is threading.main_thread():
+            self.previous = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def _note(self, *_) -> None:
+        self.seen = True
+
+    def __exit__(self, *_) -> None:
+        if self.previous is not None:
+            signal.signal(signal.SIGINT, self.previous)
+
+
+def _in_chunks(make, params, table, keys, horizon: int, chunk: int = 32):
+    """Record the bank in equal chunks with progress; the last chunk repeats scenarios to fill up."""
+    count, parts = keys.shape[0], []
+    with tqdm(total=count, unit="scenario", desc="solve training scenarios") as bar:
+        for start in range(0, count, chunk):
+            index = jnp.arange(start, start + chunk) % count
+            pick = jax.tree.map(lambda x, index=index: x[index], params)
+            parts.append(jax.block_until_ready(make(pick, table, keys[index], horizon)))
+            bar.update(min(chunk, count - start))
+    return jax.tree.map(lambda *xs: jnp.concatenate(xs)[:count], *parts)
+
+
+def _json_config(config: TrainConfig) -> dict:
+    body = dataclasses.asdict(config)
+    return {k: v for k, v in body.items() if k not in ("out", "resume")}
+
+
+def _resumed_config(path: str) -> TrainConfig:
+    """The configuration of the run that is to go on."""
+    return from_mapping(TrainConfig, {**load(path).run["config"], "resume": path}, path)
+
+
+def train(config: TrainConfig) -> Path:
+    """Train and return the run folder. Raises InputError, RecordError, KeyboardInterrupt."""
+    if config.resume:
+        config = _resumed_config(config.resume)
+        load_checkpoint(config.resume)  # refuse a damaged one before anything is written
+    run = TrainingRun(config)
+    folder = config.resume or config.out
+    with RunWriter.create(
+        "train", _json_config(config), list(config.seeds), folder, resume=bool(config.resume)
+    ) as writer:
+        try:
+            regrets = run.loop(writer)
+        except KeyboardInterrupt:
+            if (writer.dir / FILE_NAME).exists():
+                tqdm.write(f"interrupted; go on with --resume {writer.dir}")
+            raise
+        writer.finish(
+            {
+                "table": dataclasses.asdict(run.info),
+                "env_steps": run.trainer.steps_per_epoch * config.epochs,
+                "checkpoint": FILE_NAME,
+                "regret_pct": {str(seed): regret for seed, regret in regrets.items()},
+            }
+        )
+    print(f"run folder: {writer.dir}")
+    return writer.dir
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+
+    def command() -> None:
+        use_compile_cache()
+        train(parse(TrainConfig, sys.argv[1:] if argv is None else argv, "train"))
+
+    return run_command(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,408 @@
+"""Plan tables: the admissible plans of a cluster and a job, found on the host, scored in batches.
+
+Family (every table's claim of exactness is relative to it): ordered groups of ordered domains; the
+layers of a group spread evenly over its stages; one tp per plan, in powers of two up to a node;
+one dp per group, a divisor of the global batch; as many stages per domain as its GPUs allow; cp = 1,
+ZeRO-1, dp packed into nodes first, H = 1, 16 bits; the free fields from a menu of lower choices, the
+same in all groups, with batch shares balanced under the network at hand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array
+
+from jaxsim.balance import complete
+from jaxsim.calibration import Calibration
+from jaxsim.cluster import Cluster, ClusterSpec
+from jaxsim.errors import InputError
+from jaxsim.plan import LowerChoices, Plan, empty_plan
+from jaxsim.step_time import NetworkView, job_step_cost
+from jaxsim.workload import Workload
+
+Layout = tuple[tuple[int, ...], ...]  # groups of domains, in pipeline order
+Settings = tuple[int, tuple[int, ...]]  # tp, dp of each group
+
+
+@struct.dataclass
+class PlanTable:
+    """Plans of one job, one row each; the free fields of a row are those best at base."""
+
+    plans: Plan  # leaves [P, ...]
+    mask: Array  # [P] bool, False for padding
+    base_rate: Array  # [P] [training steps / s] at base bandwidth, best lower choice; 0 if unfit
+    single_domain: Array  # [P] bool, the row uses one domain
+    even_split: Array  # [P] bool, the row uses all domains, all alike
+
+    @property
+    def size(self) -> int:
+        return self.mask.shape[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class TableInfo:
+    """What a table claims, for reports."""
+
+    family: str
+    plans_in_table: int
+    plans_scored: int
+    layouts: int
+    exhaustive: bool  # every layout of the family was scored
+
+
+FAMILY = "ordered groups of ordered domains, even stages, one tp, dp per group, cp 1, ZeRO-1, H 1, 16 bits"
+
+
+def base_view(cluster: Cluster) -> NetworkView:
+    """The cluster as its file states it, all GPUs free."""
+    return NetworkView(cluster.bandwidth_gb_per_s, cluster.rtt_s, cluster.gpus)
+
+
+def enumerate_layouts(domains: tuple[int, ...], max_domains: int) -> Iterator[Layout]:
+    """All ordered groups over subsets of up to `max_domains` domains.
+
+    The gradient ring turns, so rotations of the groups are the same plan: the group with the
+    smallest domain comes first. With two groups the order does not matter either.
+    """
+    for size in range(1, max_domains + 1):
+        for subset in itertools.combinations(domains, size):
+            for order in itertools.permutations(subset):
+                for cuts in itertools.product((False, True), repeat=size - 1):
+                    layout = _cut(order, cuts)
+                    if min(layout, key=min) == layout[0]:
+                        yield layout
+
+
+def _cut(order: tuple[int, ...], cuts: tuple[bool, ...]) -> Layout:
+    groups, current = [], [order[0]]
+    for domain, cut in zip(order[1:], cuts, strict=True):
+        if cut:
+            groups.append(tuple(current))
+            current = []
+        current.append(domain)
+    return (*groups, tuple(current))
+
+
+def count_layouts(n_domains: int) -> int:
+    """Number of layouts that `enumerate_layouts` yields over all domains: sum of C(n, m) m!
+    C(m-1, g-1) / g over sizes m and numbers of groups g."""
+    return sum(
+        math.comb(n_domains, m) * math.factorial(m) * math.comb(m - 1, g - 1) // g
+        for m in range(1, n_domains + 1)
+        for g in range(1, m + 1)
+    )
+
+
+def make_plan(
+    layout: Layout, settings: Settings, gpus: np.ndarray, n_layers: int, n_domains: int
+) -> Plan | None:
+    """Build one plan with NumPy leaves, or None where the GPUs or layers do not allow it."""
+    tp, dps = settings
+    plan = empty_plan(n_domains)
+    fields = {
+        name: np.array(getattr(plan, name)) for name in ("group", "position", "layers", "pp", "dp")
+    }
+    for g, (members, dp) in enumerate(zip(layout, dps, strict=True)):
+        stages = [int(gpus[k]) // (tp * dp) for k in members]
+        if min(stages) < 1 or (sum(stages) > n_layers and len(members) > n_layers):
+            return None
+        layers, stages = split_layers(n_layers, stages)
+        fields["dp"][g] = dp
+        for i, k in enumerate(members):
+            fields["group"][k], fields["position"][k] = g, i
+            fields["layers"][k], fields["pp"][k] = layers[i], stages[i]
+    used = fields["group"] >= 0
+    return plan.replace(**fields, tp=np.where(used, tp, 1).astype(np.int32))
+
+
+def split_layers(n_layers: int, stages: list[int]) -> tuple[list[int], list[int]]:
+    """Contiguous min-max split of equal layers over domains with `stages` equal stages each.
+
+    Every stage holds floor or ceil of layers / stages; what is left over goes to whole domains
+    from the tail, where 1F1B holds the fewest micro-batches. Stages beyond the layers are dropped.
+    """
+    while sum(stages) > n_layers:
+        stages = [max(1, s - 1) if s == max(stages) else s for s in stages]
+    each, extra = divmod(n_layers, sum(stages))
+    layers = [each * s for s in stages]
+    for i in reversed(range(len(stages))):
+        add = min(extra, stages[i])
+        layers[i] += add
+        extra -= add
+    return layers, stages
+
+
+def score_plans(
+    plans: Plan,
+    views: NetworkView,
+    choices: LowerChoices,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+) -> tuple[Array, Array]:
+    """Training steps per second of P plans [P, ...] under W views [W, ...], best lower choice.
+
+    Returns rate [W, P] (0 where nothing fits) and the choice [W, P] int32.
+    """
+    rates = choice_rates(plans, views, choices, work, cluster, calibration)
+    return rates.max(axis=-1), jnp.argmax(rates, axis=-1).astype(jnp.int32)
+
+
+def choice_rates(
+    plans: Plan,
+    views: NetworkView,
+    choices: LowerChoices,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+) -> Array:
+    """[W, P, V] training steps per second (efficiency included), 0 where the choice is illegal."""
+
+    def one(view, plan, choice):
+        done, legal = complete(plan, choices, choice, work, cluster, calibration, view)
+        cost = job_step_cost(done, work, cluster, calibration, view)
+        return jnp.where(legal & cost.runs, cost.efficiency / cost.step_s, 0.0)
+
+    menu = jnp.arange(choices.size, dtype=jnp.int32)
+    by_choice = jax.vmap(one, in_axes=(None, None, 0))
+    by_plan = jax.vmap(by_choice, in_axes=(None, 0, None))
+    return jax.lax.map(lambda view: by_plan(view, plans, menu), views)
+
+
+def _stack(plans: list[Plan]) -> Plan:
+    return jax.tree.map(lambda *xs: jnp.asarray(np.stack(xs), jnp.int32), *plans)
+
+
+def _all_settings(layout: Layout, gpus: np.ndarray, per_node: np.ndarray, batch: int):
+    """Every (tp, dp per group) that the GPUs of a layout allow."""
+    members = [k for group in layout for k in group]
+    largest_tp = min(int(min(gpus[k], per_node[k])) for k in members)
+    for tp in (2**i for i in range(largest_tp.bit_length())):
+        options = []
+        for group in layout:
+            room = min(int(gpus[k]) for k in group) // tp
+            options.append([d for d in range(1, room + 1) if batch % d == 0])
+        yield from ((tp, dps) for dps in itertools.product(*options))
+
+
+class TableBuilder:
+    """Finds the plans worth having in a table for one cluster and one job."""
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        work: Workload,
+        calibration: Calibration,
+        choices: LowerChoices,
+        pad_to: int | None = None,
+    ):
+        self.cluster = spec.to_arrays(pad_to)
+        self.spec, self.work, self.choices = spec, work, choices
+        self.calibration = calibration
+        self.gpus = np.asarray(self.cluster.gpus)
+        self.per_node = np.asarray(self.cluster.gpus_per_node)
+        self.n_domains = self.cluster.mask.shape[0]
+        self._score = jax.jit(score_plans)
+        self._group_settings: dict[tuple[int, ...], list[tuple[float, int, int]]] = {}
+
+    def rates(self, plans: list[Plan], views: NetworkView, block: int = 256) -> np.ndarray:
+        """[W, P] training steps per second; blocks of one size, so that one compilation serves."""
+        out = []
+        for start in range(0, len(plans), block):
+            part = plans[start : start + block]
+            padded = _stack(part + [part[0]] * (block - len(part)))
+            rate, _ = self._score(
+                padded, views, self.choices, self.work, self.cluster, self.calibration
+            )
+            out.append(np.asarray(rate)[:, : len(part)])
+        return np.concatenate(out, axis=1)
+
+    def group_settings(self, groups: list[tuple[int, ...]], keep: int = 2) -> None:
+        """Remember the best `keep` (tp, dp) of each pipeline on its own, at base bandwidth."""
+        new = [g for g in groups if g not in self._group_settings]
+        trials, owners = [], []
+        batch, layers = int(self.work.global_batch), int(self.work.layers)
+        for group in new:
+            for settings in _all_settings((group,), self.gpus, self.per_node, batch):
+                plan = make_plan((group,), settings, self.gpus, layers, self.n_domains)
+                if plan is not None:
+                    trials.append(plan)
+                    owners.append((group, settings))
+        if not trials:
+            return
+        rate = self.rates(trials, _lead(base_view(self.cluster)))[0]
+        found: dict[tuple[int, ...], list] = {g: [] for g in new}
+        for (group, (tp, dps)), r in zip(owners, rate, strict=True):
+            found[group].append((float(r), tp, dps[0]))
+        for group, options in found.items():
+            options.sort(reverse=True)
+            best = [o for o in options if o[0] > 0][:keep]
+            # A group that fits only beside others does not exist: memory is per group.
+            self._group_settings[group] = best
+
+    def plans_of(self, layouts: list[Layout]) -> tuple[list[Plan], list[Layout]]:
+        """Plans of layouts with the settings found for their groups (same tp in all groups)."""
+        self.group_settings(sorted({g for layout in layouts for g in layout}))
+        plans, owners = [], []
+        layers = int(self.work.layers)
+        for layout in layouts:
+            options = [self._group_settings.get(g, []) for g in layout]
+            for combination in itertools.product(*options):
+                tps = {tp for _, tp, _ in combination}
+                if len(tps) != 1:
+                    continue
+                settings = (tps.pop(), tuple(dp for _, _, dp in combination))
+                plan = make_plan(layout, settings, self.gpus, layers, self.n_domains)
+                if plan is not None:
+                    plans.append(plan)
+                    owners.append(layout)
+        return plans, owners
+
+    def layouts(self, limit: int = 4000) -> tuple[list[Layout], bool]:
+        """All layouts where there are at most `limit`, else those of few domains and a beam."""
+        n = self.spec.n_domains
+        if count_layouts(n) <= limit:
+            return list(enumerate_layouts(tuple(range(n)), n)), True
+        return self._beam(width=max(64, limit // 32), limit=limit), False
+
+    def _beam(self, width: int, limit: int) -> list[Layout]:
+        """Grow layouts one domain at a time, keeping the `width` fastest at base of each size."""
+        n = self.spec.n_domains
+        frontier: list[Layout] = [((k,),) for k in range(n)]
+        found = list(frontier)
+        while frontier and len(found) < limit:
+            grown = sorted({new for old in frontier for new in _extensions(old, n)})
+            plans, owners = self.plans_of(grown)
+            if not plans:
+                break
+            rate = self.rates(plans, _lead(base_view(self.cluster)))[0]
+            best: dict[Layout, float] = {}
+            for owner, r in zip(owners, rate, strict=True):
+                best[owner] = max(best.get(owner, 0.0), float(r))
+            frontier = sorted(best, key=lambda x: -best[x])[:width]
+            found += frontier
+        return found[:limit]
+
+
+def _extensions(layout: Layout, n_domains: int) -> Iterator[Layout]:
+    """Layouts with one more domain: anywhere in a group, or as a group of its own."""
+    used = {k for group in layout for k in group}
+    for k in (k for k in range(n_domains) if k not in used):
+        for g, group in enumerate(layout):
+            for i in range(len(group) + 1):
+                yield (*layout[:g], (*group[:i], k, *group[i:]), *layout[g + 1 :])
+        for g in range(len(layout) + 1):
+            yield (*layout[:g], (k,), *layout[g:])
+
+
+def _lead(view: NetworkView) -> NetworkView:
+    return jax.tree.map(lambda x: x[None], view)
+
+
+def build_table(
+    builder: TableBuilder, views: NetworkView, size: int, limit: int = 4000
+) -> tuple[PlanTable, TableInfo, Plan]:
+    """Choose `size` plans that together do best over sampled views [W, ...].
+
+    Greedy cover: take the plan that raises the mean over views of the best rate most (the mean of
+    maxima is submodular, so greedy is within 1 - 1/e of the best subset, Nemhauser et al. 1978).
+    The best single-domain plan, the best even split and the best plan at base are always in.
+    Returns the table, its claim, and all scored plans [N, ...] (the family, for bounds).
+
+    Raises InputError when no plan fits, naming the shortfall.
+    """
+    layouts, exhaustive = builder.layouts(limit)
+    plans, owners = builder.plans_of(layouts)
+    if not plans:
+        raise InputError(_nothing_fits(builder))
+    base = builder.rates(plans, _lead(base_view(builder.cluster)))[0]
+    single = np.array([len(o) == 1 and len(o[0]) == 1 for o in owners])
+    even = np.array(
+        [_is_even(p, o, builder.spec.n_domains) for p, o in zip(plans, owners, strict=True)]
+    )
+    rate = np.concatenate([base[None], builder.rates(plans, views)])
+    chosen = [int(base.argmax())]
+    for kind in (single, even):
+        if (base * kind).max() > 0:
+            chosen.append(int(np.argmax(base * kind)))
+    # Every domain alone is a refuge when links fail.
+    for k in range(builder.spec.n_domains):
+        mine = np.array([o == ((k,),) for o in owners])
+        if (base * mine).max() > 0:
+            chosen.append(int(np.argmax(base * mine)))
+    chosen = list(dict.fromkeys(chosen))[:size]
+    covered = rate[:, chosen].max(axis=1)
+    while len(chosen) < min(size, len(plans)):
+        gain = np.maximum(rate - covered[:, None], 0.0).mean(axis=0)
+        gain[chosen] = -1.0
+        best = int(gain.argmax())
+        if gain[best] <= 0:
+            break
+        chosen.append(best)
+        covered = np.maximum(covered, rate[:, best])
+    pad = size - len(chosen)
+    rows = chosen + [chosen[0]] * pad
+    table = PlanTable(
+        plans=_stack([plans[i] for i in rows]),
+        mask=jnp.asarray([True] * len(chosen) + [False] * pad),
+        base_rate=jnp.asarray(base[rows] * ([1.0] * len(chosen) + [0.0] * pad), jnp.float32),
+        single_domain=jnp.asarray(single[rows]),
+        even_split=jnp.asarray(even[rows]),
+    )
+    info = TableInfo(FAMILY, len(chosen), len(plans), len(layouts), exhaustive)
+    return _with_base_choice(table, builder), info, _stack(plans)
+
+
+def _with_base_choice(table: PlanTable, builder: TableBuilder) -> PlanTable:
+    """Complete every row's free fields with the choice that is best at base."""
+    view = base_view(builder.cluster)
+    args = (builder.work, builder.cluster, builder.calibration)
+    _, choice = score_plans(table.plans, _lead(view), builder.choices, *args)
+    done, _ = jax.vmap(complete, in_axes=(0, None, 0, None, None, None, None))(
+        table.plans, builder.choices, choice[0], *args, view
+    )
+    return table.replace(plans=done)
+
+
+def _is_even(plan: Plan, layout: Layout, n_domains: int) -> bool:
+    """All domains in one pipeline in the file's order, or each a replica of its own."""
+    one_pipeline = layout == (tuple(range(n_domains)),)
+    replicas = layout == tuple((k,) for k in range(n_domains))
+    return one_pipeline or (replicas and len(set(plan.dp[:n_domains].tolist())) == 1)
+
+
+def _nothing_fits(builder: TableBuilder) -> str:
+    """Say how much memory the least demanding plan lacks."""
+    n = builder.spec.n_domains
+    layers, batch = int(builder.work.layers), int(builder.work.global_batch)
+    layouts: list[Layout] = [((k,),) for k in range(n)] + [(tuple(range(n)),)]
+    trials = [
+        plan
+        for layout in layouts
+        for s in _all_settings(layout, builder.gpus, builder.per_node, batch)
+        if (plan := make_plan(layout, s, builder.gpus, layers, builder.n_domains)) is not None
+    ]
+    if not trials:
+        return f"{builder.spec.name}: no plan splits {layers} layers over {n} domains"
+    view = base_view(builder.cluster)
+    args = (builder.work, builder.cluster, builder.calibration)
+
+    def need(plan, choice):
+        done, _ = complete(plan, builder.choices, choice, *args, view)
+        return job_step_cost(done, *args, view).memory_gb.max()
+
+    menu = jnp.arange(builder.choices.size, dtype=jnp.int32)
+    least = float(jax.vmap(jax.vmap(need, (None, 0)), (0, None))(_stack(trials), menu).min())
+    limit = builder.spec.gpu_spec.memory_gb
+    return (
+        f"{builder.spec.name}: no plan fits: the least demanding one needs {least:.1f} GB per GPU, "
+        f"{least - limit:.1f} GB more than the {limit:.1f} GB there are"
+    )

@@ -1,0 +1,328 @@
+"""The environment: one decision interval per step, as pure functions on pytrees.
+
+Problem: keep training jobs at full speed on domains joined by links that move. In each interval a
+scheduler names a full plan for every job; free changes take effect at once, all others stop the job
+until the restart is over and the state it lacks has crossed the links.
+
+- observation: `Observation`, what was measured in the interval before and nothing newer
+- action: a `Plan` with leading job axis [J]; ignored for a job whose mask `retarget` is False
+- reward: w1 R_eff + w2 R_util - w3 R_cost - w4 R_fair, the parts returned beside it
+- end: `truncated` after `horizon` intervals; `terminated` when all jobs have used their budget
+- `step` never resets: `auto_reset` wraps it and keeps the final observation
+
+    state, timestep = reset(key, params)
+    state, timestep = step(key, state, params.initial_plan, params)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from jaxsim.calibration import Calibration
+from jaxsim.cluster import Cluster
+from jaxsim.load import LoadProcess, gpus_available
+from jaxsim.network import NetworkProcess, NetworkState, init_network, step_network
+from jaxsim.observation import Observation, observe
+from jaxsim.plan import LowerChoices, Plan, needs_reconfiguration
+from jaxsim.reconfiguration import Transition, advance_transition, begin_transition
+from jaxsim.step_time import NetworkView, StepCost, step_cost
+from jaxsim.workload import Workload
+
+
+@struct.dataclass
+class EnvParams:
+    """One scenario. Sizes J, K, V and the traces' lengths are static, all values are traced."""
+
+    cluster: Cluster
+    jobs: Workload  # [J]
+    calibration: Calibration
+    network: NetworkProcess
+    load: LoadProcess
+    choices: LowerChoices  # [V]
+    initial_plan: Plan  # [J], in force at reset
+    progress_ref: Array  # [J] [training steps] per interval of the best static plan, base network
+    weights: Array  # [4] w1..w4
+    interval_s: Array  # [] [s]
+    horizon: Array  # [] int32 intervals
+
+
+@struct.dataclass
+class State:
+    """Markov state; [J] leads where a field belongs to a job."""
+
+    key: Array  # the scenario's key: the world is a function of (params, key, t)
+    t: Array  # [] int32 interval about to be played
+    network: NetworkState
+    view: NetworkView  # what was measured in the last interval
+    plan: Plan  # [J] in force
+    target: Plan  # [J] being moved to; equals plan when no transition runs
+    moving: Array  # [J] bool
+    transition: Transition  # [J]
+    steps_done: Array  # [J] [training steps], efficiency included
+    since_sync: Array  # [J] [training steps] since the last outer sync
+    since_switch: Array  # [J] int32 intervals since the last reconfiguration began
+
+
+@struct.dataclass
+class RewardParts:
+    """[] each, before weighting."""
+
+    efficiency: Array  # progress / progress_ref - 1, mean over jobs
+    utilisation: Array  # useful FLOPs / peak FLOPs of the available GPUs
+    cost: Array  # egress USD / GPU USD
+    fairness: Array  # variance of load between domains
+
+
+@struct.dataclass
+class IntervalRecord:
+    """What happened in the interval, for metrics; not for schedulers."""
+
+    progress: Array  # [J] [training steps], efficiency included
+    train_s: Array  # [J] [s] in which the job computed
+    cost: StepCost  # [J] of the plan that computed
+    wan_gb: Array  # [K, K] [GB] training traffic
+    migration_gb: Array  # [K, K] [GB] reconfiguration traffic
+    egress_usd: Array  # [] [USD]
+    gpu_usd: Array  # [] [USD]
+    switched: Array  # [J] bool, a reconfiguration began
+    reward_parts: RewardParts
+
+
+@struct.dataclass
+class TimeStep:
+    """What the scheduler gets back."""
+
+    observation: Observation
+    reward: Array  # []
+    terminated: Array  # [] bool
+    truncated: Array  # [] bool
+    final_observation: Observation  # differs from observation only after an automatic reset
+    record: IntervalRecord
+
+
+def world_at(
+    params: EnvParams, key: Array, network: NetworkState, t: Array
+) -> tuple[NetworkState, NetworkView]:
+    """The network and the free GPUs in interval t: independent of every action."""
+    interval_key = jax.random.fold_in(key, t)
+    network, factor, rtt_factor = step_network(params.network, network, interval_key, t)
+    view = NetworkView(
+        bandwidth_gb_per_s=params.cluster.bandwidth_gb_per_s * factor,
+        rtt_s=params.cluster.rtt_s * rtt_factor,
+        gpus_available=gpus_available(params.load, params.cluster.gpus, interval_key, t),
+    )
+    return network, view
+
+
+def world_tape(params: EnvParams, key: Array, length: int) -> NetworkView:
+    """The views of intervals 0..length-1 of a scenario, leaves [T, ...]; interval 0 is what a
+    scheduler has measured at reset, decisions begin in interval 1. For oracles and for training."""
+
+    def body(network, t):
+        return world_at(params, key, network, t)
+
+    _, views = jax.lax.scan(body, init_network(params.network, key), jnp.arange(length))
+    return views
+
+
+def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
+    """Start the scenario that `key` names."""
+    network, view = world_at(params, key, init_network(params.network, key), jnp.int32(0))
+    n_jobs, n_domains = params.initial_plan.group.shape
+    zeros = jnp.zeros((n_jobs,), jnp.float32)
+    state = State(
+        key=key,
+        t=jnp.int32(1),
+        network=network,
+        view=view,
+        plan=params.initial_plan,
+        target=params.initial_plan,
+        moving=jnp.zeros((n_jobs,), bool),
+        transition=Transition(
+            restart_s=zeros, bytes_gb=jnp.zeros((n_jobs, n_domains, n_domains), jnp.float32)
+        ),
+        steps_done=zeros,
+        since_sync=zeros,
+        since_switch=jnp.full((n_jobs,), 1000, jnp.int32),
+    )
+    cost = step_cost(state.plan, params.jobs, params.cluster, params.calibration, view)
+    observation = _observe(state, params)
+    record = _record(params, state, cost, jnp.zeros_like(zeros), zeros, None, jnp.zeros((), bool))
+    return state, TimeStep(
+        observation=observation,
+        reward=jnp.float32(0.0),
+        terminated=jnp.array(False),
+        truncated=jnp.array(False),
+        final_observation=observation,
+        record=record,
+    )
+
+
+def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[State, TimeStep]:
+    """Play one interval. The world draws from the scenario's key, so `key` is not used: the same
+    scenario is the same world for every scheduler."""
+    del key
+    network, view = world_at(params, state.key, state.network, state.t)
+    plan, target, moving, transition, switched = _apply(state, action, params)
+    rate = view.bandwidth_gb_per_s * params.calibration.wan_efficiency
+    # Migrations of several jobs share the links: each is as slow as their sum.
+    crowd = jnp.maximum(jnp.sum((transition.bytes_gb > 0).astype(jnp.float32), axis=0), 1.0)
+    advance = jax.vmap(advance_transition, in_axes=(0, None, None))
+    transition, train_s, moved = advance(transition, rate / crowd, params.interval_s)
+    arrived = moving & (train_s > 0)
+    plan = _select(arrived, target, plan)
+    active = params.jobs.mask & (state.steps_done < params.jobs.step_budget)
+    cost = step_cost(plan, params.jobs, params.cluster, params.calibration, view)
+    running = active & (~moving | arrived) & cost.runs
+    train_s = jnp.where(running, jnp.where(moving, train_s, params.interval_s), 0.0)
+    progress = jnp.where(running, train_s / cost.step_s * cost.efficiency, 0.0)
+    progress = jnp.minimum(progress, params.jobs.step_budget - state.steps_done)
+    period = plan.sync_period.astype(jnp.float32)
+    since_sync = jnp.where(switched, 0.0, state.since_sync + progress / cost.efficiency)
+    new = State(
+        key=state.key,
+        t=state.t + 1,
+        network=network,
+        view=view,
+        plan=plan,
+        target=target,
+        moving=moving & ~arrived,
+        transition=transition,
+        steps_done=state.steps_done + progress,
+        since_sync=jnp.where(period > 1.0, since_sync % period, 0.0),
+        since_switch=jnp.where(switched, 0, state.since_switch + 1),
+    )
+    record = _record(params, new, cost, progress, train_s, moved, switched)
+    observation = _observe(new, params)
+    parts = record.reward_parts
+    signed = jnp.stack([parts.efficiency, parts.utilisation, -parts.cost, -parts.fairness])
+    finished = ~jnp.any(params.jobs.mask & (new.steps_done < params.jobs.step_budget))
+    timestep = TimeStep(
+        observation=observation,
+        reward=jnp.sum(params.weights * signed),
+        terminated=finished,
+        truncated=(new.t > params.horizon) & ~finished,
+        final_observation=observation,
+        record=record,
+    )
+    return new, timestep
+
+
+def auto_reset(
+    draw_scenario: Callable[[Array], tuple[Array, EnvParams]],
+) -> Callable[[Array, State, Plan, EnvParams], tuple[State, TimeStep, EnvParams]]:
+    """Wrap `step` so that an ended episode starts another scenario.
+
+    `draw_scenario(key)` returns a scenario key and its params (an index into a bank: keep it cheap,
+    it runs in every step under vmap). The wrapped step also returns the params now in force;
+    `timestep.final_observation` is the observation before the reset.
+    """
+
+    def wrapped(key: Array, state: State, action: Plan, params: EnvParams):
+        step_key, draw_key = jax.random.split(key)
+        state, timestep = step(step_key, state, action, params)
+        scenario_key, fresh_params = draw_scenario(draw_key)
+        fresh_state, fresh = reset(scenario_key, fresh_params)
+        over = timestep.terminated | timestep.truncated
+
+        def choose(new, old):
+            return jax.tree.map(lambda a, b: jax.lax.select(over, a, b), new, old)
+
+        timestep = timestep.replace(observation=choose(fresh.observation, timestep.observation))
+        return choose(fresh_state, state), timestep, choose(fresh_params, params)
+
+    return wrapped
+
+
+def _apply(state: State, action: Plan, params: EnvParams):
+    """Take the action: free changes at once, a reconfiguration where one is needed and allowed."""
+    may = _may_retarget(state)
+    reconfigures = jax.vmap(needs_reconfiguration)
+    changes = reconfigures(state.plan, action)
+    switched = may & changes & params.jobs.mask
+    # Free fields follow the action, those of the target while a transition runs.
+    free = jnp.where(state.moving, ~reconfigures(state.target, action), may & ~changes)
+    free = free & ~switched
+    begin = jax.vmap(begin_transition, in_axes=(0, 0, 0, None))
+    fresh = begin(state.plan, action, params.jobs, params.calibration)
+    target = _select(switched | free, action, state.target)
+    plan = _select(free & ~state.moving, action, state.plan)
+    transition = _select(switched, fresh, state.transition)
+    return plan, target, state.moving | switched, transition, switched
+
+
+def _may_retarget(state: State) -> Array:
+    """[J] bool: not in a transition, or the transition's target lost a domain."""
+    lost = state.target.used & (state.view.gpus_available == 0)[None, :]
+    return ~state.moving | jnp.any(lost, axis=1)
+
+
+def _select(mask: Array, new: Any, old: Any) -> Any:
+    """Choose between pytrees with leading [J]."""
+
+    def pick(a, b):
+        return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - 1)), a, b)
+
+    return jax.tree.map(pick, new, old)
+
+
+def _record(params, state, cost, progress, train_s, moved, switched) -> IntervalRecord:
+    """Account for one interval; `moved` [J, K, K] is None at reset."""
+    wan_gb = jnp.sum(cost.wan_gb * (progress / cost.efficiency)[:, None, None], axis=0)
+    migration = jnp.zeros_like(wan_gb) if moved is None else jnp.sum(moved, axis=0)
+    egress_usd = jnp.sum((wan_gb + migration) * params.cluster.egress_usd_per_gb)
+    in_force = jnp.where(params.jobs.mask[:, None], cost.gpus_used, 0)
+    price = params.cluster.usd_per_gpu_hour * (params.interval_s / 3600.0)
+    gpu_usd = jnp.sum(in_force.astype(jnp.float32) * price[None, :])
+    peak = params.cluster.gpu.peak_tflops * state.view.gpus_available.astype(jnp.float32)
+    available_tflop = jnp.maximum(jnp.sum(peak), 1e-9) * params.interval_s
+    active = params.jobs.mask.astype(jnp.float32)
+    n_active = jnp.maximum(jnp.sum(active), 1.0)
+    relative = progress / params.progress_ref - 1.0
+    held = in_force.sum(axis=0) + params.cluster.gpus - state.view.gpus_available
+    load = held.astype(jnp.float32) / jnp.maximum(params.cluster.gpus, 1).astype(jnp.float32)
+    real = params.cluster.mask.astype(jnp.float32)
+    mean = jnp.sum(load * real) / jnp.sum(real)
+    parts = RewardParts(
+        efficiency=jnp.sum(active * relative) / n_active,
+        utilisation=jnp.sum(progress * params.jobs.useful_tflop) / available_tflop,
+        cost=egress_usd / jnp.maximum(gpu_usd, 1e-9),
+        fairness=jnp.sum(real * (load - mean) ** 2) / jnp.sum(real),
+    )
+    return IntervalRecord(
+        progress=progress,
+        train_s=train_s,
+        cost=cost,
+        wan_gb=wan_gb,
+        migration_gb=migration,
+        egress_usd=egress_usd,
+        gpu_usd=gpu_usd,
+        switched=jnp.broadcast_to(switched, progress.shape),
+        reward_parts=parts,
+    )
+
+
+def _observe(state: State, params: EnvParams) -> Observation:
+    return observe(
+        params.cluster,
+        params.jobs,
+        params.calibration,
+        params.choices,
+        state.view,
+        state.plan,
+        state.target,
+        state.moving,
+        state.transition,
+        state.since_switch,
+        state.since_sync,
+        state.steps_done,
+        _may_retarget(state),
+        state.t,
+        params.interval_s,
+    )

@@ -1,0 +1,88 @@
+"""What it takes to go from one plan to another: a restart, then bytes over the links as they are."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from jaxsim.calibration import Calibration
+from jaxsim.plan import Plan, layer_range, n_groups
+from jaxsim.step_time.sync import GRADIENT_BYTES, layer_overlap
+from jaxsim.workload import Workload
+
+
+@struct.dataclass
+class Transition:
+    """What is left of a reconfiguration; zero when the job trains."""
+
+    restart_s: Array  # [] [s]
+    bytes_gb: Array  # [K, K] [GB] still to move, row = source
+
+
+def migration_gb(old: Plan, new: Plan, work: Workload) -> Array:
+    """[K, K] [GB] of weights and optimizer state that domains lack for the new plan (one job).
+
+    A domain keeps the layers it already holds. The others come from the old groups in equal parts:
+    each old group holds every layer, and fetching from all replicas at once is what a restart from
+    peers does. Where no plan was in force nothing moves (a first placement loads from storage).
+    """
+    old_start, old_end = layer_range(old)
+    new_start, new_end = layer_range(new)
+    # What domain j lacks: the parts of its new range before and after its old one.
+    kept_start = jnp.clip(old_start, new_start, new_end)
+    kept_end = jnp.clip(old_end, kept_start, new_end)
+    before = layer_overlap(old_start, old_end, new_start, kept_start)
+    after = layer_overlap(old_start, old_end, kept_end, new_end)
+    sources = jnp.maximum(n_groups(old), 1).astype(jnp.float32)
+    layers = jnp.where(old.used[:, None] & new.used[None, :], before + after, 0.0)
+    return layers * work.state_gb_per_layer / sources
+
+
+def outer_sync_gb(plan: Plan, work: Workload) -> Array:
+    """[] [GB] per link of the full outer sync that a local-SGD plan owes before it changes."""
+    n = jnp.maximum(n_groups(plan), 1).astype(jnp.float32)
+    owed = (plan.sync_period > 1) & (n > 1)
+    return jnp.where(owed, 2.0 * (n - 1.0) / n * GRADIENT_BYTES * work.gparams, 0.0)
+
+
+def begin_transition(old: Plan, new: Plan, work: Workload, calibration: Calibration) -> Transition:
+    """Start a reconfiguration (one job). The owed outer sync travels the old plan's ring."""
+    ring = (new_ring := old.group[None, :] - old.group[:, None]) == 1
+    ring = ring | ((new_ring == 1 - n_groups(old)) & (n_groups(old) > 1))
+    ring = ring & old.used[:, None] & old.used[None, :]
+    members = jnp.maximum(jnp.sum(old.used.astype(jnp.float32)), 1.0)
+    groups = jnp.maximum(n_groups(old), 1).astype(jnp.float32)
+    owed = jnp.where(ring, outer_sync_gb(old, work) * groups / members, 0.0)
+    return Transition(
+        restart_s=calibration.restart_s,
+        bytes_gb=migration_gb(old, new, work) + owed,
+    )
+
+
+def advance_transition(
+    transition: Transition, rate_gb_per_s: Array, duration_s: Array
+) -> tuple[Transition, Array, Array]:
+    """Spend `duration_s` on a transition at constant link rates [K, K].
+
+    Returns what is left, the time in which the job can train [s] (0 while unfinished), and the
+    bytes moved [K, K] [GB]. Links work in parallel: the slowest decides.
+    """
+    restart = jnp.minimum(transition.restart_s, duration_s)
+    time_left = duration_s - restart
+    pending = transition.bytes_gb > 0
+    need_s = jnp.where(pending, transition.bytes_gb / jnp.maximum(rate_gb_per_s, 1e-9), 0.0).max()
+    done = (transition.restart_s <= duration_s) & (need_s <= time_left)
+    moved = jnp.minimum(transition.bytes_gb, rate_gb_per_s * time_left)
+    moved = jnp.where(done, transition.bytes_gb, moved)
+    left = Transition(
+        restart_s=transition.restart_s - restart, bytes_gb=transition.bytes_gb - moved
+    )
+    return left, jnp.where(done, time_left - need_s, 0.0), moved
+
+
+def transition_s(transition: Transition, rate_gb_per_s: Array) -> Array:
+    """[] [s] that a transition takes at constant link rates."""
+    pending = transition.bytes_gb > 0
+    need = jnp.where(pending, transition.bytes_gb / jnp.maximum(rate_gb_per_s, 1e-9), 0.0)
+    return transition.restart_s + need.max()

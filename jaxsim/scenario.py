@@ -1,0 +1,218 @@
+"""Scenarios: seeds -> worlds. A bank of them is generated ahead, so that a reset is an index."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array
+
+from jaxsim.calibration import Calibration, default_calibration
+from jaxsim.cluster import Cluster, ClusterSpec
+from jaxsim.enumeration import (
+    PlanTable,
+    TableBuilder,
+    TableInfo,
+    base_view,
+    build_table,
+    score_plans,
+)
+from jaxsim.env import EnvParams
+from jaxsim.load import load_process
+from jaxsim.network import network_process
+from jaxsim.plan import LowerChoices, Plan, default_lower_choices
+from jaxsim.step_time import NetworkView
+from jaxsim.workload import JobSpec, Workload, build_workload
+
+Jitter = Literal["ou", "uniform", "none"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScenarioSettings:
+    """How the world of a seed is drawn.
+
+    Attributes:
+        jitter: ou = drift plus white noise, uniform = white noise alone, none = steady links
+        uniform: amplitude of the uniform jitter (0.3 = +-30 %, the usual setting)
+        white: range of the white noise beside the drift
+        ou_sigma: range of the drift's standard deviation
+        ou_tau: range of the drift's correlation time [intervals], drawn log-uniformly
+        base_spread: standard deviation of the log of each link's base around the cluster file's
+        latency: uniform amplitude of the round-trip time
+        load_share: mean share of the GPUs held by local jobs
+        load_swing: uniform relative movement of that share
+        interval_s: decision interval [s]
+        horizon: decision intervals per episode
+    """
+
+    jitter: Jitter = "ou"
+    uniform: float = 0.3
+    white: tuple[float, float] = (0.0, 0.15)
+    ou_sigma: tuple[float, float] = (0.15, 0.45)
+    ou_tau: tuple[float, float] = (10.0, 500.0)
+    base_spread: float = 0.0
+    latency: float = 0.1
+    load_share: float = 0.0
+    load_swing: float = 0.0
+    interval_s: float = 60.0
+    horizon: int = 128
+
+    def __post_init__(self):
+        for name in ("white", "ou_sigma", "ou_tau"):
+            low, high = getattr(self, name)
+            if not 0 <= low <= high:
+                raise ValueError(f"{name}: expected 0 <= low <= high, got {low}, {high}")
+        for name in ("uniform", "base_spread", "latency", "load_share", "load_swing"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}: expected a number >= 0, got {getattr(self, name)}")
+        if not self.interval_s > 0 or self.horizon < 1:
+            raise ValueError("interval_s > 0 and horizon >= 1 are needed")
+
+
+@struct.dataclass
+class World:
+    """What does not change between the scenarios of a cluster and a job."""
+
+    cluster: Cluster
+    jobs: Workload  # [J]
+    calibration: Calibration
+    choices: LowerChoices
+    table: PlanTable  # [P], of job 0
+    family: Plan  # [N], every plan that was scored, for bounds
+
+
+def build_world(
+    spec: ClusterSpec,
+    job: JobSpec,
+    table_size: int = 48,
+    layout_limit: int = 4000,
+    calibration: Calibration | None = None,
+    seed: int = 0,
+) -> tuple[World, TableInfo]:
+    """Enumerate and score plans; the table is chosen over sampled states of the network.
+
+    Raises InputError when no plan fits the cluster.
+    """
+    calibration = default_calibration() if calibration is None else calibration
+    choices = default_lower_choices()
+    jobs = build_workload([job])
+    builder = TableBuilder(spec, jobs.job(0), calibration, choices)
+    views = sample_views(builder.cluster, 64, seed)
+    table, info, family = build_table(builder, views, table_size, layout_limit)
+    return World(builder.cluster, jobs, calibration, choices, table, family), info
+
+
+def sample_views(cluster: Cluster, count: int, seed: int) -> NetworkView:
+    """[W, ...] states of the network to choose a table for: every link between a fifth of its base
+    and five times as much (log-normal, sigma 0.5), all GPUs free."""
+    k = cluster.mask.shape[0]
+    shape = (count, k, k)
+    factor = _base_factor(np.random.default_rng([seed, 7]), 0.5, shape)
+    factor = jnp.asarray(np.clip(factor, 0.2, 5.0), jnp.float32)
+    return NetworkView(
+        bandwidth_gb_per_s=cluster.bandwidth_gb_per_s[None] * factor,
+        rtt_s=jnp.broadcast_to(cluster.rtt_s[None], shape),
+        gpus_available=jnp.broadcast_to(cluster.gpus[None], (count, k)),
+    )
+
+
+def _base_factor(rng: np.random.Generator, sigma: float, shape: tuple[int, ...]) -> np.ndarray:
+    return np.exp(sigma * rng.normal(size=shape))
+
+
+def scenario_bank(
+    world: World,
+    settings: ScenarioSettings,
+    seeds: range,
+    split: str,
+    weights: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0),
+    network_trace: np.ndarray | None = None,
+    load_trace: np.ndarray | None = None,
+) -> tuple[EnvParams, Array]:
+    """Params and keys of many scenarios, leaves [S, ...]; the initial plan is the best static one.
+
+    `split` separates training from test seeds: the same number in two splits is another world. A
+    seed shifts the traces' offset and draws jitter and load.
+    """
+    params, keys = [], []
+    for seed in seeds:
+        rng = np.random.default_rng([seed, sum(map(ord, split))])
+        params.append(_scenario(world, settings, rng, weights, network_trace, load_trace))
+        keys.append(int(rng.integers(2**31)))
+    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *params)
+    stacked = jax.jit(jax.vmap(_with_best_static, in_axes=(0, None)))(stacked, world.table)
+    return stacked, jax.vmap(jax.random.key)(jnp.asarray(keys, jnp.uint32))
+
+
+def _scenario(world, settings, rng, weights, network_trace, load_trace) -> EnvParams:
+    k = world.cluster.mask.shape[0]
+    moves = settings.jitter != "none"
+    drifts = settings.jitter == "ou"
+    white, sigma = rng.uniform(*settings.white), rng.uniform(*settings.ou_sigma)
+    white = white if drifts else settings.uniform
+    tau = np.exp(rng.uniform(*np.log(np.maximum(settings.ou_tau, 1e-3))))
+    base = jnp.asarray(_base_factor(rng, settings.base_spread, (k, k)), jnp.float32)
+    offsets = rng.integers(2**20, size=2)
+    cluster = world.cluster
+    trace = None if network_trace is None else jnp.asarray(network_trace, jnp.float32)
+    load = None if load_trace is None else jnp.asarray(load_trace, jnp.float32)
+    return EnvParams(
+        cluster=cluster.replace(bandwidth_gb_per_s=cluster.bandwidth_gb_per_s * base),
+        jobs=world.jobs,
+        calibration=world.calibration,
+        network=network_process(
+            k,
+            white=white if moves else 0.0,
+            latency=settings.latency if moves else 0.0,
+            ou_sigma=sigma if drifts else 0.0,
+            ou_tau=tau,
+            trace=trace,
+            trace_offset=0 if trace is None else int(offsets[0]) % trace.shape[0],
+        ),
+        load=load_process(
+            k,
+            settings.load_share,
+            settings.load_swing,
+            load,
+            0 if load is None else int(offsets[1]) % load.shape[0],
+        ),
+        choices=world.choices,
+        initial_plan=jax.tree.map(lambda x: x[:1], world.table.plans),
+        progress_ref=jnp.ones((1,), jnp.float32),
+        weights=jnp.asarray(weights, jnp.float32),
+        interval_s=jnp.float32(settings.interval_s),
+        horizon=jnp.int32(settings.horizon),
+    )
+
+
+def _with_best_static(params: EnvParams, table: PlanTable) -> EnvParams:
+    """Start from the best row at this scenario's own base, and measure progress against it."""
+    rate, row = best_static_row(params, table)
+    plan = jax.tree.map(lambda x: x[row][None], table.plans)
+    return params.replace(initial_plan=plan, progress_ref=(rate * params.interval_s)[None])
+
+
+def best_static_row(params: EnvParams, table: PlanTable) -> tuple[Array, Array]:
+    """[] training steps per second at base and [] int32 row of the best row that never moves.
+
+    Base means base bandwidth and mean load.
+    """
+    view = mean_view(params)
+    args = (params.choices, params.jobs.job(0), params.cluster, params.calibration)
+    rates, _ = score_plans(table.plans, jax.tree.map(lambda x: x[None], view), *args)
+    rates = jnp.where(table.mask, rates[0], -1.0)
+    return rates.max(), jnp.argmax(rates).astype(jnp.int32)
+
+
+def mean_view(params: EnvParams) -> NetworkView:
+    """The scenario's links at base and GPUs at mean load."""
+    view = base_view(params.cluster)
+    held = params.load.share * params.cluster.gpus.astype(jnp.float32)
+    held = held + params.load.trace.mean(axis=0)
+    return view.replace(
+        gpus_available=jnp.maximum(params.cluster.gpus - jnp.round(held).astype(jnp.int32), 0)
+    )

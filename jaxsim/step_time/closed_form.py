@@ -1,0 +1,368 @@
+"""What one training step of a plan costs under a network state: closed form."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from jaxsim.calibration import Calibration
+from jaxsim.cluster import Cluster
+from jaxsim.plan import FULL_PRECISION_BITS, LowerChoices, Plan, n_groups, per_domain
+from jaxsim.step_time import collectives, sync
+from jaxsim.step_time.compute import LayerTime, layer_time
+from jaxsim.step_time.memory import memory_gb, params_per_gpu
+from jaxsim.step_time.pipeline import (
+    PipelineTime,
+    Topology,
+    in_flight_limit,
+    pipeline_time,
+    topology,
+)
+from jaxsim.workload import ATTENTION, Workload
+
+
+@struct.dataclass
+class NetworkView:
+    """Links and GPUs as they are (or as somebody believes they are) at one moment."""
+
+    bandwidth_gb_per_s: Array  # [K, K] [GB/s]
+    rtt_s: Array  # [K, K] [s]
+    gpus_available: Array  # [K] int32, not held by local jobs
+
+
+@struct.dataclass
+class StepCost:
+    """Cost of one step of one job; the parts sum to step_s. [J] leads where jobs are stacked."""
+
+    step_s: Array  # [] [s], infinite where the plan cannot run
+    compute_s: Array  # [] [s] the bottleneck stage's arithmetic over all micro-batches
+    tensor_parallel_s: Array  # [] [s]
+    context_parallel_s: Array  # [] [s]
+    bubble_s: Array  # [] [s] pipeline fill and imbalance
+    exposed_wan_s: Array  # [] [s] WAN pipeline traffic that nothing hides
+    sync_s: Array  # [] [s] exposed gradient sync, inside domains and over the WAN
+    wan_busy_s: Array  # [] [s] the busiest WAN link's transfer time, hidden or not
+    memory_gb: Array  # [K] [GB] on the fullest GPU
+    gpus_used: Array  # [K] int32 GPUs computing (dp reduced to what is available)
+    wan_gb: Array  # [K, K] [GB] over each link in one step
+    egress_usd: Array  # [] [USD] per step
+    efficiency: Array  # [] progress of a step relative to synchronous 16-bit training
+    fits: Array  # [] bool, memory suffices
+    runs: Array  # [] bool, fits and at least one replica finds GPUs
+
+    @property
+    def overlap(self) -> Array:
+        """[] share of the WAN's busy time that is hidden behind computation."""
+        exposed = jnp.minimum(self.exposed_wan_s + self.sync_s, self.wan_busy_s)
+        return 1.0 - exposed / jnp.maximum(self.wan_busy_s, 1e-9)
+
+    @property
+    def communication_s(self) -> Array:
+        """[] [s] exposed communication of all kinds."""
+        return self.tensor_parallel_s + self.context_parallel_s + self.exposed_wan_s + self.sync_s
+
+
+@struct.dataclass
+class _Stages:
+    """Intermediate results that traffic and timing share; [K] each."""
+
+    topo: Topology
+    dp: Array
+    micro_batch: Array
+    micro_batches: Array
+    recompute: Array
+    schedule: Array
+    layers: Array
+    layer: LayerTime
+    tensor_s: Array
+    context_s: Array
+
+
+def replicas_running(plan: Plan, gpus_available: Array) -> Array:
+    """[K] int32 replicas of the domain's group that find GPUs in all of its domains.
+
+    Local jobs have priority: dp shrinks to what the tightest domain of the group can hold.
+    """
+    per_replica = jnp.maximum(plan.tp * plan.pp * plan.cp, 1)
+    room = jnp.minimum(gpus_available // per_replica, per_domain(plan, plan.dp))
+    groups = jnp.arange(plan.group.shape[-1], dtype=jnp.int32)
+    mine = (plan.group[:, None] == plan.group[None, :]) & (groups >= 0)[None, :]
+    tightest = jnp.where(mine, room[None, :], jnp.int32(2**30)).min(axis=1)
+    return jnp.where(plan.used, tightest, 0)
+
+
+def _stages(
+    plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, gpus_available: Array
+) -> _Stages:
+    micro_batch = per_domain(plan, plan.micro_batch)
+    recompute = per_domain(plan, plan.recompute)
+    dp = replicas_running(plan, gpus_available)
+    planned = per_domain(plan, plan.dp * plan.batch_share).astype(jnp.float32)
+    layer = layer_time(work, cluster.gpu, calibration, micro_batch, recompute, plan.tp, plan.cp)
+    attention_s = (
+        work.op_tflop[ATTENTION]
+        * micro_batch.astype(jnp.float32)
+        / (plan.tp * plan.cp).astype(jnp.float32)
+        / (cluster.gpu.peak_tflops * calibration.attention_efficiency)
+    )
+    layers = jnp.ceil(plan.layers.astype(jnp.float32) / jnp.maximum(plan.pp, 1).astype(jnp.float32))
+    link = (work, cluster, calibration, micro_batch)
+    return _Stages(
+        topo=topology(plan),
+        dp=dp,
+        micro_batch=micro_batch,
+        micro_batches=jnp.ceil(planned / jnp.maximum(dp, 1).astype(jnp.float32)),
+        recompute=recompute,
+        schedule=per_domain(plan, plan.schedule),
+        layers=layers,
+        layer=layer,
+        tensor_s=layers * collectives.tensor_parallel_s(*link, recompute, plan.tp, plan.cp),
+        context_s=layers * collectives.context_parallel_s(*link, attention_s, plan.tp, plan.cp),
+    )
+
+
+def _pipeline(
+    plan: Plan, st: _Stages, hop_s: Array, send_s: Array, latency_s: Array
+) -> PipelineTime:
+    compute_s = st.layers * (st.layer.forward_s + st.layer.backward_s)
+    stage_s = jnp.where(plan.used, compute_s + st.tensor_s + st.context_s, 0.0)
+    return pipeline_time(
+        st.topo,
+        plan.pp,
+        st.schedule,
+        st.micro_batches,
+        stage_s,
+        st.layer.head_s,
+        hop_s,
+        send_s,
+        latency_s,
+    )
+
+
+def _activation_gb(plan: Plan, work: Workload, st: _Stages) -> Array:
+    """[K, K] [GB] of one micro-batch of all replicas over each WAN link, both directions."""
+    pair = st.topo.to_next | st.topo.to_next.T
+    precision = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
+    sent = work.boundary_gb * (st.micro_batch * st.dp).astype(jnp.float32) * precision
+    return jnp.where(pair, sent[:, None], 0.0)
+
+
+def link_traffic(
+    plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, gpus_available: Array
+) -> tuple[Array, Array]:
+    """[K, K] [GB] per step over each link, by phase: pipeline, gradient sync (amortised over H)."""
+    st = _stages(plan, work, cluster, calibration, gpus_available)
+    pipeline = _activation_gb(plan, work, st) * st.micro_batches[:, None]
+    ring = sync.ring_bytes_gb(work, plan, st.topo) / plan.sync_period.astype(jnp.float32)
+    return pipeline, ring
+
+
+def job_step_cost(
+    plan: Plan,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    view: NetworkView,
+    slowdown: tuple[Array, Array] | None = None,
+) -> StepCost:
+    """Cost of one step of one job (no job axis).
+
+    `slowdown` = ([K, K], [K, K]) factors >= 1 by which other jobs lengthen this job's transfers in
+    the pipeline and the sync phase; None = the job is alone. Every quantity is finite for a plan
+    that runs.
+    """
+    st = _stages(plan, work, cluster, calibration, view.gpus_available)
+    in_pipeline, in_sync = (1.0, 1.0) if slowdown is None else slowdown
+    latency_s = 0.5 * view.rtt_s
+    activation_gb = _activation_gb(plan, work, st)
+    rate = jnp.maximum(view.bandwidth_gb_per_s * calibration.wan_efficiency, 1e-9)
+    send_s = activation_gb / rate * in_pipeline
+    hop_s = collectives.stage_hop_s(work, cluster, calibration, plan, st.dp, st.micro_batch)
+    timed = _pipeline(plan, st, hop_s, send_s, latency_s)
+    slowest = jnp.argmax(timed.total_s)
+    # A sum over a one-hot row is cheaper than a batched gather on CPU.
+    here = (jnp.arange(plan.group.shape[-1]) == slowest).astype(jnp.float32)
+    parts = _bottleneck_parts(plan, st, here)
+    total_s = jnp.sum(here * timed.total_s)
+    ideal_s = jnp.sum(here * timed.ideal_s)
+
+    ring_gb = sync.ring_bytes_gb(work, plan, st.topo)
+    ring_rate = jnp.maximum(view.bandwidth_gb_per_s * calibration.wan_ring_efficiency, 1e-9)
+    wan_sync_s = sync.ring_s(plan, ring_gb * in_sync, ring_rate, latency_s)
+    sync_s = _exposed_sync(plan, work, cluster, calibration, st, wan_sync_s)
+    micro_batches = st.micro_batches[:, None]
+    h = plan.sync_period.astype(jnp.float32)
+    wan_gb = activation_gb * micro_batches + ring_gb / h
+    memory = memory_gb(
+        work,
+        calibration,
+        plan,
+        jnp.maximum(st.dp, 1),
+        st.micro_batch,
+        st.recompute,
+        timed.in_flight,
+        st.topo.first,
+        st.topo.last,
+    )
+    fits = jnp.all(memory <= cluster.gpu.memory_gb)
+    runs = fits & jnp.any(plan.used) & jnp.all(jnp.where(plan.used, st.dp > 0, True))
+    return StepCost(
+        step_s=jnp.where(runs, total_s + sync_s, jnp.inf),
+        compute_s=parts[0],
+        tensor_parallel_s=parts[1],
+        context_parallel_s=parts[2],
+        bubble_s=ideal_s - sum(parts),
+        exposed_wan_s=total_s - ideal_s,
+        sync_s=sync_s,
+        wan_busy_s=(send_s * micro_batches).max() + wan_sync_s / h,
+        memory_gb=memory,
+        gpus_used=st.dp * plan.tp * plan.pp * plan.cp * plan.used.astype(jnp.int32),
+        wan_gb=wan_gb,
+        egress_usd=jnp.sum(wan_gb * cluster.egress_usd_per_gb),
+        efficiency=sync.statistical_efficiency(
+            work.gparams, jnp.where(n_groups(plan) > 1, plan.sync_period, 1), plan.wire_bits
+        ),
+        fits=fits,
+        runs=runs,
+    )
+
+
+def group_periods(
+    plan: Plan,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    view: NetworkView,
+) -> Array:
+    """[G] [s] between micro-batches of each group in steady state; 0 for unused groups.
+
+    The in-flight limit of a schedule needs a number of micro-batches: the global batch, an upper
+    bound, stands in for the share that is not known yet.
+    """
+    st = _stages(plan, work, cluster, calibration, view.gpus_available)
+    many = jnp.full(plan.group.shape, work.global_batch, jnp.float32)
+    st = st.replace(micro_batches=many)
+    rate = jnp.maximum(view.bandwidth_gb_per_s * calibration.wan_efficiency, 1e-9)
+    send_s = _activation_gb(plan, work, st) / rate
+    hop_s = collectives.stage_hop_s(work, cluster, calibration, plan, st.dp, st.micro_batch)
+    timed = _pipeline(plan, st, hop_s, send_s, 0.5 * view.rtt_s)
+    groups = jnp.arange(plan.group.shape[-1], dtype=jnp.int32)
+    mine = plan.group[None, :] == groups[:, None]
+    # Replicas that found no GPUs leave the others more to do.
+    planned = jnp.maximum(per_domain(plan, plan.dp), 1).astype(jnp.float32)
+    period_s = timed.period_s * planned / jnp.maximum(st.dp, 1).astype(jnp.float32)
+    return jnp.where(mine, period_s[None, :], 0.0).max(axis=1)
+
+
+def choice_fits(
+    plan: Plan,
+    choices: LowerChoices,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    gpus_available: Array,
+) -> Array:
+    """[V] bool: the choice divides every group's present part of the batch and fits every GPU.
+
+    One job; the same memory model as `job_step_cost`, without timing anything.
+    """
+    topo = topology(plan)
+    dp = replicas_running(plan, gpus_available)
+    running = jnp.maximum(dp, 1).astype(jnp.float32)
+    dp_planned = jnp.maximum(per_domain(plan, plan.dp), 1).astype(jnp.float32)
+    sequences = per_domain(plan, plan.batch_share * plan.micro_batch).astype(jnp.float32)
+    sequences = sequences * dp_planned
+    depth = jnp.sum(jnp.where(topo.after, plan.pp.astype(jnp.float32)[None, :], 0.0), axis=1)
+
+    def allowed(micro_batch, recompute, schedule):
+        # Exact in float32 for fewer than 2^24 sequences, and unlike integer division vectorised.
+        share = sequences / (micro_batch.astype(jnp.float32) * dp_planned)
+        divides = share == jnp.round(share)
+        micro_batches = jnp.ceil(share * dp_planned / running)
+        memory = memory_gb(
+            work,
+            calibration,
+            plan,
+            jnp.maximum(dp, 1),
+            jnp.full_like(dp, micro_batch),
+            jnp.full_like(dp, recompute),
+            in_flight_limit(schedule, depth, micro_batches),
+            topo.first,
+            topo.last,
+        )
+        return jnp.all((divides & (memory <= cluster.gpu.memory_gb)) | ~plan.used)
+
+    return jax.vmap(allowed)(choices.micro_batch, choices.recompute, choices.schedule)
+
+
+def _bottleneck_parts(plan: Plan, st: _Stages, here: Array) -> tuple[Array, Array, Array]:
+    """[] [s] compute, tensor- and context-parallel time of the slowest stage of group `here`."""
+    compute_s = st.layers * (st.layer.forward_s + st.layer.backward_s)
+    compute_s = compute_s + jnp.where(st.topo.last, st.layer.head_s, 0.0)
+    mine = jnp.sum(jnp.where(st.topo.together, here[:, None], 0.0), axis=0)
+    stage_s = (compute_s + st.tensor_s + st.context_s) * mine
+    worst = (jnp.arange(here.shape[0]) == jnp.argmax(stage_s)).astype(jnp.float32)
+    times = worst * st.micro_batches * mine
+    return (
+        jnp.sum(times * compute_s),
+        jnp.sum(times * st.tensor_s),
+        jnp.sum(times * st.context_s),
+    )
+
+
+def _exposed_sync(
+    plan: Plan,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    st: _Stages,
+    wan_sync_s: Array,
+) -> Array:
+    """[] [s] per step: gradient sync less what hides behind the last backward pass."""
+    params = params_per_gpu(work, plan, st.topo.first, st.topo.last)
+    inside_s = collectives.data_parallel_s(cluster, calibration, plan, st.dp, params)
+    backward_s = jnp.where(plan.used, st.layers * st.layer.backward_s, 0.0).max()
+    exposed = jnp.where(plan.used, inside_s, 0.0).max() + wan_sync_s
+    exposed = jnp.maximum(exposed - calibration.dp_overlap * backward_s, 0.0)
+    h = plan.sync_period.astype(jnp.float32)
+    # Between outer syncs only the replicas inside a domain talk.
+    local = jnp.maximum(
+        jnp.where(plan.used, inside_s, 0.0).max() - calibration.dp_overlap * backward_s, 0.0
+    )
+    return exposed / h + local * (1.0 - 1.0 / h)
+
+
+def step_cost(
+    plan: Plan,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    view: NetworkView,
+) -> StepCost:
+    """Cost of one step of every job, leaves [J, ...]; jobs share the links fairly.
+
+    Processor sharing: while job j sends b_j bytes over a link, each other job sends at most as many,
+    so its transfer takes sum_j' min(b_j, b_j') / b_j times as long as alone.
+    """
+    n_jobs = work.mask.shape[0]
+
+    def cost(p, w, s):
+        return job_step_cost(p, w, cluster, calibration, view, s)
+
+    if n_jobs == 1:  # static: no contention to compute
+        one = cost(jax.tree.map(lambda x: x[0], plan), work.job(0), None)
+        return jax.tree.map(lambda x: x[None], one)
+    traffic = jax.vmap(link_traffic, in_axes=(0, 0, None, None, None))(
+        plan, work, cluster, calibration, view.gpus_available
+    )
+    active = work.mask[:, None, None]
+    slowdown = tuple(_fair_slowdown(jnp.where(active, t, 0.0)) for t in traffic)
+    return jax.vmap(cost)(plan, work, slowdown)
+
+
+def _fair_slowdown(bytes_gb: Array) -> Array:
+    """[J, K, K] factors from [J, K, K] bytes."""
+    shared = jnp.minimum(bytes_gb[:, None], bytes_gb[None, :]).sum(axis=1)
+    return jnp.where(bytes_gb > 0, shared / jnp.maximum(bytes_gb, 1e-12), 1.0)

@@ -1,0 +1,102 @@
+"""Communication inside a domain: tensor, context and pipeline parallelism, data-parallel sync."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsim.calibration import Calibration
+from jaxsim.cluster import Cluster
+from jaxsim.plan import PLACEMENT_DP_INNER, Plan
+from jaxsim.workload import RECOMPUTE_FULL, Workload
+
+
+def ring_gb_per_s(cluster: Cluster, calibration: Calibration, stride: Array, ranks: Array) -> Array:
+    """[K] [GB/s] that each rank of a ring reaches, given the distance between neighbouring ranks.
+
+    A ring of n ranks `stride` apart stays inside a node while stride x n fits it and then runs over
+    NVLink; otherwise the `stride` parallel rings of a node share its network.
+    """
+    inside = stride * ranks <= cluster.gpus_per_node
+    sharing = jnp.minimum(stride, cluster.gpus_per_node).astype(jnp.float32)
+    network = cluster.intra_gb_per_s * calibration.intra_efficiency / sharing
+    nvlink = cluster.gpu.nvlink_gb_per_s * calibration.nvlink_efficiency
+    return jnp.where(inside, nvlink, network)
+
+
+def tensor_parallel_s(
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    micro_batch: Array,
+    recompute: Array,
+    tp: Array,
+    cp: Array,
+) -> Array:
+    """[K] [s] per layer and micro-batch: 4 ring all-reduces of 2 s b h bytes, 6 with full recompute.
+
+    Shoeybi et al. 2019 (Megatron-LM), sec. 3: two in each direction.
+    """
+    n = tp.astype(jnp.float32)
+    volume = work.boundary_gb * micro_batch.astype(jnp.float32) / cp.astype(jnp.float32)
+    rate = ring_gb_per_s(cluster, calibration, jnp.ones_like(tp), tp)
+    one = 2.0 * (n - 1.0) * (volume / (n * rate) + calibration.collective_alpha_s)
+    return jnp.where(recompute == RECOMPUTE_FULL, 6.0, 4.0) * one
+
+
+def context_parallel_s(
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    micro_batch: Array,
+    attention_s: Array,
+    tp: Array,
+    cp: Array,
+) -> Array:
+    """[K] [s] exposed per layer and micro-batch of a ring over keys and values.
+
+    Liu et al. 2023 (ring attention): c - 1 hops of one chunk forward, twice that backward; a hop
+    hides behind the attention of one chunk pair (`attention_s` / c, forward).
+    """
+    n = cp.astype(jnp.float32)
+    chunk_gb = work.kv_gb * micro_batch.astype(jnp.float32) / (n * tp.astype(jnp.float32))
+    hop_s = chunk_gb / ring_gb_per_s(cluster, calibration, tp, cp)
+    hidden_s = attention_s / n
+    return 3.0 * (n - 1.0) * jnp.maximum(hop_s + calibration.collective_alpha_s - hidden_s, 0.0)
+
+
+def stage_hop_s(
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    plan: Plan,
+    dp: Array,
+    micro_batch: Array,
+) -> Array:
+    """[K] [s] to hand one micro-batch to the next stage inside the domain (scatter-gather by tp)."""
+    inner = jnp.where(plan.placement == PLACEMENT_DP_INNER, jnp.maximum(dp, 1), 1)
+    shard = (plan.tp * plan.cp).astype(jnp.float32)
+    volume = work.boundary_gb * micro_batch.astype(jnp.float32) / shard
+    pair = jnp.full_like(plan.tp, 2)
+    hop = volume / ring_gb_per_s(cluster, calibration, plan.tp * plan.cp * inner, pair)
+    return jnp.where(plan.pp > 1, hop + calibration.collective_alpha_s, 0.0)
+
+
+def data_parallel_s(
+    cluster: Cluster,
+    calibration: Calibration,
+    plan: Plan,
+    dp: Array,
+    params_per_gpu: Array,
+) -> Array:
+    """[K] [s] gradient reduce-scatter and weight all-gather over the dp replicas in the domain.
+
+    2 P elements a step for ZeRO 0-2, 3 P for ZeRO-3 (Rajbhandari et al. 2020, sec. 7), 16-bit;
+    `params_per_gpu` is [K] in 1e9.
+    """
+    n = dp.astype(jnp.float32)
+    inner = jnp.where(plan.placement == PLACEMENT_DP_INNER, 1, plan.pp).astype(jnp.int32)
+    rate = ring_gb_per_s(cluster, calibration, plan.tp * plan.cp * inner, dp)
+    passes = jnp.where(plan.zero_stage == 3, 3.0, 2.0)
+    one_pass = (n - 1.0) * (2.0 * params_per_gpu / (n * rate) + calibration.collective_alpha_s)
+    return jnp.where(dp > 1, passes * one_pass, 0.0)
