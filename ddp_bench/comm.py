@@ -79,14 +79,16 @@ class Control:
         """Wait for every rank."""
         dist.barrier(group=self._group)
 
-    def missing(self, patience_s: float = 3.0) -> str:
-        """Which ranks do not answer (asked on rank 0 after a message failed); "" if all do."""
+    def missing(self, patience_s: float = 8.0) -> str:
+        """After a message failed: on rank 0 a line that names the silent ranks, "" elsewhere.
+
+        Every surviving rank must call this, or it is taken for dead itself.
+        """
+        patience = timedelta(seconds=patience_s)
         try:
-            dist.monitored_barrier(
-                self._health, timeout=timedelta(seconds=patience_s), wait_all_ranks=True
-            )
+            dist.monitored_barrier(self._health, timeout=patience, wait_all_ranks=True)
         except RuntimeError as error:
-            return str(error).strip().splitlines()[0]
+            return str(error).strip().splitlines()[0] if self.rank == 0 else ""
         return ""
 
 

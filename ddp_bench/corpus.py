@@ -120,10 +120,8 @@ def _read_text_table(path: Path, skip: bool) -> tuple[list[str], np.ndarray, str
 
     tab = path.suffix == ".tsv"
     with open(path, encoding="utf-8", newline="") as file:
-        if tab:
-            lines = [line.rstrip("\r\n").split("\t") for line in file]
-        else:
-            lines = list(csv.reader(file))
+        plain = (line.rstrip("\r\n").split("\t") for line in file)
+        lines = list(plain if tab else csv.reader(file))
     header = [cell.strip() for cell in lines[0]] if lines else []
     if header != ["sentence", "label"]:
         raise ConfigError(f"{path}: header is {header}; allowed ['sentence', 'label']")

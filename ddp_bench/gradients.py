@@ -72,31 +72,32 @@ def flat_gradient(module: torch.nn.Module) -> torch.Tensor:
     )
 
 
-def relative_error(
-    ddp: DistributedDataParallel,
-    module: torch.nn.Module,
-    local: Sequence[Batch],
-    everything: Batch,
-    ranks: int,
-    overlap: bool = False,
-) -> float:
-    """|distributed - global| / |global| of one step's gradient, in `module`'s precision.
-
-    Args:
-        ddp: the wrapped `module`.
-        local: this rank's micro-batches.
-        everything: the global batch as one padded batch, the same on every rank.
-    """
-    total = len(everything["labels"])
+def global_gradient(module: torch.nn.Module, everything: Batch) -> torch.Tensor:
+    """Gradient of the mean loss over one batch that holds all samples, without communication."""
     reference = copy.deepcopy(module)
     reference.zero_grad(set_to_none=True)
     loss, _ = reference(everything)
-    (loss / total).backward()
-    wanted = flat_gradient(reference)
+    (loss / len(everything["labels"])).backward()
+    return flat_gradient(reference)
+
+
+def distributed_gradient(
+    ddp: DistributedDataParallel,
+    local: Sequence[Batch],
+    total: int,
+    ranks: int,
+    overlap: bool = False,
+) -> torch.Tensor:
+    """Gradient as training computes it, from this rank's micro-batches of a batch of `total`."""
     ddp.zero_grad(set_to_none=True)
     accumulate(ddp, local, ranks / total, contextlib.nullcontext(), overlap=overlap)
     if not overlap or not local:
         reduce(ddp)
-    found = flat_gradient(module)
+    found = flat_gradient(ddp.module)
     ddp.zero_grad(set_to_none=True)
+    return found
+
+
+def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """|found - wanted| / |wanted|."""
     return float((found - wanted).norm() / wanted.norm())

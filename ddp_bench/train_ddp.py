@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 
 from ddp_bench.config import Settings, check_feasible, parse_caps, parse_settings
@@ -105,8 +106,8 @@ def _train(settings: Settings) -> None:
         log.exception("failed")
         if writer is not None:
             writer.__exit__(type(error), error, None)
-            if _is_broken_message(error):
-                _name_the_missing(control, settings.timeout_s)
+        if _is_broken_message(error):
+            _name_the_missing(control, settings.timeout_s)
         raise
     if rank == 0:
         print(folder, flush=True)
@@ -126,6 +127,8 @@ def _name_the_missing(control, timeout_s: float) -> None:
     missing = control.missing()
     if missing:
         _complain(f"a rank died or was silent for {timeout_s:g} s: {missing}")
+    if control.rank:
+        time.sleep(2)  # the first rank to exit ends the job: let rank 0 speak first
 
 
 def _run(settings: Settings) -> int:

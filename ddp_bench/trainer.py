@@ -120,9 +120,10 @@ class Trainer:
     def describe(self) -> dict:
         """What is being run, for the log and the records."""
         lengths = self.train.lengths
+        model = self.runners[self.labels[0]].model
         return {
             "model": self.model_name,
-            "parameters": sum(p.numel() for p in self.new_model().parameters()),
+            "parameters": sum(p.numel() for p in model.parameters()),
             "data_source": self.source,
             "train_rows": len(self.train),
             "held_out_rows": len(self.held_out),

@@ -7,7 +7,14 @@ import torch
 
 from ddp_bench import comm
 from ddp_bench.encode import Collator, encode, train_wordpiece
-from ddp_bench.gradients import accumulate, flat_gradient, relative_error, split_ids
+from ddp_bench.gradients import (
+    accumulate,
+    distributed_gradient,
+    flat_gradient,
+    global_gradient,
+    relative_error,
+    split_ids,
+)
 from ddp_bench.model import build_classifier
 from ddp_bench.runner import wrap
 
@@ -32,7 +39,9 @@ def main() -> None:
                     for overlap in (False, True):
                         local = [collate(data, piece, packed) for piece in split_ids(ids, size)]
                         whole = collate(data, np.arange(8), False)
-                        error = relative_error(ddp, module, local, whole, 2, overlap)
+                        wanted = global_gradient(module, whole)
+                        found = distributed_gradient(ddp, local, 8, 2, overlap)
+                        error = relative_error(found, wanted)
                         assert error <= tolerance, (dtype, share, size, packed, overlap, error)
     unweighted_is_wrong(control, collate, data, len(tokenizer))
     comm.stop(control)
