@@ -19,12 +19,16 @@ from ddp_bench.errors import ConfigError
 log = logging.getLogger("ddp_bench")
 
 
-def _complain(text: str, everywhere: bool = False) -> None:
-    """One line on standard error; from rank 0 only where all ranks would say the same."""
+def _complain(text: str, everywhere: bool = False, training: bool = False) -> None:
+    """One line on standard error; from rank 0 only where all ranks would say the same.
+
+    While training, a progress bar may stand on the present line: start a new one.
+    """
     rank = os.environ.get("RANK", "0")
     if everywhere or rank == "0":
         prefix = f"rank {rank}: " if everywhere else ""
-        print(f"ddp_bench: {prefix}{' '.join(text.split())}", file=sys.stderr, flush=True)
+        line = f"ddp_bench: {prefix}{' '.join(text.split())}"
+        print(f"\n{line}" if training else line, file=sys.stderr, flush=True)
 
 
 def _limit_threads() -> None:
@@ -126,7 +130,7 @@ def _name_the_missing(control, timeout_s: float) -> None:
     """After a broken message: say which rank is to blame, since the message itself does not."""
     missing = control.missing()
     if missing:
-        _complain(f"a rank died or was silent for {timeout_s:g} s: {missing}")
+        _complain(f"a rank died or was silent for {timeout_s:g} s: {missing}", training=True)
     if control.rank:
         time.sleep(2)  # the first rank to exit ends the job: let rank 0 speak first
 
@@ -144,7 +148,7 @@ def _run(settings: Settings) -> int:
         reason = f"{type(error).__name__}: {error}"
         if _is_broken_message(error):
             reason = "lost contact with another rank, see the logs in the run folder"
-        _complain(reason, everywhere=True)
+        _complain(reason, everywhere=True, training=True)
         return 1
     return 0
 

@@ -81,7 +81,7 @@ class Trainer:
             longest = self.settings.max_length
             train = encode(corpus.train_text, corpus.train_label, tokenizer, longest)
             held = encode(corpus.eval_text, corpus.eval_label, tokenizer, longest)
-            cut = int((train.lengths >= longest).sum())
+            cut = sum(int((part.lengths >= longest).sum()) for part in (train, held))
             notes = [note, corpus.note, f"{cut} sentence(s) cut at {longest} tokens" if cut else ""]
             return train, held, tokenizer, name, corpus.source, [n for n in notes if n]
         except Exception as error:  # sent to all ranks, which raise it together
