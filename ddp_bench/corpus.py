@@ -6,7 +6,8 @@ learnable labels; it lets everything run with no download.
 
 from __future__ import annotations
 
-import logging
+import csv
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,6 @@ import numpy as np
 
 from ddp_bench.config import Settings
 from ddp_bench.errors import ConfigError
-
-log = logging.getLogger(__name__)
 
 # GLUE SST-2 training set (67,349 rows): centiles of the length in uncased WordPiece tokens,
 # [CLS] and [SEP] included. Mean 13.3.
@@ -39,8 +38,6 @@ class Corpus:
 
 def hub_reachable(timeout_s: float = 3.0) -> bool:
     """Whether the model hub answers; asked first, since its own retries take minutes."""
-    import os
-
     from huggingface_hub import constants
 
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
@@ -116,8 +113,6 @@ def _check_rows(
 
 def _read_text_table(path: Path, skip: bool) -> tuple[list[str], np.ndarray, str]:
     """A .tsv (no quoting, as GLUE has it) or .csv file with columns sentence and label."""
-    import csv
-
     tab = path.suffix == ".tsv"
     with open(path, encoding="utf-8", newline="") as file:
         plain = (line.rstrip("\r\n").split("\t") for line in file)

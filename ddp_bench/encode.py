@@ -6,7 +6,6 @@ same samples whatever their file systems show them.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ import torch
 from ddp_bench.config import Settings
 from ddp_bench.corpus import Corpus, hub_reachable
 
-log = logging.getLogger(__name__)
 SMALL_VOCAB = 8192
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 

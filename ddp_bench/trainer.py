@@ -220,22 +220,21 @@ class Trainer:
 
     def finish(self, summary: dict, writer: RunWriter | None) -> None:
         """Merge the ranks' tables and write the summary (rank 0)."""
-        for_fit = {
-            label: {
-                "coefficients_ms": None
-                if r.arm.fit.coefficients is None
-                else r.arm.fit.coefficients.tolist(),
-                "mape_pct": r.arm.fit.mape_pct,
-                "oom_redone": r.redone,
-                "overflow_skipped": r.skipped,
+        if writer is None:
+            return
+        fits = {}
+        for label, runner in self.runners.items():
+            fit = runner.arm.fit
+            fits[label] = {
+                "coefficients_ms": fit.coefficients,
+                "mape_pct": fit.mape_pct,
+                "oom_redone": runner.redone,
+                "overflow_skipped": runner.skipped,
             }
-            for label, r in self.runners.items()
-        }
-        if writer is not None:
-            counts = np.bincount(self.train.lengths)
-            write_json(writer.dir / "lengths.json", {"unit": "tokens", "count": counts})
-            merged = summarise(writer, self.control.ranks)
-            writer.finish(summary | {"fit": for_fit, "arms": merged})
+        counts = np.bincount(self.train.lengths)
+        write_json(writer.dir / "lengths.json", {"unit": "tokens", "count": counts})
+        merged = summarise(writer, self.control.ranks)
+        writer.finish(summary | {"fit": fits, "arms": merged})
 
 
 def settings_record(settings: Settings, ranks: int) -> dict:
