@@ -25,7 +25,7 @@ class EpisodeMetrics:
     overlap: Array  # share of the WAN's busy time behind computation
     wan_gb_per_step: Array  # [GB] training and migration
     usd_per_mtoken: Array  # GPUs and egress
-    replans: Array
+    replans: Array  # reconfigurations after the first deployment
     reward: Array  # mean per interval, as are its parts
     reward_eff: Array
     reward_util: Array
@@ -67,7 +67,7 @@ def episode_metrics(episode: Episode, params: EnvParams) -> EpisodeMetrics:
         overlap=mean(cost.overlap[:, 0]),
         wan_gb_per_step=moved_gb / total,
         usd_per_mtoken=(record.egress_usd + record.gpu_usd).sum() / (tokens / 1e6),
-        replans=jnp.sum(record.switched[:, 0].astype(jnp.float32)),
+        replans=jnp.sum(record.switched[1:, 0].astype(jnp.float32)),
         reward=episode.reward.mean(),
         reward_eff=parts.efficiency.mean(),
         reward_util=parts.utilisation.mean(),

@@ -31,6 +31,8 @@ class Truth:
     table: Estimate  # rate, choice [T + 1, P]
     value: Array  # [T + 2, P] [training steps] still to be had from interval t on, starting in p
     best: Array  # [T + 1, P] int32 row to be in or move to, 0 for interval 0
+    start: Array  # [] int32 row to deploy first
+    start_value: Array  # [] [training steps] from an idle start in interval 1
 
 
 def make_truth(params: EnvParams, setup: Setup, key: Array, horizon: int) -> Truth:
@@ -50,7 +52,8 @@ def solve_truth(setup: Setup, views: NetworkView, rates: Array) -> Truth:
     """The optimal plan sequence, given `table_rates` of the views."""
     estimate = Estimate(rates.max(axis=-1), jnp.argmax(rates, axis=-1).astype(jnp.int32))
     value, best = clairvoyant_values(setup, views, estimate.rate, migration_table(setup))
-    return Truth(views, estimate, value, best)
+    start, start_value = first_deployment(setup, estimate.rate, value)
+    return Truth(views, estimate, value, best, start, start_value)
 
 
 @struct.dataclass
@@ -135,6 +138,19 @@ def clairvoyant_values(
     return values, best
 
 
+def first_deployment(setup: Setup, rate: Array, value: Array) -> tuple[Array, Array]:
+    """The best row to deploy on idle domains in interval 1: a restart, nothing to move.
+
+    Returns the row [] int32 and what can be had from there [] [training steps].
+    """
+    skipped = jnp.floor(setup.calibration.restart_s / setup.interval_s).astype(jnp.int32)
+    landed = jnp.minimum(1 + skipped, rate.shape[0] - 1)
+    inside = 1 + skipped < rate.shape[0]
+    left_s = (skipped + 1).astype(jnp.float32) * setup.interval_s - setup.calibration.restart_s
+    gained = jnp.where(inside, rate[landed] * left_s + value[landed + 1], 0.0)
+    return jnp.argmax(gained).astype(jnp.int32), gained.max()
+
+
 def family_bound(params: EnvParams, family: Plan, views: NetworkView) -> Array:
     """[] training steps over intervals 1.. of the best plan of the whole family in each interval,
     with no switching cost: nothing in the family can beat it."""
@@ -148,9 +164,10 @@ def make_clairvoyant(setup: Setup) -> Scheduler:
 
     def decide(key, observation, memory, truth):
         del key
-        row = situation_row(setup, observation)
         t = observation.t
-        row = jnp.where(observation.moving[0], row, truth.best[t, row])
+        row, found = find_row(setup.table, jax.tree.map(lambda x: x[0], observation.target))
+        best = jnp.where(found, truth.best[t, row], truth.start)
+        row = jnp.where(observation.moving[0], row, best)
         view = jax.tree.map(lambda x: x[t], truth.views)
         return carry_out(setup, row, truth.table.choice[t, row], view), memory
 
@@ -171,8 +188,3 @@ def make_replan_oracle(setup: Setup, horizon: float = 20.0) -> Scheduler:
         return carry_out(setup, row, seen.now.choice[row], view), memory
 
     return Scheduler(lambda key: (), decide, oracle=True)
-
-
-def situation_row(setup: Setup, observation) -> Array:
-    """[] int32 row of the plan in force, or of the target while moving."""
-    return find_row(setup.table, jax.tree.map(lambda x: x[0], observation.target))

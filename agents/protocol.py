@@ -71,6 +71,7 @@ class Situation:
     """What a table-based scheduler decides on."""
 
     row: Array  # [] int32 of the plan in force, or of the target while moving
+    idle: Array  # [] bool, nothing was deployed yet: `row` means nothing
     may_switch: Array  # [] bool
     now: Estimate  # under the measured view
     switch_s: Array  # [P] [s] to reach each row at the measured rates, 0 for the row in force
@@ -94,10 +95,10 @@ def score_table(setup: Setup, view: NetworkView) -> Estimate:
     return Estimate(jnp.where(setup.table.mask, rate[0], 0.0), choice[0])
 
 
-def find_row(table: PlanTable, plan: Plan) -> Array:
-    """[] int32: the row that equals the plan but for free fields (row 0 if there is none)."""
-    same = ~jax.vmap(needs_reconfiguration, in_axes=(0, None))(table.plans, plan)
-    return jnp.argmax(same & table.mask).astype(jnp.int32)
+def find_row(table: PlanTable, plan: Plan) -> tuple[Array, Array]:
+    """[] int32 row that equals the plan but for free fields, and [] bool whether there is one."""
+    same = ~jax.vmap(needs_reconfiguration, in_axes=(0, None))(table.plans, plan) & table.mask
+    return jnp.argmax(same).astype(jnp.int32), jnp.any(same)
 
 
 def pick_row(table: PlanTable, row: Array) -> Plan:
@@ -122,8 +123,10 @@ def situation(setup: Setup, observation: Observation, job: int = 0) -> Situation
     plan, target = (
         jax.tree.map(lambda x: x[job], p) for p in (observation.plan, observation.target)
     )
+    row, found = find_row(setup.table, target)
     return Situation(
-        row=find_row(setup.table, target),
+        row=row,
+        idle=~found,
         may_switch=observation.mask.retarget[job] & ~observation.moving[job],
         now=score_table(setup, observation.view),
         switch_s=switch_times(setup, plan, observation.view),

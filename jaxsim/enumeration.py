@@ -58,7 +58,10 @@ class TableInfo:
     exhaustive: bool  # every layout of the family was scored
 
 
-FAMILY = "ordered groups of ordered domains, even stages, one tp, dp per group, cp 1, ZeRO-1, H 1, 16 bits"
+FAMILY = (
+    "ordered groups of ordered domains, even stages, one tp, dp per group, cp 1, "
+    "ZeRO-1, H 1, 16 bits"
+)
 
 
 def base_view(cluster: Cluster) -> NetworkView:

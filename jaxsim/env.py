@@ -64,6 +64,7 @@ class State:
     target: Plan  # [J] being moved to; equals plan when no transition runs
     moving: Array  # [J] bool
     transition: Transition  # [J]
+    owed_gb: Array  # [J, K, K] [GB] outer sync that the plan in force owes before it changes
     steps_done: Array  # [J] [training steps], efficiency included
     since_sync: Array  # [J] [training steps] since the last outer sync
     since_switch: Array  # [J] int32 intervals since the last reconfiguration began
@@ -136,22 +137,24 @@ def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
     network, view = world_at(params, key, init_network(params.network, key), jnp.int32(0))
     n_jobs, n_domains = params.initial_plan.group.shape
     zeros = jnp.zeros((n_jobs,), jnp.float32)
+    plan = params.initial_plan
+    cost = step_cost(plan, params.jobs, params.cluster, params.calibration, view)
     state = State(
         key=key,
         t=jnp.int32(1),
         network=network,
         view=view,
-        plan=params.initial_plan,
-        target=params.initial_plan,
+        plan=plan,
+        target=plan,
         moving=jnp.zeros((n_jobs,), bool),
         transition=Transition(
             restart_s=zeros, bytes_gb=jnp.zeros((n_jobs, n_domains, n_domains), jnp.float32)
         ),
+        owed_gb=_owed_gb(plan, cost),
         steps_done=zeros,
         since_sync=zeros,
         since_switch=jnp.full((n_jobs,), 1000, jnp.int32),
     )
-    cost = step_cost(state.plan, params.jobs, params.cluster, params.calibration, view)
     observation = _observe(state, params)
     record = _record(params, state, cost, jnp.zeros_like(zeros), zeros, None, jnp.zeros((), bool))
     return state, TimeStep(
@@ -178,8 +181,11 @@ def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[Sta
     arrived = moving & (train_s > 0)
     plan = _select(arrived, target, plan)
     active = params.jobs.mask & (state.steps_done < params.jobs.step_budget)
-    cost = step_cost(plan, params.jobs, params.cluster, params.calibration, view)
-    running = active & (~moving | arrived) & cost.runs
+    # Jobs that are finished or still moving leave the links to the others.
+    training = active & (~moving | arrived)
+    jobs = params.jobs.replace(mask=training)
+    cost = step_cost(plan, jobs, params.cluster, params.calibration, view)
+    running = training & cost.runs
     train_s = jnp.where(running, jnp.where(moving, train_s, params.interval_s), 0.0)
     progress = jnp.where(running, train_s / cost.step_s * cost.efficiency, 0.0)
     progress = jnp.minimum(progress, params.jobs.step_budget - state.steps_done)
@@ -194,11 +200,13 @@ def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[Sta
         target=target,
         moving=moving & ~arrived,
         transition=transition,
+        owed_gb=_owed_gb(plan, cost),
         steps_done=state.steps_done + progress,
         since_sync=jnp.where(period > 1.0, since_sync % period, 0.0),
         since_switch=jnp.where(switched, 0, state.since_switch + 1),
     )
-    record = _record(params, new, cost, progress, train_s, moved, switched)
+    billed = params.replace(jobs=params.jobs.replace(mask=active))
+    record = _record(billed, new, cost, progress, train_s, moved, switched)
     observation = _observe(new, params)
     parts = record.reward_parts
     signed = jnp.stack([parts.efficiency, parts.utilisation, -parts.cost, -parts.fairness])
@@ -245,16 +253,23 @@ def _apply(state: State, action: Plan, params: EnvParams):
     may = _may_retarget(state)
     reconfigures = jax.vmap(needs_reconfiguration)
     changes = reconfigures(state.plan, action)
-    switched = may & changes & params.jobs.mask
+    # While moving, the target is what a new plan must differ from: holding on to a target whose
+    # domain is lost does not start over, going back to the plan in force does (a restart).
+    differs = jnp.where(state.moving, reconfigures(state.target, action), changes)
+    switched = may & differs & params.jobs.mask
     # Free fields follow the action, those of the target while a transition runs.
-    free = jnp.where(state.moving, ~reconfigures(state.target, action), may & ~changes)
-    free = free & ~switched
-    begin = jax.vmap(begin_transition, in_axes=(0, 0, 0, None))
-    fresh = begin(state.plan, action, params.jobs, params.calibration)
+    free = (state.moving | may) & ~differs
+    begin = jax.vmap(begin_transition, in_axes=(0, 0, 0, None, 0))
+    fresh = begin(state.plan, action, params.jobs, params.calibration, state.owed_gb)
     target = _select(switched | free, action, state.target)
     plan = _select(free & ~state.moving, action, state.plan)
     transition = _select(switched, fresh, state.transition)
     return plan, target, state.moving | switched, transition, switched
+
+
+def _owed_gb(plan: Plan, cost: StepCost) -> Array:
+    """[J, K, K] [GB] of the outer sync before the next reconfiguration: local SGD alone owes one."""
+    return jnp.where((plan.sync_period > 1)[:, None, None], cost.sync_gb, 0.0)
 
 
 def _may_retarget(state: State) -> Array:

@@ -79,7 +79,7 @@ def observe(
     return Observation(
         graph=_graph(cluster, view, transition, interval_s),
         graph_mask=cluster.mask,
-        job_nodes=jax.vmap(_job_nodes)(plan, jobs, active),
+        job_nodes=jax.vmap(_job_nodes, (0, 0, 0, None))(plan, jobs, active, cluster.mask),
         view=view,
         plan=plan,
         target=target,
@@ -106,7 +106,7 @@ def _graph(
     gpus = cluster.gpus.astype(jnp.float32)
     total = jnp.maximum(jnp.sum(gpus), 1.0)
     available = view.gpus_available.astype(jnp.float32)
-    nodes = jnp.stack(
+    nodes = _columns(
         [
             real,
             gpus / total,
@@ -114,25 +114,24 @@ def _graph(
             cluster.usd_per_gpu_hour / jnp.maximum(jnp.max(cluster.usd_per_gpu_hour), 1e-9),
             jnp.log1p(gpus) * 0.2,
         ],
-        axis=-1,
     )
     link = real[:, None] * real[None, :] * (1.0 - jnp.eye(n, dtype=jnp.float32))
     base = jnp.maximum(cluster.bandwidth_gb_per_s, 1e-9)
+    measured = jnp.maximum(view.bandwidth_gb_per_s, 1e-3 * base)
     pending = jnp.sum(transition.bytes_gb, axis=0)
-    # Stacking in front and moving the axis is three times faster on CPU than stacking behind.
-    features = jnp.stack(
+    edges = _columns(
         [
             link,
-            jnp.log(base) * 0.5,
-            jnp.log(jnp.maximum(view.bandwidth_gb_per_s / base, 1e-3)),
-            view.rtt_s * 10.0,
-            jnp.log1p(pending / (jnp.maximum(view.bandwidth_gb_per_s, 1e-9) * interval_s)),
-        ],
+            link * jnp.log(base) * 0.5,
+            link * jnp.log(measured / base),
+            link * view.rtt_s * 10.0,
+            link * jnp.log1p(pending / (measured * interval_s)),
+        ]
     )
     index = jnp.arange(n, dtype=jnp.int32)
     return jraph.GraphsTuple(
         nodes=nodes * real[:, None],
-        edges=jnp.moveaxis(features * link[None], 0, -1).reshape(n * n, EDGE_FEATURES),
+        edges=edges.reshape(n * n, EDGE_FEATURES),
         senders=jnp.repeat(index, n),
         receivers=jnp.tile(index, n),
         globals=None,
@@ -141,7 +140,7 @@ def _graph(
     )
 
 
-def _job_nodes(plan: Plan, work: Workload, active: Array) -> Array:
+def _job_nodes(plan: Plan, work: Workload, active: Array, real: Array) -> Array:
     """[K, JOB_NODE_FEATURES] of one job."""
     used = plan.used.astype(jnp.float32)
     share = per_domain(plan, plan.batch_share * plan.micro_batch * plan.dp).astype(jnp.float32)
@@ -149,10 +148,22 @@ def _job_nodes(plan: Plan, work: Workload, active: Array) -> Array:
     features = [
         used,
         plan.layers.astype(jnp.float32) / work.layers.astype(jnp.float32),
-        plan.position.astype(jnp.float32) / plan.group.shape[0],
+        plan.position.astype(jnp.float32) / jnp.sum(real.astype(jnp.float32)),
         share / work.global_batch.astype(jnp.float32),
         used / groups,
         jnp.log2(jnp.maximum(per_domain(plan, plan.micro_batch), 1).astype(jnp.float32)) / 3.0,
         per_domain(plan, plan.dp).astype(jnp.float32) / 8.0,
     ]
-    return jnp.stack(features, axis=-1) * (used * active.astype(jnp.float32))[:, None]
+    return _columns(features) * (used * active.astype(jnp.float32))[:, None]
+
+
+def _columns(features: list[Array]) -> Array:
+    """Stack along a new last axis, [...] -> [..., F].
+
+    A chain of selects: four times faster on CPU than a concatenation along a short last axis.
+    """
+    place = jnp.arange(len(features))
+    out = jnp.zeros((*features[0].shape, len(features)), jnp.float32)
+    for i, feature in enumerate(features):
+        out = jnp.where(jnp.broadcast_to(place == i, out.shape), feature[..., None], out)
+    return out

@@ -131,19 +131,28 @@ def empty_plan(n_domains: int) -> Plan:
 
 def needs_reconfiguration(old: Plan, new: Plan) -> Array:
     """[] bool: does going from `old` to `new` stop the job (one job each)?"""
-    same = jnp.array(True)
+    # All per-domain and per-group fields side by side: one reduction instead of one per field.
+    differs = jnp.zeros(old.group.shape, bool)
     for name in Plan.__dataclass_fields__:
-        if name not in FREE_FIELDS:
-            same = same & jnp.all(getattr(old, name) == getattr(new, name))
-    return ~same
+        if name not in FREE_FIELDS and name != "sync_period":
+            differs = differs | (getattr(old, name) != getattr(new, name))
+    return jnp.any(differs) | (old.sync_period != new.sync_period)
 
 
 def layer_range(plan: Plan) -> tuple[Array, Array]:
     """[K], [K] float32: first layer and one past the last layer that each domain holds."""
-    layers = plan.layers.astype(jnp.float32)
+    layers = jnp.where(plan.used, plan.layers, 0).astype(jnp.float32)
     before = same_group(plan) & (plan.position[None, :] < plan.position[:, None])
-    start = jnp.sum(jnp.where(before, layers[None, :], 0.0), axis=1)
-    return start, start + jnp.where(plan.used, layers, 0.0)
+    start = masked_sums(before, layers[None])[0]
+    return start, start + layers
+
+
+def masked_sums(mask: Array, vectors: Array) -> Array:
+    """[C, K]: for every row of mask [K, K], the vectors [C, K] summed over the columns where it is
+    True. A small matrix product: on CPU several times faster than a masked reduction."""
+    return jnp.einsum(
+        "ij,cj->ci", mask.astype(jnp.float32), vectors, precision=jax.lax.Precision.HIGHEST
+    )
 
 
 def same_group(plan: Plan) -> Array:

@@ -8,7 +8,8 @@ from jax import Array
 
 from jaxsim.calibration import Calibration
 from jaxsim.plan import Plan, layer_range, n_groups
-from jaxsim.step_time.sync import GRADIENT_BYTES, layer_overlap
+from jaxsim.step_time.pipeline import topology
+from jaxsim.step_time.sync import layer_overlap, ring_bytes_gb
 from jaxsim.workload import Workload
 
 
@@ -40,23 +41,22 @@ def migration_gb(old: Plan, new: Plan, work: Workload) -> Array:
 
 
 def outer_sync_gb(plan: Plan, work: Workload) -> Array:
-    """[] [GB] per link of the full outer sync that a local-SGD plan owes before it changes."""
-    n = jnp.maximum(n_groups(plan), 1).astype(jnp.float32)
-    owed = (plan.sync_period > 1) & (n > 1)
-    return jnp.where(owed, 2.0 * (n - 1.0) / n * GRADIENT_BYTES * work.gparams, 0.0)
+    """[K, K] [GB] of the full outer sync that a local-SGD plan owes before it changes: one
+    all-reduce around its ring."""
+    return jnp.where(plan.sync_period > 1, ring_bytes_gb(work, plan, topology(plan)), 0.0)
 
 
-def begin_transition(old: Plan, new: Plan, work: Workload, calibration: Calibration) -> Transition:
-    """Start a reconfiguration (one job). The owed outer sync travels the old plan's ring."""
-    ring = (new_ring := old.group[None, :] - old.group[:, None]) == 1
-    ring = ring | ((new_ring == 1 - n_groups(old)) & (n_groups(old) > 1))
-    ring = ring & old.used[:, None] & old.used[None, :]
-    members = jnp.maximum(jnp.sum(old.used.astype(jnp.float32)), 1.0)
-    groups = jnp.maximum(n_groups(old), 1).astype(jnp.float32)
-    owed = jnp.where(ring, outer_sync_gb(old, work) * groups / members, 0.0)
+def begin_transition(
+    old: Plan, new: Plan, work: Workload, calibration: Calibration, owed_gb: Array | None = None
+) -> Transition:
+    """Start a reconfiguration (one job). The owed outer sync travels the old plan's ring.
+
+    `owed_gb` [K, K] is `outer_sync_gb(old, work)` where the caller has it already.
+    """
+    owed_gb = outer_sync_gb(old, work) if owed_gb is None else owed_gb
     return Transition(
         restart_s=calibration.restart_s,
-        bytes_gb=migration_gb(old, new, work) + owed,
+        bytes_gb=migration_gb(old, new, work) + owed_gb,
     )
 
 

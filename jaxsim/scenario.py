@@ -24,7 +24,7 @@ from jaxsim.enumeration import (
 from jaxsim.env import EnvParams
 from jaxsim.load import load_process
 from jaxsim.network import network_process
-from jaxsim.plan import LowerChoices, Plan, default_lower_choices
+from jaxsim.plan import LowerChoices, Plan, default_lower_choices, empty_plan
 from jaxsim.step_time import NetworkView
 from jaxsim.workload import JobSpec, Workload, build_workload
 
@@ -133,7 +133,7 @@ def scenario_bank(
     network_trace: np.ndarray | None = None,
     load_trace: np.ndarray | None = None,
 ) -> tuple[EnvParams, Array]:
-    """Params and keys of many scenarios, leaves [S, ...]; the initial plan is the best static one.
+    """Params and keys of many scenarios, leaves [S, ...]; nothing is deployed at the start.
 
     `split` separates training from test seeds: the same number in two splits is another world. A
     seed shifts the traces' offset and draws jitter and load.
@@ -144,7 +144,7 @@ def scenario_bank(
         params.append(_scenario(world, settings, rng, weights, network_trace, load_trace))
         keys.append(int(rng.integers(2**31)))
     stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *params)
-    stacked = jax.jit(jax.vmap(_with_best_static, in_axes=(0, None)))(stacked, world.table)
+    stacked = jax.jit(jax.vmap(_with_reference, in_axes=(0, None)))(stacked, world.table)
     return stacked, jax.vmap(jax.random.key)(jnp.asarray(keys, jnp.uint32))
 
 
@@ -181,7 +181,7 @@ def _scenario(world, settings, rng, weights, network_trace, load_trace) -> EnvPa
             0 if load is None else int(offsets[1]) % load.shape[0],
         ),
         choices=world.choices,
-        initial_plan=jax.tree.map(lambda x: x[:1], world.table.plans),
+        initial_plan=jax.tree.map(lambda x: jnp.asarray(x)[None], empty_plan(k)),
         progress_ref=jnp.ones((1,), jnp.float32),
         weights=jnp.asarray(weights, jnp.float32),
         interval_s=jnp.float32(settings.interval_s),
@@ -189,11 +189,10 @@ def _scenario(world, settings, rng, weights, network_trace, load_trace) -> EnvPa
     )
 
 
-def _with_best_static(params: EnvParams, table: PlanTable) -> EnvParams:
-    """Start from the best row at this scenario's own base, and measure progress against it."""
-    rate, row = best_static_row(params, table)
-    plan = jax.tree.map(lambda x: x[row][None], table.plans)
-    return params.replace(initial_plan=plan, progress_ref=(rate * params.interval_s)[None])
+def _with_reference(params: EnvParams, table: PlanTable) -> EnvParams:
+    """Measure progress against the best plan that never changes, at this scenario's own base."""
+    rate, _ = best_static_row(params, table)
+    return params.replace(progress_ref=(rate * params.interval_s)[None])
 
 
 def best_static_row(params: EnvParams, table: PlanTable) -> tuple[Array, Array]:

@@ -211,14 +211,21 @@ def load_model(name_or_path: str) -> ModelConfig:
     if not path.is_file():
         known = ", ".join(MODEL_PRESETS)
         raise InputError(f"model: unknown {name_or_path!r}; a YAML file or one of: {known}")
-    body = yaml.safe_load(path.read_text())
+    try:
+        body = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        line = str(error).replace("\n", " ")
+        raise InputError(f"{path}: not valid YAML: {line}") from None
     fields = {f.name: f for f in dataclasses.fields(ModelConfig)}
     if not isinstance(body, Mapping):
         raise InputError(f"{path}: expected a mapping with {', '.join(fields)}")
     for key, value in body.items():
         if key not in fields:
             raise InputError(f"{path}: unknown key {key!r}; allowed: {', '.join(fields)}")
-        if key != "tied_embeddings" and (not isinstance(value, int) or value < 1):
+        if key == "tied_embeddings":
+            if not isinstance(value, bool):
+                raise InputError(f"{path}: {key}: expected true or false, got {value!r}")
+        elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{path}: {key}: expected an integer >= 1, got {value!r}")
     missing = [n for n, f in fields.items() if f.default is dataclasses.MISSING and n not in body]
     if missing:

@@ -15,6 +15,7 @@ def make_random(setup: Setup, mean_stay: float = 20.0) -> Scheduler:
         when, which = jax.random.split(key)
         legal = jnp.where(seen.now.rate > 0, 0.0, jnp.finfo(jnp.float32).min)
         row = jax.random.categorical(which, legal).astype(jnp.int32)
-        return jnp.where(jax.random.uniform(when) < 1.0 / mean_stay, row, seen.row), memory
+        move = seen.idle | (jax.random.uniform(when) < 1.0 / mean_stay)
+        return jnp.where(move, row, seen.row), memory
 
     return table_scheduler(setup, lambda key: (), choose)

@@ -38,7 +38,8 @@ def make_self_tuning_hysteresis(setup: Setup, decay: float = 0.97) -> Scheduler:
 
     def choose(key, seen, memory):
         del key
-        row = jnp.where(memory.started, memory.row, seen.row)
+        first = jnp.where(seen.idle, jnp.argmax(seen.now.rate).astype(jnp.int32), seen.row)
+        row = jnp.where(memory.started, memory.row, first)
         # The last interval, as measured: what would each replay have done in it?
         trained_s = jnp.maximum(setup.interval_s - memory.wait_s, 0.0)
         wait_s = jnp.maximum(memory.wait_s - setup.interval_s, 0.0)

@@ -11,6 +11,7 @@ from jax import Array
 
 from agents.hi_ppo.features import (
     Measurement,
+    Reference,
     Statistics,
     init_statistics,
     lower_inputs,
@@ -40,8 +41,11 @@ class Memory:
     clock: Array  # [] int32 intervals since the last upper decision
 
 
-def measure(setup: Setup, observation: Observation, job: int = 0) -> Measurement:
-    """Score the table under what was measured."""
+def measure(
+    setup: Setup, observation: Observation, reference: Reference, job: int = 0
+) -> Measurement:
+    """Score the table under what was measured. Before the first deployment the best static row
+    stands for the plan in force: to stay is to deploy it."""
     view = observation.view
     lead = jax.tree.map(lambda x: x[None], view)
     args = (setup.choices, setup.work, setup.cluster, setup.calibration)
@@ -49,10 +53,11 @@ def measure(setup: Setup, observation: Observation, job: int = 0) -> Measurement
     plan, target = (
         jax.tree.map(lambda x: x[job], p) for p in (observation.plan, observation.target)
     )
+    row, found = find_row(setup.table, target)
     return Measurement(
         rates=jnp.where(setup.table.mask[:, None], rates, 0.0),
         switch_s=switch_times(setup, plan, view),
-        row=find_row(setup.table, target),
+        row=jnp.where(found, row, reference.static_row),
     )
 
 
@@ -67,7 +72,7 @@ def make_hi_ppo(setup: Setup, params: PolicyParams, hidden: int, every: int) -> 
 
     def decide(key, observation, memory):
         del key
-        measured = measure(setup, observation)
+        measured = measure(setup, observation, reference)
         stats = update_statistics(memory.stats, measured)
         inputs, rows = upper_inputs(setup, observation, stats, reference, measured)
         logits, _ = upper.apply(params.upper, inputs)

@@ -301,7 +301,7 @@ class Trainer:
     def _measured(self, carry: _Carry, tape: Tape) -> Measurement:
         """What `scheduler.measure` computes live, looked up on the tape."""
         observation = carry.observation
-        row = find_row(self.table, jax.tree.map(lambda x: x[0], observation.target))
+        row, _ = find_row(self.table, jax.tree.map(lambda x: x[0], observation.target))
         view = observation.view
         rate = view.bandwidth_gb_per_s * tape.params.calibration.wan_efficiency
         moves = jax.tree.map(lambda x: x[row], tape.moves)

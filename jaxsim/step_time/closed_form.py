@@ -47,6 +47,7 @@ class StepCost:
     memory_gb: Array  # [K] [GB] on the fullest GPU
     gpus_used: Array  # [K] int32 GPUs computing (dp reduced to what is available)
     wan_gb: Array  # [K, K] [GB] over each link in one step
+    sync_gb: Array  # [K, K] [GB] over each link in one gradient sync between groups
     egress_usd: Array  # [] [USD] per step
     efficiency: Array  # [] progress of a step relative to synchronous 16-bit training
     fits: Array  # [] bool, memory suffices
@@ -85,8 +86,10 @@ def replicas_running(plan: Plan, gpus_available: Array) -> Array:
 
     Local jobs have priority: dp shrinks to what the tightest domain of the group can hold.
     """
-    per_replica = jnp.maximum(plan.tp * plan.pp * plan.cp, 1)
-    room = jnp.minimum(gpus_available // per_replica, per_domain(plan, plan.dp))
+    per_replica = jnp.maximum(plan.tp * plan.pp * plan.cp, 1).astype(jnp.float32)
+    # A float quotient is exact below 2^24 and vectorises; integer division does not.
+    room = jnp.floor(gpus_available.astype(jnp.float32) / per_replica).astype(jnp.int32)
+    room = jnp.minimum(room, per_domain(plan, plan.dp))
     groups = jnp.arange(plan.group.shape[-1], dtype=jnp.int32)
     mine = (plan.group[:, None] == plan.group[None, :]) & (groups >= 0)[None, :]
     tightest = jnp.where(mine, room[None, :], jnp.int32(2**30)).min(axis=1)
@@ -220,6 +223,7 @@ def job_step_cost(
         memory_gb=memory,
         gpus_used=st.dp * plan.tp * plan.pp * plan.cp * plan.used.astype(jnp.int32),
         wan_gb=wan_gb,
+        sync_gb=ring_gb,
         egress_usd=jnp.sum(wan_gb * cluster.egress_usd_per_gb),
         efficiency=sync.statistical_efficiency(
             work.gparams, jnp.where(n_groups(plan) > 1, plan.sync_period, 1), plan.wire_bits
@@ -352,8 +356,7 @@ def step_cost(
         return job_step_cost(p, w, cluster, calibration, view, s)
 
     if n_jobs == 1:  # static: no contention to compute
-        one = cost(jax.tree.map(lambda x: x[0], plan), work.job(0), None)
-        return jax.tree.map(lambda x: x[None], one)
+        return jax.vmap(lambda p, w: cost(p, w, None))(plan, work)
     traffic = jax.vmap(link_traffic, in_axes=(0, 0, None, None, None))(
         plan, work, cluster, calibration, view.gpus_available
     )

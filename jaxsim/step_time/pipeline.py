@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.plan import SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE, Plan, same_group
+from jaxsim.plan import SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE, Plan, masked_sums, same_group
 
 
 @struct.dataclass
@@ -80,9 +79,8 @@ def pipeline_time(
     hop_s = jnp.where(topo.to_next, one_way_s + one_way_s.T, 0.0).sum(axis=1)
     busiest_link = jnp.where(topo.to_next, jnp.maximum(send_s, send_s.T), 0.0).max(axis=1)
 
-    # Sums along the pipeline as small matrix products: the fastest form on CPU.
-    depth, round_trip_s = _sums(topo.after, stages, own_s + hop_s)
-    fill_s, unhindered_fill_s = _sums(topo.together, own_s + hop_s, own_s)
+    depth, round_trip_s = masked_sums(topo.after, jnp.stack([stages, own_s + hop_s]))
+    fill_s, unhindered_fill_s = masked_sums(topo.together, jnp.stack([own_s + hop_s, own_s]))
     limit = in_flight_limit(schedule, depth, micro_batches)
 
     def over_group(values):
@@ -95,12 +93,3 @@ def pipeline_time(
     total_s = fill_s + over_group(drain_s)
     ideal_s = unhindered_fill_s + (micro_batches - 1.0) * over_group(stage_s + last_s)
     return PipelineTime(total_s, ideal_s, limit, over_group(throttled_s))
-
-
-def _sums(mask: Array, first: Array, second: Array) -> tuple[Array, Array]:
-    """[K], [K]: for every row, both vectors summed over the columns where mask [K, K] is True."""
-    both = jnp.stack([first, second])
-    out = jnp.einsum(
-        "ij,cj->ci", mask.astype(jnp.float32), both, precision=jax.lax.Precision.HIGHEST
-    )
-    return out[0], out[1]

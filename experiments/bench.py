@@ -1,0 +1,308 @@
+"""Measure speed: `python -m experiments.bench --what env|train [--domains K] [--envs B]`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from agents.hi_ppo.training import Trainer, TrainSettings, make_tape
+from analysis.records import RunWriter, to_jsonable, write_json
+from experiments.errors import run_command
+from experiments.options import parse
+from jaxsim.calibration import default_calibration
+from jaxsim.cluster import ClusterSpec, load_cluster
+from jaxsim.env import EnvParams, reset, step
+from jaxsim.load import load_process
+from jaxsim.network import network_process
+from jaxsim.plan import Plan, default_lower_choices, empty_plan
+from jaxsim.scenario import ScenarioSettings, build_world, scenario_bank
+from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
+
+EPISODE = 64  # intervals between resets
+DOMAINS = (4, 8, 16, 32, 64)
+ENVS = (1, 64, 1024, 8192)
+BUDGET_BYTES = 6e9  # of the largest case: state, params and observation of all environments
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchConfig:
+    """A measurement of speed.
+
+    Attributes:
+        what: env = environment steps, train = training steps of Hi-PPO
+        domains: number of domains; a table over 4 to 64 if none is given
+        envs: environments at once; a table over 1 to 8192 if none is given
+        repeats: timed calls, of which the fastest counts
+        json: file for the result, - = standard output and nothing else there
+        out: run folder; outputs/bench-<time> if none is given
+    """
+
+    what: Literal["env", "train"] = "env"
+    domains: int | None = None
+    envs: int | None = None
+    repeats: int = 5
+    json: str | None = None
+    out: str | None = None
+
+    def __post_init__(self):
+        for name in ("domains", "envs", "repeats"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: expected an integer >= 1, got {value}")
+        if self.domains is not None and self.domains < 2:
+            raise ValueError("domains: at least 2 are needed for a plan over the WAN")
+
+
+def bench_cluster(n_domains: int) -> ClusterSpec:
+    """The embedded cluster's regions repeated to any number of domains, for timing alone."""
+    spec = load_cluster()
+    index = np.arange(n_domains) % spec.n_domains
+
+    def tile(matrix, fill):
+        out = matrix[np.ix_(index, index)].copy()
+        twins = (index[:, None] == index[None, :]) & ~np.eye(n_domains, dtype=bool)
+        out[twins] = fill
+        return out
+
+    return dataclasses.replace(
+        spec,
+        name=f"{n_domains}-domains",
+        domains=tuple(f"{spec.domains[i]}-{k}" for k, i in enumerate(index)),
+        gpus=tuple(spec.gpus[i] for i in index),
+        gpus_per_node=tuple(spec.gpus_per_node[i] for i in index),
+        usd_per_gpu_hour=tuple(spec.usd_per_gpu_hour[i] for i in index),
+        bandwidth_gbps=tile(spec.bandwidth_gbps, spec.bandwidth_gbps.max()),
+        rtt_ms=tile(spec.rtt_ms, spec.rtt_ms[spec.rtt_ms > 0].min()),
+        egress_usd_per_gb=tile(spec.egress_usd_per_gb, spec.egress_usd_per_gb.max()),
+    )
+
+
+def bench_params(n_domains: int) -> EnvParams:
+    """One scenario with drift, white noise, latency jitter and background load."""
+    cluster = bench_cluster(n_domains).to_arrays()
+    plan = pipeline_plan(n_domains, 0, 1)
+    return EnvParams(
+        cluster=cluster,
+        jobs=build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)]),
+        calibration=default_calibration(),
+        network=network_process(n_domains, white=0.1, latency=0.1, ou_sigma=0.3, ou_tau=50.0),
+        load=load_process(n_domains, share=0.25, swing=0.2),
+        choices=default_lower_choices(),
+        initial_plan=jax.tree.map(lambda x: x[None], plan),
+        progress_ref=jnp.ones((1,), jnp.float32),
+        weights=jnp.asarray([1.0, 0.1, 0.1, 0.1], jnp.float32),
+        interval_s=jnp.float32(60.0),
+        horizon=jnp.int32(EPISODE),
+    )
+
+
+def pipeline_plan(n_domains: int, first: int, second: int) -> Plan:
+    """A 7B pipeline over two domains, half the layers each."""
+    plan = empty_plan(n_domains)
+    group, position = np.array(plan.group), np.array(plan.position)
+    layers, share, pp = np.array(plan.layers), np.array(plan.batch_share), np.array(plan.pp)
+    group[[first, second]], position[second] = 0, 1
+    layers[[first, second]], pp[[first, second]], share[0] = 16, 4, 1024
+    plan = plan.replace(group=group, position=position, layers=layers, batch_share=share, pp=pp)
+    return jax.tree.map(jnp.asarray, plan)
+
+
+def env_episodes(params: EnvParams, keys: jax.Array) -> jax.Array:
+    """Play one episode in every environment, resets included; returns a checksum [B] of all that a
+    learner would read (observation, masks, reward, end), so that nothing is compiled away."""
+    n_domains = params.cluster.mask.shape[-1]
+    plans = [pipeline_plan(n_domains, 0, 1), pipeline_plan(n_domains, 1, 0)]
+    actions = jax.tree.map(lambda *xs: jnp.stack(xs)[:, None], *plans)
+
+    def episode(key):
+        state, first = reset(key, params)
+
+        def body(carry, t):
+            state, total = carry
+            # Switch now and then, so that transitions run and no plan is a constant.
+            which = jax.lax.rem(t // 8, jnp.int32(2))
+            action = jax.tree.map(lambda x: x[which], actions)
+            state, timestep = step(key, state, action, params)
+            return (state, total + _checksum(timestep)), None
+
+        carry = (state, _checksum(first))
+        return jax.lax.scan(body, carry, jnp.arange(EPISODE, dtype=jnp.int32))[0][1]
+
+    return jax.vmap(episode)(keys)
+
+
+def _checksum(timestep) -> jax.Array:
+    seen = timestep.observation
+    parts = (
+        seen.graph.nodes,
+        seen.graph.edges,
+        seen.job_nodes,
+        seen.mask,
+        seen.moving,
+        seen.since_switch,
+        timestep.reward,
+        timestep.terminated,
+        timestep.truncated,
+    )
+    return sum(jnp.sum(x.astype(jnp.float32)) for x in jax.tree.leaves(parts))
+
+
+def timed(function: Callable, args: tuple, repeats: int) -> dict[str, Any]:
+    """Compile and time a function: seconds to compile, fastest call, FLOPs that were compiled."""
+    start = time.perf_counter()
+    compiled = jax.jit(function).lower(*args).compile()
+    compile_s = time.perf_counter() - start
+    best = float("inf")
+    jax.block_until_ready(compiled(*args))
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(*args))
+        best = min(best, time.perf_counter() - start)
+    cost = compiled.cost_analysis() or {}
+    return {"compile_s": compile_s, "best_s": best, "flops": cost.get("flops")}
+
+
+def bench_env(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
+    """One row of the table for the environment."""
+    params = bench_params(n_domains)
+    keys = jax.random.split(jax.random.key(0), n_envs)
+    result = timed(env_episodes, (params, keys), repeats)
+    flops = result["flops"]
+    return {
+        "what": "env",
+        "domains": n_domains,
+        "envs": n_envs,
+        "per_s": n_envs * EPISODE / result["best_s"],
+        "compile_s": result["compile_s"],
+        # The compiler counts a loop's body once: resets and one step of all environments.
+        "flops_per_step": None if flops is None else flops / n_envs,
+        "peak_memory_gb": peak_memory_gb(),
+        "device": device(),
+    }
+
+
+def bench_train(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
+    """One row of the table for training: play, advantage and both updates."""
+    settings = ScenarioSettings(base_spread=0.25, horizon=EPISODE)
+    job = JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)
+    world, _ = build_world(bench_cluster(n_domains), job, 48, layout_limit=500)
+    params, keys = scenario_bank(world, settings, range(16), "bench")
+    tapes = jax.jit(jax.vmap(functools.partial(make_tape, horizon=EPISODE), (0, None, 0)))(
+        params, world.table, keys
+    )
+    trainer = Trainer(TrainSettings(envs=n_envs), world.table, tapes, EPISODE, 100)
+    state = trainer.init(jnp.zeros((1,), jnp.uint32))
+    result = timed(lambda s: trainer.run_epoch(s, None), (state,), repeats)
+    return {
+        "what": "train",
+        "domains": n_domains,
+        "envs": n_envs,
+        "per_s": trainer.steps_per_epoch / result["best_s"],
+        "compile_s": result["compile_s"],
+        "flops_per_step": None,
+        "peak_memory_gb": peak_memory_gb(),
+        "device": device(),
+    }
+
+
+def peak_memory_gb() -> float:
+    """[GB] on the accelerator, or the process's high-water mark on the host."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        return stats["peak_bytes_in_use"] / 1e9
+    scale = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / 1e9
+
+
+def device() -> str:
+    """What the figures were measured on."""
+    first = jax.devices()[0]
+    if first.platform != "cpu":
+        return first.device_kind
+    return f"CPU, {len(jax.devices())} device(s), {platform.machine()}"
+
+
+def cases(config: BenchConfig) -> list[tuple[int, int]]:
+    """(domains, envs) to measure: what was asked for, or the table."""
+    if config.what == "train":
+        return [(config.domains or 4, config.envs or 128)]
+    if config.domains is None and config.envs is None:
+        column = [(k, b) for k in DOMAINS for b in ENVS]
+        return [(k, b) for k, b in column if _bytes(k, b) < BUDGET_BYTES]
+    domains = DOMAINS if config.domains is None else (config.domains,)
+    envs = ENVS if config.envs is None else (config.envs,)
+    return [(k, b) for k in domains for b in envs]
+
+
+def _bytes(n_domains: int, n_envs: int) -> float:
+    # State, observation and temporaries: about 60 float32 per link.
+    return 240.0 * n_domains**2 * n_envs
+
+
+def bench(config: BenchConfig) -> None:
+    """Measure, print the table, keep the records."""
+    measure = {"env": bench_env, "train": bench_train}[config.what]
+    rows = []
+    with RunWriter.create("bench", dataclasses.asdict(config), 0, config.out) as writer:
+        for n_domains, n_envs in tqdm(cases(config), desc=f"bench {config.what}", unit="case"):
+            rows.append(measure(n_domains, n_envs, config.repeats))
+            writer.append("metrics", rows[-1])
+        writer.finish({"rows": rows})
+    best = {**rows[-1], "peers": {}}
+    if config.json == "-":
+        print(json.dumps(to_jsonable(best), indent=2, allow_nan=False))
+        return
+    if config.json is not None:
+        write_json(config.json, best)
+    print(bench_table(rows))
+    print(f"run folder: {writer.dir}")
+
+
+def bench_table(rows: list[dict]) -> str:
+    """The measured rows as text."""
+    table = Table(title=f"steps per second of {rows[0]['what']} on {rows[0]['device']}")
+    for name in ("domains", "envs", "steps/s", "compile s", "FLOPs/step", "peak GB"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        flops = row["flops_per_step"]
+        table.add_row(
+            str(row["domains"]),
+            str(row["envs"]),
+            f"{row['per_s']:,.0f}",
+            f"{row['compile_s']:.1f}",
+            "-" if flops is None else f"{flops:,.0f}",
+            f"{row['peak_memory_gb']:.2f}",
+        )
+    console = Console(width=100, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+
+    def command() -> None:
+        # A program from the cache would hide its compile time.
+        jax.config.update("jax_enable_compilation_cache", False)
+        bench(parse(BenchConfig, sys.argv[1:] if argv is None else argv, "bench"))
+
+    return run_command(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,395 @@
+"""Exactness of the oracles, and that nobody else reads the future, on small random worlds.
+
+Sixty worlds of three domains and three plans, five intervals each: drifting and jittering links so
+slow that a switch takes from a fraction of an interval to several, moving local load.
+"""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy_world import JOB, calibration, cluster_spec, env_params, make_plan
+
+from agents.baselines import static
+from agents.baselines.hysteresis import make_hysteresis
+from agents.baselines.random import make_random
+from agents.baselines.self_tuning_hysteresis import make_self_tuning_hysteresis
+from agents.baselines.static import make_best_static, make_single_domain, make_static_even_split
+from agents.oracle import family_bound, make_clairvoyant, make_replan_oracle, make_truth
+from agents.protocol import Estimate, carry_out, find_row, make_setup
+from agents.rollout import play
+from jaxsim.enumeration import PlanTable
+from jaxsim.env import reset, step
+from jaxsim.reconfiguration import begin_transition
+
+WORLDS, ROWS, STEPS = 60, 3, 5
+PLANS = [
+    make_plan([(0, 1)], [(4, 4)], [8], 3, dp=2, micro_batch=2),
+    make_plan([(1, 2)], [(3, 5)], [8], 3, dp=2, micro_batch=2),
+    make_plan([(2,), (0,)], [(8,), (8,)], [4, 4], 3, dp=2, micro_batch=2, sync_period=8),
+]
+TABLE = PlanTable(
+    plans=jax.tree.map(lambda *x: jnp.stack(x), *PLANS),
+    mask=jnp.ones(ROWS, bool),
+    base_rate=jnp.ones(ROWS, jnp.float32),
+    single_domain=jnp.array([False, False, True]),
+    even_split=jnp.array([False, True, False]),
+)
+ORACLES = {"clairvoyant": make_clairvoyant, "replan_oracle": make_replan_oracle}
+OTHERS = {
+    "best_static": make_best_static,
+    "hysteresis": make_hysteresis,
+    "self_tuning_hysteresis": make_self_tuning_hysteresis,
+    "random": make_random,
+}
+
+
+def world(seed, trace=None):
+    """EnvParams of one random world; the row in force at reset is drawn too."""
+    rng = np.random.default_rng(seed)
+    spec = cluster_spec(3, gpus=4, gbps=float(10 ** rng.uniform(-0.8, 0.3)))
+    row = int(rng.integers(ROWS))
+    network = {
+        "white": rng.uniform(0, 0.8),
+        "ou_sigma": rng.uniform(0, 0.6),
+        "ou_tau": rng.uniform(0.5, 10),
+        "latency": 0.2,
+        "trace": jnp.ones((8, 3, 3), jnp.float32) if trace is None else trace,
+    }
+    load = {"share": rng.uniform(0, 0.4), "swing": rng.uniform(0, 0.5)}
+    return env_params(
+        spec,
+        JOB,
+        PLANS[row],
+        network=network,
+        load=load,
+        calibration=calibration(restart_s=float(rng.uniform(1, 70))),
+        horizon=jnp.int32(STEPS),
+    )
+
+
+def setup_of(params, mask=TABLE.mask):
+    return make_setup(params, TABLE.replace(mask=mask))
+
+
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(0, 0, None))
+def truth_of(params, key, mask):
+    return make_truth(params, setup_of(params, mask), key, STEPS)
+
+
+@jax.jit
+def all_moves(work):
+    """[P][P] Transition from each plan to each."""
+    cal = calibration()
+    return [[begin_transition(p, q, work, cal) for q in PLANS] for p in PLANS]
+
+
+@pytest.fixture(scope="module")
+def move_gb(worlds):
+    """[P, P, K, K] [GB]; the same in all worlds."""
+    moves = all_moves(jax.tree.map(lambda x: x[0], worlds[0]).jobs.job(0))
+    return np.array([[np.asarray(q.bytes_gb, np.float64) for q in p] for p in moves])
+
+
+@pytest.fixture(scope="module")
+def worlds():
+    """Params, keys and truths of all worlds, leaves [WORLDS, ...]."""
+    params = jax.tree.map(lambda *x: jnp.stack(x), *(world(s) for s in range(WORLDS)))
+    keys = jax.vmap(jax.random.key)(jnp.arange(WORLDS, dtype=jnp.uint32))
+    return params, keys, truth_of(params, keys, TABLE.mask)
+
+
+SEQUENCES = jnp.asarray(list(itertools.product(range(ROWS), repeat=STEPS)), jnp.int32)
+
+
+@jax.jit
+def play_every_sequence(params, keys, truths):
+    """[WORLDS, 3^5] progress and return of every sequence of rows, in the environment itself."""
+
+    def one_world(params, key, truth):
+        setup = setup_of(params)
+        state, _ = reset(key, params)
+
+        def action(t, row):
+            view = jax.tree.map(lambda x: x[t], truth.views)
+            return carry_out(setup, row, truth.table.choice[t, row], view)
+
+        times, rows = jnp.arange(1, STEPS + 1), jnp.arange(ROWS)
+        menu = jax.vmap(jax.vmap(action, (None, 0)), (0, None))(times, rows)
+
+        def one_sequence(sequence):
+            def body(state, chosen):
+                options, row = chosen
+                state, timestep = step(key, state, jax.tree.map(lambda x: x[row], options), params)
+                return state, (timestep.record.progress[0], timestep.reward)
+
+            _, (progress, reward) = jax.lax.scan(body, state, (menu, sequence))
+            return progress.sum(), reward.sum()
+
+        return jax.vmap(one_sequence)(SEQUENCES)
+
+    return jax.vmap(one_world)(params, keys, truths)
+
+
+@pytest.fixture(scope="module")
+def every_sequence(worlds):
+    progress, returns = play_every_sequence(*worlds)
+    return np.asarray(progress), np.asarray(returns)
+
+
+row_of = jax.jit(jax.vmap(lambda plan: find_row(TABLE, plan)))
+
+
+def first_rows(params):
+    return np.asarray(row_of(jax.tree.map(lambda x: x[:, 0], params.initial_plan)))
+
+
+def test_clairvoyant_value_is_the_best_of_every_action_sequence(worlds, every_sequence):
+    params, _, truths = worlds
+    value = np.asarray(truths.value)[np.arange(WORLDS), 1, first_rows(params)]
+    best = every_sequence[0].max(axis=1)
+    np.testing.assert_allclose(value, best, rtol=1e-4)
+    # The worlds are worth solving: in many the best is to move, in some more than once.
+    stay = every_sequence[0][np.arange(WORLDS), [
+        SEQUENCES.tolist().index([r] * STEPS) for r in first_rows(params)
+    ]]  # fmt: skip
+    assert np.mean(best > 1.02 * stay) > 0.3
+    # Some move in the first interval, some wait for a better moment.
+    first = np.asarray(truths.best)[np.arange(WORLDS), 1, first_rows(params)]
+    assert 0.1 < np.mean(first != first_rows(params)) < 0.9
+
+
+def test_clairvoyant_value_holds_from_every_row_and_interval(worlds, move_gb):
+    """The programme's own table, by recursion over the physics in float64."""
+    params, _, truths = worlds
+    for w in range(0, WORLDS, 4):
+        one = jax.tree.map(lambda x, w=w: x[w], (params, truths))
+        expected = recursion(*one, move_gb)
+        np.testing.assert_allclose(one[1].value[1:], expected[1:], rtol=2e-4, atol=1e-2)
+
+
+def recursion(params, truth, move_gb):
+    """[T + 2, P]: stay, or move and walk through the intervals until every link is done."""
+    rate = np.asarray(truth.table.rate, np.float64)
+    speed = np.asarray(truth.views.bandwidth_gb_per_s, np.float64)
+    speed = speed * float(params.calibration.wan_efficiency)
+    restart, dt = float(params.calibration.restart_s), 60.0
+    value = np.zeros((len(rate) + 1, ROWS))
+    for t in reversed(range(len(rate))):
+        for p in range(ROWS):
+            options = [rate[t, p] * dt + value[t + 1, p]]
+            for q in set(range(ROWS)) - {p}:
+                load, idle, a = move_gb[p, q].copy(), restart, t
+                while a < len(rate):
+                    lost = min(idle, dt)
+                    need = np.max(np.where(load > 0, load / np.maximum(speed[a], 1e-12), 0.0))
+                    if idle <= dt and need <= dt - lost:
+                        options.append(rate[a, q] * (dt - lost - need) + value[a + 1, q])
+                        break
+                    load = np.maximum(load - speed[a] * (dt - lost), 0.0)
+                    idle, a = idle - lost, a + 1
+            value[t, p] = max(options)
+    return value
+
+
+def test_clairvoyant_plays_its_value(worlds, every_sequence):
+    @jax.jit
+    @jax.vmap
+    def progress(params, key, truth):
+        episode = play(make_clairvoyant, params, setup_of(params), truth, key, key, STEPS)
+        return episode.record.progress.sum()
+
+    np.testing.assert_allclose(progress(*worlds), every_sequence[0].max(axis=1), rtol=1e-4)
+
+
+def test_nothing_in_the_family_beats_the_bound(worlds, every_sequence):
+    params, _, truths = worlds
+
+    @jax.jit
+    @jax.vmap
+    def bound(params, views):
+        return family_bound(params, TABLE.plans, views)
+
+    bounds = np.asarray(bound(params, truths.views))
+    assert np.all(every_sequence[0].max(axis=1) <= bounds * (1 + 1e-5))
+    by_hand = np.asarray(truths.table.rate)[:, 1:].max(axis=2).sum(axis=1) * 60.0
+    np.testing.assert_allclose(bounds, by_hand, rtol=1e-5)
+
+
+def test_the_return_orders_exactly_as_progress_does(worlds, every_sequence):
+    """With weights (1, 0, 0, 0); the sequences include a switch in every interval."""
+    params, _, _ = worlds
+    progress, returns = every_sequence
+    expected = progress / np.asarray(params.progress_ref) - STEPS
+    np.testing.assert_allclose(returns, expected, rtol=1e-4, atol=1e-4)
+    switching = [i for i, s in enumerate(SEQUENCES.tolist()) if np.all(np.diff(s))]
+    assert len(switching) == 3 * 2**4
+    for some in (slice(None), switching):
+        ahead = progress[:, some, None] - progress[:, None, some]
+        better = returns[:, some, None] - returns[:, None, some]
+        clear = np.abs(ahead) > 1e-4 * progress.max()
+        assert clear.any() and np.all(np.sign(ahead)[clear] == np.sign(better)[clear])
+
+
+def row_by_hand(worlds, move_gb, t, horizon):
+    """[WORLDS] the row with the most work in `horizon` intervals like t, the switch paid."""
+    params, _, truths = worlds
+    restart = np.asarray(params.calibration.restart_s)
+    rate, bandwidth = truths.table.rate[:, t], truths.views.bandwidth_gb_per_s[:, t]
+    rows = []
+    for w, start in enumerate(first_rows(params)):
+        speed = np.maximum(0.9 * np.asarray(bandwidth[w]), 1e-12)
+        seconds = np.where(move_gb[start] > 0, move_gb[start] / speed, 0).max(axis=(1, 2))
+        down = np.where(np.arange(ROWS) == start, 0.0, restart[w] + seconds)
+        rows.append(int(np.argmax(np.asarray(rate[w]) * np.maximum(horizon * 60.0 - down, 0.0))))
+    return np.array(rows)
+
+
+@pytest.fixture(scope="module")
+def first_decisions(worlds):
+    """Row that each scheduler decides for at reset, with horizons of 3 intervals, [WORLDS] each."""
+    params, keys, truths = worlds
+
+    @jax.jit
+    @jax.vmap
+    def decide(params, key, truth):
+        _, timestep = reset(key, params)
+        setup = setup_of(params)
+        oracle, peer = make_replan_oracle(setup, 3.0), make_hysteresis(setup, 3.0)
+        sees, _ = oracle.decide(key, timestep.observation, oracle.init(key), truth)
+        guesses, _ = peer.decide(key, timestep.observation, peer.init(key))
+        return [find_row(TABLE, jax.tree.map(lambda x: x[0], p)) for p in (sees, guesses)]
+
+    return [np.asarray(x) for x in decide(params, keys, truths)]
+
+
+def test_replan_oracle_is_the_argmax_under_the_true_coming_interval(
+    worlds, move_gb, first_decisions
+):
+    expected = row_by_hand(worlds, move_gb, 1, horizon=3)
+    np.testing.assert_array_equal(first_decisions[0], expected)
+    assert len(set(expected.tolist())) == ROWS
+
+
+def test_hysteresis_is_the_argmax_under_the_measured_interval(worlds, move_gb, first_decisions):
+    expected = row_by_hand(worlds, move_gb, 0, horizon=3)
+    np.testing.assert_array_equal(first_decisions[1], expected)
+    assert np.any(first_decisions[0] != first_decisions[1]), "the worlds must tell them apart"
+
+
+def test_padding_rows_are_never_moved_to(worlds):
+    params, keys, truths = worlds
+    padded = truth_of(params, keys, jnp.array([True, True, False]))
+    assert np.any(np.asarray(truths.best)[:, :, :2] == 2)
+    assert np.all(np.asarray(padded.best)[:, :, :2] < 2)
+    assert np.all(np.asarray(padded.table.rate)[:, :, 2] == 0)
+
+
+def spread(two):
+    """[2, ...] -> [WORLDS, ...], the last one repeated."""
+    index = jnp.minimum(jnp.arange(WORLDS), 1)
+    return jax.tree.map(lambda x: x[index], two)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [(make_best_static, 0), (make_single_domain, 2), (make_static_even_split, 1)],
+)
+def test_static_schedulers_take_the_best_row_of_their_kind(monkeypatch, make, expected):
+    rates = Estimate(jnp.array([3.0, 1.0, 2.0], jnp.float32), jnp.zeros(ROWS, jnp.int32))
+    monkeypatch.setattr(static, "score_table", lambda setup, view: rates)
+    monkeypatch.setattr(static, "table_scheduler", lambda setup, init, choose: choose)
+    choose = make(setup_of(world(0)))
+    assert int(choose(None, None, ())[0]) == expected
+
+
+# Two futures: the same links up to interval CHANGE - 1, then others.
+CHANGE = 3
+
+
+@pytest.fixture(scope="module")
+def two_futures():
+    """Params [2], key and truths [2]: rows 0-2 of the trace alike, the rest not."""
+    rng = np.random.default_rng(5)
+    calm = np.exp(rng.normal(0, 0.3, (8, 3, 3))).astype(np.float32)
+    wild = calm.copy()
+    wild[CHANGE:] = np.exp(rng.normal(0, 1.5, (8 - CHANGE, 3, 3)))
+    params = [world(3, jnp.asarray(trace)) for trace in (calm, wild)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *params)
+    keys = jax.vmap(jax.random.key)(jnp.array([11, 11], jnp.uint32))
+    truth = truth_of(*spread((stacked, keys)), TABLE.mask)  # as many worlds: one compilation
+    return stacked, keys, jax.tree.map(lambda x: x[:2], truth)
+
+
+@jax.jit
+@jax.vmap
+def decisions(params, key, truth):
+    """Views [T + 1] observed, {name: Plan [T]} decided while the first plan stays in force."""
+    setup = setup_of(params)
+    state, first = reset(key, params)
+
+    def body(state, _):
+        state, timestep = step(key, state, state.plan, params)
+        return state, timestep.observation
+
+    _, later = jax.lax.scan(body, state, length=STEPS)
+    seen = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first.observation, later)
+    views, seen = seen.view, jax.tree.map(lambda x: x[:-1], seen)
+    out = {}
+    for name, make in {**ORACLES, **OTHERS}.items():
+        scheduler = make(setup)
+
+        def act(memory, observation, scheduler=scheduler):
+            extra = (truth,) if scheduler.oracle else ()
+            plan, memory = scheduler.decide(key, observation, memory, *extra)
+            return memory, plan
+
+        _, out[name] = jax.lax.scan(act, scheduler.init(key), seen)
+    return views, out
+
+
+@pytest.fixture(scope="module")
+def decided(two_futures):
+    return jax.tree.map(np.asarray, decisions(*two_futures))
+
+
+def test_the_tape_is_what_the_environment_shows(two_futures, decided):
+    seen, told = decided[0], two_futures[2].views
+    for name in ("bandwidth_gb_per_s", "rtt_s", "gpus_available"):
+        np.testing.assert_allclose(getattr(seen, name), getattr(told, name), rtol=1e-6)
+    assert np.all(np.asarray(seen.bandwidth_gb_per_s)[:, :, 0, 1].std(axis=1) > 0)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_changed_future_changes_no_decision_before_it_is_measured(decided, name):
+    # Decision t + 1 is taken before interval t + 1 is played: those for intervals 1..CHANGE agree.
+    for field, value in vars(decided[1][name]).items():
+        np.testing.assert_array_equal(value[0, :CHANGE], value[1, :CHANGE], err_msg=field)
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_a_changed_future_changes_what_the_oracles_do(decided, name):
+    before = vars(decided[1][name]).values()
+    assert any(np.any(v[0, :CHANGE] != v[1, :CHANGE]) for v in before)
+
+
+def test_what_is_measured_does_change_decisions(decided):
+    # The guard of the test above: after the change the re-planners do differ.
+    after = vars(decided[1]["hysteresis"]).values()
+    assert any(np.any(v[0, CHANGE:] != v[1, CHANGE:]) for v in after)
+
+
+def test_schedulers_that_read_the_future_say_so():
+    says = {}
+
+    def ask(params):
+        for name, make in {**ORACLES, **OTHERS}.items():
+            says[name] = make(setup_of(params)).oracle
+        return params.horizon
+
+    jax.eval_shape(ask, world(0))
+    assert says == {**dict.fromkeys(ORACLES, True), **dict.fromkeys(OTHERS, False)}
