@@ -26,6 +26,15 @@ test: $(VENV)/core
 	$(BIN)/ruff check .
 	$(BIN)/pytest
 
+$(VENV)/ddp: pyproject.toml constraints-cpu.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[ddp]"
+	touch $@
+
+# Options of the trainer go into ARGS, for example: make ddp ARGS="--dataset rows.tsv"
+ddp: $(VENV)/ddp
+	$(BIN)/python -m experiments.ddp $(ARGS)
+
 bench: $(VENV)/core
 	$(BIN)/hippo bench --what env
 	$(BIN)/hippo bench --what train
