@@ -55,7 +55,7 @@ class TrainSettings:
     upper_discount: float = 0.95
     lower_discount: float = 0.5
     shaping: float = 1.0
-    idle_start: float = 0.25
+    idle_start: float = 0.15
     upper: PPOSettings = dataclasses.field(default_factory=PPOSettings)
     lower: PPOSettings = dataclasses.field(
         default_factory=lambda: PPOSettings(learning_rate=3e-4, epochs=1)
