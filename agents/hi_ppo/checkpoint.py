@@ -80,7 +80,7 @@ def _parse(content: bytes, source: str) -> Checkpoint:
     try:
         meta = json.loads(header)
         version, digest = meta.pop("version"), meta.pop("sha256")
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, AttributeError, TypeError):
         raise InputError(f"{source}: truncated or damaged: its header cannot be read") from None
     if version != VERSION:
         raise InputError(f"{source}: version {version!r}; this program reads version {VERSION}")

@@ -1,0 +1,447 @@
+"""train, evaluate, report and hippo from their command lines: what they write, and what they refuse."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from tiny_training import ARGV, EPOCHS, SEEDS, WORLD, compiled_pieces, shared_run
+
+from agents.hi_ppo.checkpoint import load_checkpoint
+from agents.registry import LEARNED, SCHEDULERS, TUNING_GRID, SchedulerSettings
+from analysis import report
+from analysis.records import load
+from experiments import cli, evaluate, train
+from experiments.evaluate import EvaluateConfig
+from experiments.evaluation import tune
+from experiments.options import from_mapping, parse
+from experiments.train import TrainConfig, TrainingRun
+
+ROOT = Path(__file__).parents[2]
+SUMMARY_KEYS = {
+    *("regret_pct", "regret_ci95_pct", "bound_pct", "headroom_pct", "step_s", "step_s_std"),
+    *("tokens_per_s", "utilisation", "memory_utilisation", "bandwidth_utilisation"),
+    *("comm_to_compute", "overlap", "wan_gb_per_step", "usd_per_mtoken", "replans"),
+    *("decision_ms_p50", "decision_ms_p99"),
+}
+CLOCK = ["wall_s", "steps_per_s"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """No test writes into the clone."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pieces():
+    with compiled_pieces() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def trained(pieces, tmp_path_factory):
+    """Folder of a training run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    assert train.main([*ARGV, "--out", str(folder)]) == 0
+    return folder
+
+
+def without_clock(folder):
+    return load(folder).table("metrics").drop(columns=CLOCK)
+
+
+def equals_uninterrupted(folder, trained):
+    """Everything but the clock, bit for bit."""
+    pd.testing.assert_frame_equal(without_clock(folder), without_clock(trained), check_exact=True)
+    assert (folder / "eval.csv").read_bytes() == (trained / "eval.csv").read_bytes()
+    ours, theirs = load_checkpoint(folder), load_checkpoint(trained)
+    assert ours.meta == theirs.meta
+    jax.tree.map(np.testing.assert_array_equal, ours.tree, theirs.tree)
+    assert load(folder).summary == load(trained).summary
+
+
+def test_training_leaves_a_complete_run_folder(trained):
+    record = load(trained)
+    assert record.run["status"] == "finished" and record.run["kind"] == "train"
+    assert record.run["seed"] == list(SEEDS)
+    metrics = record.table("metrics")
+    assert len(metrics) == EPOCHS * len(SEEDS) and metrics.notna().all(axis=None)
+    assert metrics["update"].tolist() == sorted([*range(1, EPOCHS + 1)] * 2)
+    assert (metrics["env_steps"] == metrics["update"] * 4 * 8).all()
+    assert set(record.table("eval")["update"]) == {0, EPOCHS}
+    assert record.summary["env_steps"] == EPOCHS * 4 * 8
+    assert set(record.summary["regret_pct"]) == {"0", "1"}
+    meta = load_checkpoint(trained).meta
+    assert meta["epoch"] == EPOCHS and meta["seeds"] == list(SEEDS) and meta["hidden"] == 8
+    # What the run says of itself is enough to do it again.
+    assert from_mapping(TrainConfig, record.run["config"], "run.json").epochs == EPOCHS
+
+
+def stop_at(monkeypatch, epoch, stop):
+    """Call `stop` while the given epoch is computed."""
+    trainer = shared_run().trainer
+    whole = trainer.run_epoch
+
+    def run_epoch(state, nothing):
+        if int(state.epoch[0]) + 1 == epoch:
+            stop()
+        return whole(state, nothing)
+
+    monkeypatch.setattr(trainer, "run_epoch", run_epoch)
+
+
+def test_ctrl_c_saves_after_the_epoch_at_hand_and_resumes_exactly(trained, tmp_path, capsys):
+    folder = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 7, lambda: signal.raise_signal(signal.SIGINT))
+        assert train.main([*ARGV, "--out", str(folder)]) == 130
+    assert f"--resume {folder}" in "".join(capsys.readouterr())
+    assert load(folder).run["status"] == "interrupted"
+    assert load_checkpoint(folder).meta["epoch"] == 7
+    assert without_clock(folder)["update"].max() == 7
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert train.main(["--resume", str(folder)]) == 0
+    equals_uninterrupted(folder, trained)
+
+
+def test_a_crash_goes_back_to_the_last_checkpoint_and_resumes_exactly(trained, tmp_path):
+    folder = tmp_path / "run"
+
+    def crash():
+        raise RuntimeError("the power went")
+
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 100, crash)
+        with pytest.raises(RuntimeError, match="power"):
+            train.main([*ARGV, "--out", str(folder)])
+    assert load(folder).run["status"] == "failed"
+    assert without_clock(folder)["update"].max() == 99
+    assert load_checkpoint(folder).meta["epoch"] == 60
+    assert train.main(["--resume", str(folder)]) == 0
+    equals_uninterrupted(folder, trained)
+
+
+def test_a_real_process_obeys_sigint_and_its_run_resumes_exactly(trained, tmp_path):
+    folder = tmp_path / "run"
+    metrics = folder / "metrics.csv"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "experiments.train", *ARGV, "--out", str(folder)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        patience = time.monotonic() + 300
+        while not metrics.exists() and process.poll() is None and time.monotonic() < patience:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors and errors.rstrip().endswith("interrupted")
+    assert 1 <= load_checkpoint(folder).meta["epoch"] < EPOCHS
+    assert train.main(["--resume", str(folder)]) == 0
+    equals_uninterrupted(folder, trained)
+
+
+EVALUATE = [
+    *WORLD,
+    *("--seeds", "3", "--steps", "8", "--tuning-scenarios", "0"),
+]
+
+
+@pytest.fixture(scope="module")
+def evaluated(trained, tmp_path_factory):
+    """Folder, result file and contents of an evaluation of two rivals and the trained policies."""
+    folder = tmp_path_factory.mktemp("evaluations")
+    names = f"best_static,hysteresis,{trained}"
+    out, file = folder / "run", folder / "result.json"
+    argv = [*EVALUATE, "--schedulers", names, "--out", str(out), "--json", str(file)]
+    assert evaluate.main(argv) == 0
+    return out, file, strict(file.read_text())
+
+
+def strict(text):
+    """Parse JSON as its standard has it: no NaN, no infinity."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} in strict JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_the_result_has_every_promised_key_for_every_scheduler(trained, evaluated):
+    result = evaluated[2]
+    assert set(result["schedulers"]) == {"best_static", "hysteresis", str(trained)}
+    for name, row in result["schedulers"].items():
+        assert set(row) >= SUMMARY_KEYS, name
+        low, high = row["regret_ci95_pct"]
+        assert low <= row["regret_pct"] <= high
+        assert 0 <= row["regret_pct"] <= row["bound_pct"] + 1e-3
+        assert 0 < row["utilisation"] < 1 and 0 <= row["bandwidth_utilisation"] <= 1
+        assert 0 < row["decision_ms_p50"] <= row["decision_ms_p99"]
+    assert result["schedulers"]["best_static"]["replans"] == 0
+    assert result["scenario"]["cluster"] == "four-aws-regions"
+    assert result["scenario"]["seeds"] == 3 and result["scenario"]["weights"] == [1, 0, 0, 0]
+    assert set(result["paired"][str(trained)]) == {"best_static", "hysteresis"}
+
+
+def test_the_run_folder_of_an_evaluation_holds_one_row_per_policy_and_scenario(evaluated):
+    record = load(evaluated[0])
+    assert record.run["status"] == "finished" and record.summary == evaluated[2]
+    rows = record.table("scenarios")
+    assert len(rows) == 3 * (1 + 1 + len(SEEDS))
+    learned = rows[~rows["scheduler"].isin(SCHEDULERS)]
+    assert sorted(set(learned["policy_seed"])) == list(SEEDS)
+    assert len(record.table("timeline")) == 3 * 8
+    assert len(record.table("links")) == 8 * 12
+
+
+def test_the_same_seeds_give_the_same_numbers_and_nothing_else_on_standard_output(
+    trained, evaluated, capsys, tmp_path
+):
+    argv = [*EVALUATE, "--schedulers", f"best_static,hysteresis,{LEARNED}", "--json", "-"]
+    capsys.readouterr()
+    # By the checkpoint's name this time, which the name hi_ppo stands for.
+    checkpoint = ["--checkpoint", str(trained / "checkpoint.msgpack")]
+    assert evaluate.main([*argv, *checkpoint, "--out", str(tmp_path / "again")]) == 0
+    again, before = strict(capsys.readouterr().out), evaluated[2]
+    names = {LEARNED: str(trained)}
+    for name, row in again["schedulers"].items():
+        other = before["schedulers"][names.get(name, name)]
+        for key in SUMMARY_KEYS - {"decision_ms_p50", "decision_ms_p99"}:
+            assert row[key] == other[key], (name, key)
+    assert again["headroom"] == before["headroom"]
+
+
+def test_the_report_is_made_from_both_run_folders(trained, evaluated, capsys):
+    assert report.main([str(evaluated[0]), str(trained)]) == 0
+    path = evaluated[0] / "report.md"
+    assert path.is_file() and str(path) in capsys.readouterr().out
+    text = path.read_text()
+    assert "hysteresis" in text and "![" in text
+
+
+class Fake:
+    """An evaluator whose regret is the distance of a tuned value from the one it likes."""
+
+    def __init__(self, likes):
+        self.likes, self.asked = likes, 0
+
+    def regret_pct(self, maker, value):
+        del maker
+        self.asked += 1
+        return np.full(4, abs(float(value) - self.likes))
+
+
+def test_rivals_are_tuned_to_the_value_of_least_regret_on_their_grid():
+    for name, (field, grid) in TUNING_GRID.items():
+        for best in grid:
+            fake = Fake(best)
+            tuned = tune(fake, ["best_static", name])
+            assert getattr(tuned, field) == best and fake.asked == len(grid)
+    assert tune(Fake(0.0), ["best_static", "random"]) == SchedulerSettings()
+
+
+CLUSTER = """
+name: two
+gpu: A100-80GB
+domains:
+  - {name: a, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 1.0}
+  - {name: b, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 1.0}
+intra_domain: {bandwidth_gbps: 80.0, rtt_ms: 0.1}
+wan:
+  bandwidth_gbps: [[0, 8], [9, 0]]
+  rtt_ms: [[0, 40], [44, 0]]
+  egress_usd_per_gb: [[0, 0.02], [0.03, 0]]
+"""
+FILES = {
+    "extra_key.yaml": "epochs: 3\nepoch: 4\n",
+    "nested.yaml": "train: {hiden: 8}\n",
+    "broken.yaml": "epochs: [1\n",
+    "negative.yaml": CLUSTER.replace("[0, 8]", "[0, -8]"),
+    "nan.yaml": CLUSTER.replace("[0, 40]", "[0, .nan]"),
+    "shape.yaml": CLUSTER.replace("[[0, 8], [9, 0]]", "[[0, 8]]"),
+    "gpu.yaml": CLUSTER.replace("A100-80GB", "H9000"),
+    "region.csv": "t_s,src,dst,factor\n0,virginia,atlantis,1.0\n",
+    "nan.csv": "t_s,src,dst,factor\n0,virginia,ohio,nan\n",
+    "cut.msgpack": "hippo-checkpoint\n{",
+    "other.msgpack": "not one\n",
+}
+# Program, arguments, and what the one line must name.
+BAD = [
+    ("train", ["--epoch", "3"], ["epoch"]),  # no abbreviation either
+    ("train", ["--config", "extra_key.yaml"], ["epoch"]),
+    ("train", ["--config", "nested.yaml"], ["hiden"]),
+    ("train", ["--config", "broken.yaml"], ["train"]),
+    ("train", ["--config", "nowhere.yaml"], ["nowhere.yaml"]),
+    ("train", ["--epochs", "many"], ["epochs"]),
+    ("train", ["--epochs", "0"], ["epochs", ">= 1"]),
+    ("train", ["--seeds", "[1,1]"], ["seeds", "different"]),
+    ("train", ["--scenario.jitter", "brownian"], ["jitter"]),
+    ("train", ["--scenario.horizon", "0"], ["horizon"]),
+    ("train", ["--weights", "[1,0,0]"], ["weights"]),
+    ("train", ["--model", "llama-8t"], ["llama-8t", "llama-7b"]),
+    ("train", ["--cluster", "nowhere.yaml"], ["nowhere.yaml"]),
+    ("train", ["--cluster", "gpu.yaml"], ["gpu.yaml", "H9000", "A100-80GB"]),
+    ("train", ["--resume", "nowhere"], ["nowhere", "run.json"]),
+    ("evaluate", ["--schedulers", "hysteria"], ["hysteria", *SCHEDULERS, LEARNED]),
+    ("evaluate", ["--schedulers", ","], ["schedulers"]),
+    ("evaluate", ["--weights", "1,0,0"], ["weights", "1,0,0"]),
+    ("evaluate", ["--weights", "1,0,0,-1"], ["weights", ">= 0"]),
+    ("evaluate", ["--weights", "1,0,0,nan"], ["weights"]),
+    ("evaluate", ["--seeds", "0"], ["seeds", ">= 1"]),
+    ("evaluate", ["--steps", "0"], ["steps"]),
+    ("evaluate", ["--jitter", "wild"], ["jitter", "uniform"]),
+    ("evaluate", ["--global-batch", "0"], ["global_batch"]),
+    ("evaluate", ["--scedulers", "random"], ["scedulers"]),
+    ("evaluate", ["--model", "llama-8t"], ["llama-8t", "llama-7b"]),
+    ("evaluate", ["--cluster", "negative.yaml"], ["negative.yaml", "bandwidth_gbps"]),
+    ("evaluate", ["--cluster", "nan.yaml"], ["nan.yaml", "rtt_ms"]),
+    ("evaluate", ["--cluster", "shape.yaml"], ["shape.yaml", "bandwidth_gbps"]),
+    ("evaluate", ["--trace", "nowhere.csv"], ["nowhere.csv"]),
+    ("evaluate", ["--trace", "region.csv"], ["region.csv", "atlantis", "virginia"]),
+    ("evaluate", ["--trace", "nan.csv"], ["nan.csv"]),
+    ("evaluate", ["--load", "nowhere.csv"], ["nowhere.csv"]),
+    ("evaluate", ["--schedulers", "cut.msgpack"], ["cut.msgpack", "truncated"]),
+    ("evaluate", ["--schedulers", "other.msgpack"], ["other.msgpack", "not a Hi-PPO"]),
+    (
+        "evaluate",
+        ["--schedulers", "hi_ppo", "--checkpoint", "nowhere.msgpack"],
+        ["nowhere.msgpack", "no checkpoint"],
+    ),
+]
+
+
+def refused(capsys, program, argv):
+    """The one line on standard error with which a command ends with status 2."""
+    capsys.readouterr()
+    assert {"train": train, "evaluate": evaluate}[program].main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1, err
+    return err
+
+
+@pytest.mark.parametrize(("program", "argv", "named"), BAD, ids=[" ".join(b[1]) for b in BAD])
+def test_bad_input_is_one_line_that_names_it_and_leaves_nothing(
+    tmp_path, capsys, program, argv, named
+):
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+    schedulers = [] if program == "train" or "--schedulers" in argv else ["--schedulers", "random"]
+    world = WORLD[:4]
+    line = refused(capsys, program, [*world, *schedulers, *argv, "--out", "run", *json_of(program)])
+    for text in named:
+        assert text in line, line
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(FILES)
+
+
+def json_of(program):
+    return ["--json", "result.json"] if program == "evaluate" else []
+
+
+def test_sizes_that_do_not_divide_are_one_line(capsys, tmp_path):
+    argv = ["--train.rollout", "3", "--scenarios", "1", "--out", "run"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "TrainingRun", TrainingRun)
+        patch.setattr(train, "_in_chunks", lambda *_: shared_run().trainer.tapes)
+        line = refused(capsys, "train", [*WORLD[:4], *argv])
+    assert "rollout" in line and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("program", ["train", "evaluate"])
+def test_a_folder_that_holds_something_is_not_written_to(
+    program, trained, capsys, tmp_path, monkeypatch
+):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    argv = ARGV if program == "train" else [*EVALUATE, "--schedulers", "random"]
+    line = refused(capsys, program, [*argv, "--out", str(folder)])
+    assert str(folder) in line and "not empty" in line
+    assert [p.name for p in folder.iterdir()] == ["thesis.txt"]
+    before = sorted((p.name, p.stat().st_mtime_ns) for p in trained.iterdir())
+    assert "not empty" in refused(capsys, program, [*argv, "--out", str(trained)])
+    assert sorted((p.name, p.stat().st_mtime_ns) for p in trained.iterdir()) == before
+
+
+def test_a_run_whose_checkpoint_is_damaged_is_left_as_it_is(trained, tmp_path, capsys):
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for path in trained.iterdir():
+        if path.is_file():
+            (folder / path.name).write_bytes(path.read_bytes())
+    checkpoint = folder / "checkpoint.msgpack"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-40])
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    line = refused(capsys, "train", ["--resume", str(folder)])
+    assert str(checkpoint) in line and "truncated" in line
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+def test_an_evaluation_is_not_resumed_as_training(evaluated, capsys):
+    before = sorted((p.name, p.stat().st_mtime_ns) for p in evaluated[0].iterdir())
+    refused(capsys, "train", ["--resume", str(evaluated[0])])
+    assert sorted((p.name, p.stat().st_mtime_ns) for p in evaluated[0].iterdir()) == before
+
+
+CONFIGS = sorted((ROOT / "experiments" / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.name)
+def test_every_configuration_that_ships_is_understood(path):
+    kind = EvaluateConfig if "evaluate" in path.stem else TrainConfig
+    config = from_mapping(kind, yaml.safe_load(path.read_text()), str(path))
+    for key, value in yaml.safe_load(path.read_text()).items():
+        held = getattr(config, key)
+        assert {**vars(held), **value} == vars(held) if isinstance(value, dict) else True
+        if not isinstance(value, dict | list):
+            assert held == value
+
+
+def test_the_command_line_overrides_the_file(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("epochs: 7\nscenarios: 5\ntrain: {hidden: 16, upper: {clip: 0.1}}\n")
+    argv = ["--config", str(file), "--epochs", "9", "--train.upper.minibatches=2"]
+    config = parse(TrainConfig, argv, "train")
+    assert (config.epochs, config.scenarios, config.train.hidden) == (9, 5, 16)
+    assert (config.train.upper.clip, config.train.upper.minibatches) == (0.1, 2)
+    assert config.train.lower == TrainConfig().train.lower
+
+
+def test_hippo_hands_over_to_the_entry_points(capsys, monkeypatch):
+    heard = []
+    for module in (train, evaluate, report):
+        monkeypatch.setattr(module, "main", lambda argv, m=module: heard.append((m, argv)) or 5)
+    for name, module in (("train", train), ("evaluate", evaluate), ("report", report)):
+        assert cli.main([name, "--a", "b"]) == 5
+        assert heard[-1] == (module, ["--a", "b"])
+
+
+def test_hippo_without_or_with_an_unknown_subcommand(capsys):
+    assert cli.main(["fly"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "'fly'" in err
+    assert all(name in err for name in cli.COMMANDS)
+    assert cli.main([]) == 2
+    assert cli.main(["--help"]) == 0
+    assert all(name in capsys.readouterr().out for name in cli.COMMANDS)
+
+
+def test_every_subcommand_of_hippo_exists_and_explains_itself(capsys):
+    for name in cli.COMMANDS:
+        with pytest.raises(SystemExit) as end:
+            cli.main([name, "--help"])
+        assert end.value.code == 0
+        assert len(capsys.readouterr().out.splitlines()) > 3, name

@@ -1,0 +1,65 @@
+"""One tiny training run that several tests share, so that it is traced and compiled once.
+
+The embedded four regions, four plans, four environments, two policies, episodes of eight intervals:
+nothing is learned that is worth having, but every part of a training run takes part.
+"""
+
+import contextlib
+import functools
+
+import jax.numpy as jnp
+import pytest
+
+import experiments.evaluate
+import experiments.train
+from experiments.options import parse
+from experiments.setup import load_world
+from experiments.train import TrainConfig, TrainingRun
+
+EPOCHS = 150
+SEEDS = (0, 1)
+WORLD = ["--global-batch", "256", "--table-size", "4", "--scenario.base-spread", "0.5"]
+ARGV = [
+    *WORLD,
+    *("--scenario.horizon", "8", "--train.envs", "4", "--train.rollout", "4"),
+    *("--train.hidden", "8", "--epochs", str(EPOCHS), "--scenarios", "4"),
+    *("--eval-scenarios", "3", "--eval-every", str(EPOCHS), "--checkpoint-every", "60"),
+    *("--seeds", "[0,1]"),
+]
+
+cached_world = functools.cache(load_world)
+
+
+def tiny_config(**changes):
+    """The configuration that ARGV gives."""
+    extra = [f"--{key}={value}" for key, value in changes.items()]
+    return parse(TrainConfig, [*ARGV, *extra], "tiny training")
+
+
+@functools.cache
+def _compiled_run():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiments.train, "load_world", cached_world)
+        return TrainingRun(tiny_config())
+
+
+def shared_run(config=None):
+    """The one TrainingRun, back at its start; `config` may differ in its folders alone."""
+    run = _compiled_run()
+    config = tiny_config() if config is None else config
+    folders = ("out", "resume")
+    ours, theirs = ({**vars(c), **dict.fromkeys(folders)} for c in (tiny_config(), config))
+    assert ours == theirs, "the compiled pieces are for ARGV alone"
+    run.config = config
+    run.state = run.trainer.init(jnp.asarray(SEEDS, jnp.uint32))
+    return run
+
+
+@contextlib.contextmanager
+def compiled_pieces():
+    """Within the block, the commands take worlds and the training run from memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiments.train, "load_world", cached_world)
+        patch.setattr(experiments.evaluate, "load_world", cached_world)
+        patch.setattr(experiments.train, "TrainingRun", shared_run)
+        yield patch
