@@ -15,14 +15,25 @@ $(VENV)/core: pyproject.toml constraints-cpu.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[dev]"
 	touch $@
 
+RUN := outputs/run-$(shell date +%Y%m%d-%H%M%S)
+
 run: $(VENV)/core
-	$(BIN)/hippo train --config experiments/configs/default.yaml --out outputs/default-train
-	$(BIN)/hippo evaluate --config experiments/configs/evaluate.yaml --checkpoint outputs/default-train --out outputs/default-evaluate
-	$(BIN)/hippo report outputs/default-evaluate outputs/default-train
+	$(BIN)/hippo train --config experiments/configs/default.yaml --out $(RUN)/train
+	$(BIN)/hippo evaluate --config experiments/configs/evaluate.yaml --checkpoint $(RUN)/train --out $(RUN)/evaluate
+	$(BIN)/hippo report $(RUN)/evaluate $(RUN)/train
 
 test: $(VENV)/core
 	$(BIN)/ruff check .
 	$(BIN)/pytest
+
+$(VENV)/ddp: pyproject.toml constraints-cpu.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[ddp]"
+	touch $@
+
+# Options of the trainer go into ARGS, for example: make ddp ARGS="--dataset rows.tsv"
+ddp: $(VENV)/ddp
+	$(BIN)/python -m experiments.ddp $(ARGS)
 
 bench: $(VENV)/core
 	$(BIN)/hippo bench --what env

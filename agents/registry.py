@@ -35,9 +35,9 @@ class SchedulerSettings:
 
 
 TUNING_GRID = {
-    "hysteresis": ("hysteresis_horizon", (3.0, 5.0, 8.0, 12.0, 20.0, 40.0)),
+    "hysteresis": ("hysteresis_horizon", (1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 40.0)),
     "self_tuning_hysteresis": ("self_tuning_decay", (0.9, 0.97, 0.99, 0.997)),
-    "replan_oracle": ("replan_oracle_horizon", (3.0, 5.0, 8.0, 12.0, 20.0, 40.0)),
+    "replan_oracle": ("replan_oracle_horizon", (1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 40.0)),
 }
 
 _MAKERS: dict[str, Callable[..., Scheduler]] = {

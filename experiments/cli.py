@@ -12,6 +12,7 @@ COMMANDS = {
     "evaluate": ("experiments.evaluate", "compare schedulers on the same scenarios"),
     "cluster": ("experiments.cluster", "make cluster and trace files from measurements"),
     "bench": ("experiments.bench", "measure speed"),
+    "ddp": ("experiments.ddp", "compare micro-batch schedules in real data-parallel training"),
     "report": ("analysis.report", "write a report from run folders"),
 }
 

@@ -297,7 +297,7 @@ class Evaluation:
 
     def _play(self, writer, evaluator: Evaluator, bound, tuned: SchedulerSettings, bar):
         frames, decisions, seen = [], [], set()
-        which = _typical(evaluator.headroom_pct, self.config.threshold_pct)
+        which = liveliest(evaluator, self.config.threshold_pct)
         for one in contestants(self.names, self.checkpoints, tuned):
             bar.set_postfix_str(one.name)
             metrics, episode = evaluator.play(one.maker, one.policy)
@@ -320,11 +320,12 @@ class Evaluation:
         return pd.concat(frames, ignore_index=True), pd.DataFrame(decisions)
 
 
-def _typical(headroom_pct: np.ndarray, threshold_pct: float) -> int:
-    """The scenario of median headroom among those that enter the comparison (or of all)."""
-    kept = np.flatnonzero(headroom_pct >= threshold_pct)
-    kept = kept if len(kept) else np.arange(len(headroom_pct))
-    return int(kept[np.argsort(headroom_pct[kept])[len(kept) // 2]])
+def liveliest(evaluator: Evaluator, threshold_pct: float) -> int:
+    """The scenario for the timeline: of those that enter the comparison (or of all, if none does)
+    the one in which clairvoyant re-plans most, where a reader sees decisions."""
+    enters = evaluator.headroom_pct >= threshold_pct
+    replans = evaluator.clairvoyant[0].replans
+    return int(np.argmax(np.where(enters, replans, -1.0) if enters.any() else replans))
 
 
 def evaluate(config: EvaluateConfig) -> Path:

@@ -29,6 +29,7 @@ from agents.protocol import carry_out, find_row, make_setup, pick_row, score_tab
 from jaxsim.enumeration import PlanTable
 from jaxsim.env import EnvParams, State, reset, step, world_tape
 from jaxsim.observation import Observation
+from jaxsim.plan import empty_plan
 from jaxsim.reconfiguration import Transition, transition_s
 
 
@@ -42,6 +43,7 @@ class TrainSettings:
     upper_discount: gamma per interval of the upper policy
     lower_discount: gamma per interval of the lower policy, whose choices leave nothing behind
     shaping: weight of the potential shaping with the training-time clairvoyant value, 0 to 1
+    idle_start: share of the episodes that begin with nothing deployed, the others with a random row
     upper: PPO of the upper policy
     lower: PPO of the lower policy
     """
@@ -53,6 +55,7 @@ class TrainSettings:
     upper_discount: float = 0.95
     lower_discount: float = 0.5
     shaping: float = 1.0
+    idle_start: float = 0.15
     upper: PPOSettings = dataclasses.field(default_factory=PPOSettings)
     lower: PPOSettings = dataclasses.field(
         default_factory=lambda: PPOSettings(learning_rate=3e-4, epochs=1)
@@ -181,12 +184,19 @@ class Trainer:
 
     def _start(self, key: Array) -> tuple[_Carry, Tape]:
         """Begin a random scenario from a random row: good play must not depend on a good start."""
-        which, where = jax.random.split(key)
+        which, where, whether = jax.random.split(key, 3)
         index = jax.random.randint(which, (), 0, self.n_scenarios)
         tape = jax.tree.map(lambda x: x[index], self.tapes)
         runs = jnp.where(tape.rates[0].max(axis=-1) > 0, 0.0, jnp.finfo(jnp.float32).min)
         row = jax.random.categorical(where, runs)
-        plan = jax.tree.map(lambda x: x[None], pick_row(self.table, row))
+        idle = jax.random.uniform(whether) < self.settings.idle_start
+        row = jnp.where(idle, make_reference(tape.base_rate).static_row, row)
+
+        def deploy(planned, empty):
+            return jnp.where(idle, empty, planned)[None]
+
+        nothing = empty_plan(self.table.plans.group.shape[-1])
+        plan = jax.tree.map(deploy, pick_row(self.table, row), nothing)
         state, timestep = reset(tape.key, tape.params.replace(initial_plan=plan))
         stats = init_statistics(make_reference(tape.base_rate))
         return _Carry(state, timestep.observation, stats, tape.value[1, row]), tape
@@ -301,10 +311,16 @@ class Trainer:
     def _measured(self, carry: _Carry, tape: Tape) -> Measurement:
         """What `scheduler.measure` computes live, looked up on the tape."""
         observation = carry.observation
-        row, _ = find_row(self.table, jax.tree.map(lambda x: x[0], observation.target))
+        row, found = find_row(self.table, jax.tree.map(lambda x: x[0], observation.target))
+        row = jnp.where(found, row, make_reference(tape.base_rate).static_row)
         view = observation.view
         rate = view.bandwidth_gb_per_s * tape.params.calibration.wan_efficiency
         moves = jax.tree.map(lambda x: x[row], tape.moves)
+        # On idle domains every row costs a restart and nothing has to move.
+        moves = MigrationTable(
+            restart_s=jnp.where(found, moves.restart_s, tape.params.calibration.restart_s),
+            bytes_gb=jnp.where(found, moves.bytes_gb, 0.0),
+        )
 
         def duration(restart_s, bytes_gb):
             return transition_s(Transition(restart_s, bytes_gb), rate)

@@ -1,0 +1,1 @@
+"""Dynamic per-GPU micro-batches in data-parallel training: decide, train, measure."""

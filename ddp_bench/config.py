@@ -1,0 +1,251 @@
+"""Settings of a run: one typed record, filled from defaults, a YAML file and the command line."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from ddp_bench.errors import ConfigError
+
+ARMS = (
+    "static",
+    "dynamic",
+    "pooled",
+    "group_by_length",
+    "group_by_length_pooled",
+    "packed",
+    "hf_batch_rebalance",
+)
+COSTS = ("tokens", "tokens_sq", "fitted")
+SOLVERS = ("order_statistic", "enumeration", "greedy")
+CHOICES = {
+    "mode": (*ARMS, "compare"),
+    "cost": COSTS,
+    "solver": SOLVERS,
+    "amp": ("auto", "none", "bf16", "fp16"),
+    "backend": ("auto", "nccl", "gloo"),
+    "bad_rows": ("error", "skip"),
+    "sync": ("after", "overlap"),
+}
+
+
+def _option(default, text: str):
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting of `python -m ddp_bench.train_ddp`; the help text is in the metadata."""
+
+    mode: str = _option("dynamic", "arm to train with, or compare: several arms, step by step")
+    arms: str = _option(
+        ",".join(ARMS), "arms of compare, comma separated; NAME[@COST][@SOLVER] sets one arm's own"
+    )
+    dataset: str = _option("sst2", "sst2 (hub), synthetic, or a local .tsv / .csv / .parquet")
+    model: str = _option("distilbert-base-uncased", "hub name, local folder, or small")
+    train_samples: int = _option(0, "training rows used; 0 = all")
+    eval_samples: int = _option(1000, "held-out rows evaluated; carved out of local files")
+    synthetic_rows: int = _option(12000, "rows of the synthetic corpus")
+    synthetic_tail: float = _option(1.0, "stretches the synthetic lengths beyond the 90th centile")
+    bad_rows: str = _option("error", "rows without a valid label or with broken columns")
+    max_length: int = _option(256, "longest sequence [tokens]; longer ones are cut")
+    pad_to_multiple_of: int = _option(1, "padded lengths are multiples of this [tokens]")
+    steps: int = _option(300, "optimizer steps")
+    warmup_steps: int = _option(30, "steps of linear learning-rate warm-up")
+    global_batch: int = _option(32, "samples per optimizer step over all ranks")
+    learning_rate: float = _option(0.0, "AdamW; 0 = 5e-5 for given weights, 5e-4 for small")
+    weight_decay: float = _option(0.01, "AdamW")
+    max_grad_norm: float = _option(1.0, "global gradient norm is clipped to this; 0 = off")
+    eval_every: int = _option(100, "steps between evaluations; 0 = only at the end")
+    checkpoint_every: int = _option(0, "steps between checkpoints; 0 = none")
+    seed: int = _option(0, "data order, initial weights, dropout")
+    cost: str = _option("fitted", "what the scheduler minimises the maximum of")
+    solver: str = _option("order_statistic", "solver of the dynamic arm")
+    prefetch: int = _option(0, "samples per rank in view of the dynamic arm; 0 = max(32, 2 B/G)")
+    max_age_steps: int = _option(50, "most steps a sample waits where order may change")
+    b_max: str = _option("", "most samples per rank and micro-batch: N or N,N,...; empty = probe")
+    capacity_margin: float = _option(0.9, "share of the probed capacity that is used")
+    micro_batch: int = _option(0, "local batches are accumulated in pieces of this; 0 = whole")
+    sync: str = _option("after", "gradients are summed after backward (timed apart) or overlapping")
+    amp: str = _option("auto", "mixed precision")
+    backend: str = _option("auto", "nccl needs one GPU per rank")
+    timeout_s: float = _option(120.0, "a rank silent for this long ends the job [s]")
+    output_dir: str = _option("", "run folder; empty = outputs/ddp-<date>-<time>-<hex>")
+    resume: str = _option("", "run folder to continue")
+    check_gradients: bool = _option(False, "compare with one global batch before training")
+    tensorboard: bool = _option(True, "write TensorBoard events if it is installed")
+    inject: str = _option("", "fault drill KIND:RANK:STEP; KIND is kill, raise, oom or stall")
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ConfigError(f"{name} is {value!r}: allowed {', '.join(allowed)}")
+        for name in ("steps", "global_batch", "max_length", "pad_to_multiple_of"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: allowed are integers >= 1")
+        for spec in self.arm_specs():
+            parse_arm(spec, self)
+        parse_fault(self.inject)
+
+    def arm_specs(self) -> list[str]:
+        """Arms this run trains, as written."""
+        if self.mode != "compare":
+            return [self.mode]
+        specs = [spec.strip() for spec in self.arms.split(",") if spec.strip()]
+        if not specs or len(set(specs)) != len(specs):
+            raise ConfigError(f"arms is {self.arms!r}: allowed are distinct names, at least one")
+        return specs
+
+
+@dataclass(frozen=True)
+class ArmSpec:
+    """One arm: `label` as written, `name` of its rule, its cost type and count solver."""
+
+    label: str
+    name: str
+    cost: str
+    solver: str
+
+
+def parse_arm(spec: str, settings: Settings) -> ArmSpec:
+    """`NAME[@COST][@SOLVER]` -> ArmSpec; ConfigError names what is allowed."""
+    name, *options = spec.split("@")
+    cost, solver = settings.cost, settings.solver
+    for option in options:
+        if option in COSTS:
+            cost = option
+        elif option in SOLVERS:
+            solver = option
+        else:
+            allowed = ", ".join((*COSTS, *SOLVERS))
+            raise ConfigError(f"arms: {spec!r}: {option!r} after '@'; allowed {allowed}")
+    if name not in ARMS:
+        raise ConfigError(f"arms: {spec!r}: no such arm; allowed {', '.join(ARMS)}")
+    return ArmSpec(spec, name, cost, solver)
+
+
+def parse_fault(text: str) -> tuple[str, int, int] | None:
+    """`KIND:RANK:STEP` -> (kind, rank, step), None for the empty string."""
+    if not text:
+        return None
+    parts = text.split(":")
+    kinds = ("kill", "raise", "oom", "stall")
+    if len(parts) != 3 or parts[0] not in kinds or not all(p.isdigit() for p in parts[1:]):
+        raise ConfigError(f"inject is {text!r}: allowed KIND:RANK:STEP with {', '.join(kinds)}")
+    return parts[0], int(parts[1]), int(parts[2])
+
+
+def parse_caps(text: str, ranks: int) -> list[int] | None:
+    """`N` or `N,N,...` -> one cap per rank; None for the empty string."""
+    if not text:
+        return None
+    parts = text.split(",")
+    if len(parts) not in (1, ranks) or not all(p.strip().isdigit() and int(p) > 0 for p in parts):
+        raise ConfigError(f"b_max is {text!r}: allowed is one integer >= 1, or {ranks} of them")
+    return [int(p) for p in parts] * (ranks if len(parts) == 1 else 1)
+
+
+def check_feasible(settings: Settings, ranks: int, caps: list[int] | None) -> None:
+    """ConfigError when this many ranks, with these caps, cannot share the global batch."""
+    batch = settings.global_batch
+    if batch < ranks:
+        raise ConfigError(f"global_batch is {batch}: allowed >= {ranks}, one sample per rank")
+    if caps is not None and sum(caps) < batch:
+        raise ConfigError(f"b_max sums to {sum(caps)} over {ranks} ranks: allowed >= {batch}")
+    for spec in settings.arm_specs():
+        arm = parse_arm(spec, settings).name
+        if arm == "static" and batch % ranks:
+            raise ConfigError(f"global_batch is {batch}: allowed for static: multiples of {ranks}")
+        if arm == "dynamic":
+            view = prefetch_of(settings, ranks)
+            held = sum(min(view, cap) for cap in caps or [batch] * ranks)
+            if held < batch:
+                raise ConfigError(
+                    f"prefetch is {view}: with the memory caps {ranks} ranks see {held} samples; "
+                    f"allowed: enough for global_batch {batch}"
+                )
+
+
+def prefetch_of(settings: Settings, ranks: int) -> int:
+    """Samples in view of one rank of the dynamic arm (K)."""
+    return settings.prefetch or max(32, 2 * -(-settings.global_batch // ranks))
+
+
+def _flag(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes"):
+        return True
+    if text.lower() in ("0", "false", "no"):
+        return False
+    raise argparse.ArgumentTypeError(f"{text!r}: allowed true, false")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> typing.NoReturn:
+        raise ConfigError(f"command line: {message}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m ddp_bench.train_ddp", description=__doc__)
+    parser.add_argument("--config", metavar="FILE.yaml", help="settings; flags given here win")
+    parser.add_argument("--validate_only", action="store_true", help="check the settings and stop")
+    parser.add_argument("--for_ranks", type=int, default=1, help="ranks to check them for")
+    hints = typing.get_type_hints(Settings)
+    for option in dataclasses.fields(Settings):
+        kind = hints[option.name]
+        text = f"{option.metadata['help']} (default: {option.default!r})"
+        extra = {"choices": CHOICES[option.name]} if option.name in CHOICES else {}
+        if kind is bool:
+            extra = {"nargs": "?", "const": True, "metavar": "true|false"}
+        parser.add_argument(
+            f"--{option.name}",
+            type=_flag if kind is bool else kind,
+            default=None,
+            help=text.replace("%", "%%"),
+            **extra,
+        )
+    return parser
+
+
+def _from_yaml(path: str) -> dict:
+    """Settings of a YAML file; ConfigError names the file and the key."""
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: allowed is a mapping of settings")
+    hints = typing.get_type_hints(Settings)
+    for key, value in content.items():
+        if key not in hints:
+            raise ConfigError(f"{path}: unknown key {key!r}: allowed {', '.join(hints)}")
+        kind = hints[key]
+        if kind is float and type(value) is int:
+            content[key] = value = float(value)
+        if type(value) is not kind:
+            raise ConfigError(f"{path}: {key} is {value!r}: allowed is a value of {kind.__name__}")
+    return content
+
+
+def parse_settings(argv: list[str] | None = None) -> tuple[Settings, int]:
+    """(settings, ranks to check them for or 0) from the command line; defaults < YAML < flags.
+
+    Raises:
+        ConfigError: naming the file or flag, the key and what is allowed.
+    """
+    given = vars(_parser().parse_args(argv))
+    path, check_for = given.pop("config"), given.pop("for_ranks")
+    check_for = check_for if given.pop("validate_only") else 0
+    values = _from_yaml(path) if path else {}
+    values |= {key: value for key, value in given.items() if value is not None}
+    try:
+        return Settings(**values), check_for
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}" if path else str(error)) from None

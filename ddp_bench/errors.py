@@ -1,0 +1,5 @@
+"""Errors a user can act on."""
+
+
+class ConfigError(ValueError):
+    """Bad input. One line: the file or flag, the key, and the allowed values; exit status 2."""

@@ -1,0 +1,185 @@
+"""Entry point: torchrun --nproc_per_node=4 -m ddp_bench.train_ddp --mode dynamic ...
+
+Settings are checked before torch is imported, so that bad input is answered at once: one line,
+exit status 2, nothing written.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+from ddp_bench.config import Settings, check_feasible, parse_caps, parse_settings
+from ddp_bench.corpus import load_corpus
+from ddp_bench.errors import ConfigError
+
+log = logging.getLogger("ddp_bench")
+
+
+def _complain(text: str, everywhere: bool = False, training: bool = False) -> None:
+    """One line on standard error; from rank 0 only where all ranks would say the same.
+
+    While training, a progress bar may stand on the present line: start a new one.
+    """
+    rank = os.environ.get("RANK", "0")
+    if everywhere or rank == "0":
+        prefix = f"rank {rank}: " if everywhere else ""
+        line = f"ddp_bench: {prefix}{' '.join(text.split())}"
+        print(f"\n{line}" if training else line, file=sys.stderr, flush=True)
+
+
+def _limit_threads() -> None:
+    """One compute thread per rank: ranks share the machine's cores."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def _log_to(folder: Path, rank: int) -> None:
+    """Rank 0 to the terminal, every rank to its own file."""
+    log.setLevel(logging.INFO)
+    handlers: list[logging.Handler] = [logging.FileHandler(folder / f"log_rank{rank}.txt")]
+    if rank == 0:
+        handlers.append(logging.StreamHandler(sys.stderr))
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        log.addHandler(handler)
+    log.propagate = False
+
+
+def _resuming(settings: Settings) -> tuple[str, bool]:
+    """(run folder or "", whether to continue the run in it).
+
+    A job that torchrun restarted continues from its own checkpoint if there is one.
+    """
+    if settings.resume:
+        return settings.resume, True
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    folder = settings.output_dir
+    return folder, restarted and bool(folder) and (Path(folder) / "checkpoint.pt").is_file()
+
+
+def _open_run(settings: Settings, ranks: int):
+    """(writer, folder, resume) on rank 0, or the error all ranks shall raise."""
+    import shutil
+
+    from analysis.records import RecordError, RunWriter
+    from ddp_bench.trainer import settings_record
+
+    folder, resume = _resuming(settings)
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if restarted and folder and not resume and Path(folder).is_dir():
+        shutil.rmtree(folder)  # this same job's first attempt, which left no checkpoint
+    try:
+        config = settings_record(settings, ranks)
+        return RunWriter.create("ddp", config, settings.seed, folder or None, resume), resume
+    except RecordError as error:
+        return ConfigError(str(error)), False
+
+
+def _train(settings: Settings) -> None:
+    """The run on this rank, from joining the group to leaving it."""
+    import torch
+
+    from ddp_bench import comm
+    from ddp_bench.metrics import Recorder
+    from ddp_bench.trainer import Trainer
+
+    torch.set_num_threads(1)
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("RANK", "0"))
+    check_feasible(settings, ranks, parse_caps(settings.b_max, ranks))
+    device = comm.choose_device()
+    control = comm.start(comm.choose_backend(settings.backend, ranks), settings.timeout_s)
+    writer, resume = _open_run(settings, ranks) if rank == 0 else (None, False)
+    said = writer if isinstance(writer, Exception) else writer and str(writer.dir)
+    folder, resume = control.share((said, resume))
+    if isinstance(folder, Exception):
+        raise folder
+    try:
+        _log_to(Path(folder), rank)
+        trainer = Trainer(settings, control, device, Path(folder))
+        recorder = Recorder(Path(folder), rank, settings.tensorboard)
+        summary = trainer.run(recorder, writer, resume)
+        trainer.finish(summary, writer)
+    except Exception as error:
+        log.exception("failed")
+        if writer is not None:
+            writer.__exit__(type(error), error, None)
+        if _is_broken_message(error):
+            _name_the_missing(control, settings.timeout_s)
+        raise
+    if rank == 0:
+        print(folder, flush=True)
+    comm.stop(control)
+
+
+def _is_broken_message(error: Exception) -> bool:
+    """Whether `error` is the consequence of another rank's end, not its cause."""
+    import torch.distributed as dist
+
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or "gloo" in text or "timed out" in text
+
+
+def _name_the_missing(control, timeout_s: float) -> None:
+    """After a broken message: say which rank is to blame, since the message itself does not."""
+    missing = control.missing()
+    if missing:
+        _complain(f"a rank died or was silent for {timeout_s:g} s: {missing}", training=True)
+    if control.rank:
+        time.sleep(2)  # the first rank to exit ends the job: let rank 0 speak first
+
+
+def _run(settings: Settings) -> int:
+    _limit_threads()
+    try:
+        _train(settings)
+    except ConfigError as error:
+        _complain(str(error))
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        if _is_broken_message(error):
+            reason = "lost contact with another rank, see the logs in the run folder"
+        _complain(reason, everywhere=True, training=True)
+        return 1
+    return 0
+
+
+def _check(settings: Settings, ranks: int) -> None:
+    """Everything that can be wrong before processes start; ConfigError says what."""
+    check_feasible(settings, ranks, parse_caps(settings.b_max, ranks))
+    if settings.dataset not in ("sst2", "synthetic"):
+        load_corpus(settings)
+    folder = Path(settings.output_dir)
+    if settings.output_dir and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"output_dir {folder}: exists; allowed is a new or empty folder")
+    if settings.resume and not (Path(settings.resume) / "checkpoint.pt").is_file():
+        raise ConfigError(f"resume {settings.resume}: no checkpoint.pt there")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse, check, train; the exit status."""
+    try:
+        settings, check_for = parse_settings(argv)
+        if check_for:
+            _check(settings, check_for)
+    except ConfigError as error:
+        _complain(str(error))
+        return 2
+    return 0 if check_for else _run(settings)
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if status:
+        os._exit(status)  # a broken process group must not hold up the end of a failed rank

@@ -1,0 +1,87 @@
+"""`hippo ddp`: train under torchrun, replay the schedules, analyse, report; one command.
+
+The trainer runs as a subprocess; nothing of it is imported here. Options of this command come
+first; everything else is passed on to `python -m ddp_bench.train_ddp` (see its --help).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+DEFAULT_CONFIG = Path(__file__).parents[1] / "ddp_bench" / "configs" / "default.yaml"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hippo ddp",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--ranks", type=int, default=4, help="processes (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="run folder (default: outputs/ddp-<date>-<hex>)")
+    parser.add_argument("--max_restarts", type=int, default=0, help="restarts of a failed job")
+    parser.add_argument("--replay_steps", type=int, default=120, help="modelled steps; 0 = none")
+    return parser
+
+
+def _environment() -> dict[str, str]:
+    """One compute thread per rank, and this checkout importable from anywhere."""
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    paths = [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return environment
+
+
+def _python(*arguments: str) -> int:
+    """Run a module of this installation; its exit status."""
+    return subprocess.run([sys.executable, "-m", *arguments], env=_environment()).returncode
+
+
+def _resumed(given: list[str]) -> Path | None:
+    """The folder of --resume, if it is given."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--resume", type=Path)
+    return parser.parse_known_args(given)[0].resume
+
+
+def _settings(given: list[str], out: Path) -> list[str]:
+    """Arguments of the trainer: the shipped configuration unless one is named."""
+    named = any(argument.split("=")[0] == "--config" for argument in given)
+    config = [] if named else ["--config", str(DEFAULT_CONFIG)]
+    folder = [] if _resumed(given) else ["--output_dir", str(out)]
+    return [*config, *given, *folder]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run everything; the first exit status that is not 0, else 0. Bad input: 2."""
+    options, given = _parser().parse_known_args(argv)
+    if options.ranks < 1:
+        print(f"hippo ddp: --ranks is {options.ranks}: allowed are integers >= 1", file=sys.stderr)
+        return 2
+    stamp = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    out = _resumed(given) or options.out or Path("outputs") / f"ddp-{stamp}"
+    settings = _settings(given, out)
+    # torchrun turns every failure into exit status 1: bad settings are found before it starts.
+    check = ("--validate_only", "--for_ranks", str(options.ranks))
+    if status := _python("ddp_bench.train_ddp", *settings, *check):
+        return status
+    torchrun = ["torch.distributed.run", "--standalone", f"--nproc_per_node={options.ranks}"]
+    torchrun += [f"--max_restarts={options.max_restarts}", "-m", "ddp_bench.train_ddp"]
+    if status := _python(*torchrun, *settings):
+        return status
+    if options.replay_steps > 0:
+        replay = ("--run_dir", str(out), "--steps", str(options.replay_steps))
+        if status := _python("ddp_bench.replay", *replay):
+            return status
+    return _python("analysis.analyze_metrics", "--run_dir", str(out))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

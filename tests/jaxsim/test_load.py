@@ -1,0 +1,102 @@
+"""Local jobs: their share, their movement, replayed load files; bad load files."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsim.errors import InputError
+from jaxsim.load import gpus_available, load_process, read_load_trace
+
+NAMES, GPUS = ("a", "b", "c"), np.array([8, 4, 100])
+free = jax.jit(jax.vmap(gpus_available, in_axes=(None, None, 0, 0)))
+
+
+def play(process, steps=512):
+    keys = jax.random.split(jax.random.key(0), steps)
+    return np.asarray(free(process, jnp.asarray(GPUS, jnp.int32), keys, jnp.arange(steps)))
+
+
+def test_local_jobs_hold_their_share_within_its_swing():
+    left = play(load_process(3, share=0.5, swing=0.2))
+    held = (GPUS - left) / GPUS
+    assert np.all((held[:, 2] >= 0.4) & (held[:, 2] <= 0.6))
+    assert held[:, 2].min() == 0.4 and held[:, 2].max() == 0.6
+    np.testing.assert_allclose(held[:, 2].mean(), 0.5, atol=0.01)
+    assert abs(np.corrcoef(left[:, 0], left[:, 2])[0, 1]) < 0.2
+    assert np.all(play(load_process(3)) == GPUS)
+
+
+def test_free_gpus_are_never_negative_nor_more_than_there_are():
+    left = play(load_process(3, share=0.9, swing=1.0))
+    assert np.all((left >= 0) & (left <= GPUS)) and np.any(left == 0)
+
+
+def test_a_trace_is_replayed_on_top_of_the_share():
+    trace = np.array([[1, 0, 0], [8, 4, 50], [3, 2, 10]], np.float32)
+    left = play(load_process(3, trace=jnp.asarray(trace), offset=1), steps=6)
+    np.testing.assert_array_equal(left, (GPUS - trace[(np.arange(6) + 1) % 3]).astype(int))
+
+
+def write(path, *rows, header="arrival_s,domain,gpus,duration_s"):
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+def test_load_file_by_hand(tmp_path):
+    # Domain b has 4 GPUs: the second job waits for the first; the third goes where it can start.
+    path = write(tmp_path / "load.csv", "0,b,3,90", "30,b,2,60", "40,,100,30")
+    held = read_load_trace(path, NAMES, GPUS, 60.0)
+    b = [3 * 1.0, (3 * 30 + 2 * 30) / 60, 2 * 30 / 60]
+    np.testing.assert_allclose(held[:, 1], b)
+    np.testing.assert_allclose(held[:, 2], [100 * 20 / 60, 100 * 10 / 60, 0])
+    assert np.all(held[:, 0] == 0)
+
+
+def test_every_gpu_second_is_served_and_no_gpu_twice(tmp_path):
+    rng = np.random.default_rng(0)
+    jobs = [
+        (rng.uniform(0, 3000), rng.choice(["a", "b", ""]), rng.integers(1, 5), rng.uniform(1, 900))
+        for _ in range(60)
+    ]
+    path = write(tmp_path / "load.csv", *(f"{a:.3f},{d},{g},{s:.3f}" for a, d, g, s in jobs))
+    held = read_load_trace(path, NAMES, GPUS, 60.0)
+    assert np.all(held <= GPUS + 1e-4)
+    work = sum(g * round(s, 3) for _, _, g, s in jobs)
+    np.testing.assert_allclose(held.sum() * 60.0, work, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("0,b,5,10", ["line 2", "gpus", "1 to 4", "got 5"]),
+        ("0,,101,10", ["line 2", "gpus", "1 to 100", "got 101"]),
+        ("0,z,1,10", ["line 2", "domain 'z'", "known: a, b, c"]),
+        ("-1,a,1,10", ["line 2", "arrival_s >= 0"]),
+        ("nan,a,1,10", ["line 2", "arrival_s >= 0"]),
+        ("0,a,1,0", ["line 2", "duration_s > 0"]),
+        ("0,a,1,nan", ["line 2", "duration_s > 0"]),
+        ("0,a,many,10", ["line 2", "numbers"]),
+        ("0,a,1", ["line 2", "numbers"]),
+    ],
+)
+def test_bad_load_row_is_one_line_naming_file_and_key(tmp_path, row, words):
+    path = write(tmp_path / "load.csv", row)
+    refuse(path, words)
+
+
+def refuse(path, words):
+    with pytest.raises(InputError) as error:
+        read_load_trace(path, NAMES, GPUS, 60.0)
+    text = str(error.value)
+    assert "\n" not in text
+    for word in [str(path), *words]:
+        assert word in text, f"{word!r} is not in {text!r}"
+
+
+def test_bad_load_files(tmp_path):
+    refuse(tmp_path / "missing.csv", ["cannot be read"])
+    refuse(write(tmp_path / "header.csv", header="arrival,domain"), ["arrival_s,domain,gpus"])
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\xff\xfe\x00\x81")
+    refuse(binary, ["cannot be read"])
