@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A GPU user sets CONSTRAINTS= to let pip resolve accelerator builds.
 CONSTRAINTS ?= -c constraints-cpu.txt
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
-export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.2
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export PYTHONUNBUFFERED = 1
 
 .PHONY: run test ddp bench lint clean

@@ -19,7 +19,7 @@ def use_compile_cache() -> None:
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(root / "hippo" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def load_world(
