@@ -123,9 +123,7 @@ def start(backend: str, timeout_s: float) -> Control:
         # A restarted job meets in the same store: addresses of the dead attempt must not be read.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"attempt-{attempt}", store)
-        dist.init_process_group(
-            backend, store=store, rank=rank, world_size=ranks, timeout=timeout
-        )
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
     return Control(timeout_s)
 
 

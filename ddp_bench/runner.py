@@ -154,9 +154,7 @@ class Runner:
         """Whether DDP reduces during the last backward; waiting is then inside compute."""
         return self.settings.sync == "overlap"
 
-    def _compute(
-        self, step: int, batches: list, count, timer: ComputeTimer
-    ) -> tuple[float, bool]:
+    def _compute(self, step: int, batches: list, count, timer: ComputeTimer) -> tuple[float, bool]:
         """(summed loss, ran out of memory) of the local forward and backward."""
         try:
             scale = self.control.ranks / float(count.wait()[0])

@@ -240,4 +240,3 @@ class Trainer:
 def settings_record(settings: Settings, ranks: int) -> dict:
     """Settings as run.json keeps them."""
     return asdict(settings) | {"ranks": ranks}
-

@@ -16,7 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from agents.hi_ppo.checkpoint import FILE_NAME, load_checkpoint, restore, save_checkpoint
-from agents.hi_ppo.training import EpochMetrics, Trainer, TrainSettings, make_tape
+from agents.hi_ppo.training import EpochMetrics, Trainer, TrainSettings, check_sizes, make_tape
 from analysis.records import RunWriter, load
 from experiments.errors import run_command
 from experiments.evaluation import Evaluator, learned_maker
@@ -79,6 +79,10 @@ class TrainingRun:
 
     def __init__(self, config: TrainConfig):
         self.config = config
+        try:
+            check_sizes(config.train, config.scenario.horizon)
+        except ValueError as error:
+            raise InputError(f"train: {error}") from None
         spec, self.world, self.info = load_world(
             config.cluster, config.model, config.global_batch, config.seq, config.table_size
         )
@@ -88,12 +92,7 @@ class TrainingRun:
         params, keys = scenario_bank(self.world, *scenarios)
         make = jax.jit(jax.vmap(make_tape, in_axes=(0, None, 0, None)), static_argnums=3)
         tapes = _in_chunks(make, params, self.world.table, keys, self.horizon)
-        try:
-            self.trainer = Trainer(
-                config.train, self.world.table, tapes, self.horizon, config.epochs
-            )
-        except ValueError as error:
-            raise InputError(f"train: {error}") from None
+        self.trainer = Trainer(config.train, self.world.table, tapes, self.horizon, config.epochs)
         self.evaluator = Evaluator(
             self.world, config.scenario, range(config.eval_scenarios), "held-out", config.weights
         )

@@ -113,10 +113,12 @@ def test_no_sample_waits_longer_than_the_age_bound(name):
 
 def slowest(name, cost="tokens", steps=80):
     arms = team(name, cost, lengths=np.random.default_rng(1).geometric(0.1, 4000) + 2)
-    return np.mean([
-        max(arm.features([ids])[0] for arm, ids in zip(arms, step, strict=True))
-        for step in advance(arms, steps)
-    ])
+    return np.mean(
+        [
+            max(arm.features([ids])[0] for arm, ids in zip(arms, step, strict=True))
+            for step in advance(arms, steps)
+        ]
+    )
 
 
 def test_arms_order_as_their_rules_promise():
@@ -127,8 +129,10 @@ def test_arms_order_as_their_rules_promise():
 
 
 def test_solvers_of_the_dynamic_arm_agree_on_the_slowest_rank():
-    rows = {solver: team("dynamic", solver=solver, prefetch=8) for solver in
-            ("order_statistic", "greedy", "enumeration")}
+    rows = {
+        solver: team("dynamic", solver=solver, prefetch=8)
+        for solver in ("order_statistic", "greedy", "enumeration")
+    }
     worst = {}
     for solver, arms in rows.items():
         step = advance(arms, 1)[0]

@@ -31,8 +31,13 @@ def data():
 def bert(vocab):
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=vocab, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=64, max_position_embeddings=96, attn_implementation=ATTENTION,
+        vocab_size=vocab,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=96,
+        attn_implementation=ATTENTION,
     )
     return Classifier(BertForSequenceClassification(config))
 

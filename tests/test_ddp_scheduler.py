@@ -164,9 +164,7 @@ def test_karmarkar_karp_is_near_optimal_on_small_instances():
     gaps = []
     for _ in range(30):
         costs = rng.integers(3, 60, 9)
-        best = min(
-            max(np.bincount(owner, costs, 3)) for owner in product(range(3), repeat=9)
-        )
+        best = min(max(np.bincount(owner, costs, 3)) for owner in product(range(3), repeat=9))
         gaps.append(max(costs[group].sum() for group in karmarkar_karp(costs, 3)) / best)
     assert np.mean(gaps) < 1.05
 

@@ -41,7 +41,12 @@ def saved(lengths):
 
 @pytest.mark.parametrize(
     ("arm", "mean", "tail"),
-    [("dynamic", 12, 12), ("pooled", 40, 40), ("packed", 50, 50), ("group_by_length_pooled", 50, 20)],
+    [
+        ("dynamic", 12, 12),
+        ("pooled", 40, 40),
+        ("packed", 50, 50),
+        ("group_by_length_pooled", 50, 20),
+    ],
 )
 def test_rules_save_what_is_claimed(saved, arm, mean, tail):
     assert saved[arm][0] >= mean and saved[arm][1] >= tail

@@ -100,7 +100,11 @@ def test_drawing_leaves_the_callers_settings_and_pyplot_alone():
 def test_learning_curve_shows_the_seeds_their_mean_and_says_what_the_band_is():
     metrics, evaluations = synthetic.metrics(3, updates=20), synthetic.evaluations(3)
     left, right = figures.learning_curve(metrics, evaluations).axes
-    assert labels(left) == ["single seeds", "mean of 3 seeds, band: min to max", "best static plan"]
+    assert labels(left) == [
+        "single seeds",
+        "mean of 3 seeds, band: min to max",
+        "best static plan, steady links",
+    ]
     wide = metrics.pivot(index="update", columns="seed", values="progress_rel")
     np.testing.assert_allclose(line(left, "mean of 3").get_ydata(), wide.mean(axis=1))
     np.testing.assert_allclose(line(left, "mean of 3").get_xdata(), metrics["env_steps"][:20])

@@ -136,18 +136,23 @@ def make_tape(params: EnvParams, table: PlanTable, key: Array, horizon: int) -> 
     )
 
 
+def check_sizes(settings: TrainSettings, horizon: int) -> None:
+    """Raise ValueError where batches would not divide: cheap, so ask before solving scenarios."""
+    if horizon % settings.rollout or settings.rollout % settings.every:
+        raise ValueError("rollout must divide the horizon and be a multiple of every")
+    if settings.envs * settings.rollout // settings.every % settings.upper.minibatches:
+        raise ValueError("upper.minibatches must divide envs x rollout / every")
+    if settings.envs * settings.rollout % settings.lower.minibatches:
+        raise ValueError("lower.minibatches must divide envs x rollout")
+
+
 class Trainer:
     """Compiled pieces of a training run; all state is in TrainState."""
 
     def __init__(
         self, settings: TrainSettings, table: PlanTable, tapes: Tape, horizon: int, epochs: int
     ):
-        if horizon % settings.rollout or settings.rollout % settings.every:
-            raise ValueError("rollout must divide the horizon and be a multiple of every")
-        if settings.envs * settings.rollout // settings.every % settings.upper.minibatches:
-            raise ValueError("upper.minibatches must divide envs x rollout / every")
-        if settings.envs * settings.rollout % settings.lower.minibatches:
-            raise ValueError("lower.minibatches must divide envs x rollout")
+        check_sizes(settings, horizon)
         self.settings, self.table, self.tapes, self.horizon = settings, table, tapes, horizon
         self.n_scenarios = tapes.rates.shape[0]
         self.upper, self.lower = UpperNetwork(settings.hidden), LowerNetwork(settings.hidden)

@@ -73,7 +73,11 @@ def learning_curve(metrics: pd.DataFrame, evaluations: pd.DataFrame | None = Non
     window = max(1, values.shape[1] // _POINTS_SHOWN)
     _draw_curve(axes[0], steps, running_mean(values, window), None)
     axes[0].axhline(
-        1.0, color="0.3", linewidth=1.0, linestyle=(0, (1, 2)), label="best static plan, steady links"
+        1.0,
+        color="0.3",
+        linewidth=1.0,
+        linestyle=(0, (1, 2)),
+        label="best static plan, steady links",
     )
     smoothed = f", running mean of {window} updates" if window > 1 else ""
     axes[0].set_title(f"Training scenarios{smoothed}")

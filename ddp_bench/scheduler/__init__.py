@@ -1,10 +1,10 @@
 """Micro-batch scheduling as pure functions of lengths: no torch, no communication, no state.
 
-    costs     what a micro-batch costs: `tokens`, `tokens_sq`, `fitted`
-    counts    how many samples every rank pops from its own FIFO buffer (exact min-max)
-    pooled    how one shared pool of samples is split over ranks (exact min-max)
-    packing   Karmarkar-Karp partition for padding-free micro-batches
-    fit       the fitted cost, learnt online from measured compute times
+costs     what a micro-batch costs: `tokens`, `tokens_sq`, `fitted`
+counts    how many samples every rank pops from its own FIFO buffer (exact min-max)
+pooled    how one shared pool of samples is split over ranks (exact min-max)
+packing   Karmarkar-Karp partition for padding-free micro-batches
+fit       the fitted cost, learnt online from measured compute times
 """
 
 from ddp_bench.scheduler.costs import COST_TYPES, CostModel, padded_length, prefix_costs

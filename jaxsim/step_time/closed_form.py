@@ -133,22 +133,33 @@ def _stages(
     )
 
 
-def _pipeline(
-    plan: Plan, st: _Stages, hop_s: Array, send_s: Array, latency_s: Array
-) -> PipelineTime:
+def _timed(
+    plan: Plan,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    view: NetworkView,
+    st: _Stages,
+    sent_gb: Array,
+) -> tuple[PipelineTime, Array]:
+    """The pipeline's time, and [K, K] [s] for which one micro-batch's `sent_gb` [K, K] holds each
+    directed link."""
+    rate = jnp.maximum(view.bandwidth_gb_per_s * calibration.wan_efficiency, 1e-9)
+    send_s = sent_gb / rate
     compute_s = st.layers * (st.layer.forward_s + st.layer.backward_s)
     stage_s = jnp.where(plan.used, compute_s + st.tensor_s + st.context_s, 0.0)
-    return pipeline_time(
+    timed = pipeline_time(
         st.topo,
         plan.pp,
         st.schedule,
         st.micro_batches,
         stage_s,
         st.layer.head_s,
-        hop_s,
+        collectives.stage_hop_s(work, cluster, calibration, plan, st.dp, st.micro_batch),
         send_s,
-        latency_s,
+        0.5 * view.rtt_s,
     )
+    return timed, send_s
 
 
 def _activation_gb(plan: Plan, work: Workload, st: _Stages) -> Array:
@@ -185,12 +196,8 @@ def job_step_cost(
     """
     st = _stages(plan, work, cluster, calibration, view.gpus_available)
     in_pipeline, in_sync = (1.0, 1.0) if slowdown is None else slowdown
-    latency_s = 0.5 * view.rtt_s
     activation_gb = _activation_gb(plan, work, st)
-    rate = jnp.maximum(view.bandwidth_gb_per_s * calibration.wan_efficiency, 1e-9)
-    send_s = activation_gb / rate * in_pipeline
-    hop_s = collectives.stage_hop_s(work, cluster, calibration, plan, st.dp, st.micro_batch)
-    timed = _pipeline(plan, st, hop_s, send_s, latency_s)
+    timed, send_s = _timed(plan, work, cluster, calibration, view, st, activation_gb * in_pipeline)
     slowest = jnp.argmax(timed.total_s)
     # A sum over a one-hot row is cheaper than a batched gather on CPU.
     here = (jnp.arange(plan.group.shape[-1]) == slowest).astype(jnp.float32)
@@ -200,22 +207,12 @@ def job_step_cost(
 
     ring_gb = sync.ring_bytes_gb(work, plan, st.topo)
     ring_rate = jnp.maximum(view.bandwidth_gb_per_s * calibration.wan_ring_efficiency, 1e-9)
-    wan_sync_s = sync.ring_s(plan, ring_gb * in_sync, ring_rate, latency_s)
+    wan_sync_s = sync.ring_s(plan, ring_gb * in_sync, ring_rate, 0.5 * view.rtt_s)
     sync_s = _exposed_sync(plan, work, cluster, calibration, st, wan_sync_s)
     micro_batches = st.micro_batches[:, None]
     h = plan.sync_period.astype(jnp.float32)
     wan_gb = activation_gb * micro_batches + ring_gb / h
-    memory = memory_gb(
-        work,
-        calibration,
-        plan,
-        jnp.maximum(st.dp, 1),
-        st.micro_batch,
-        st.recompute,
-        timed.in_flight,
-        st.topo.first,
-        st.topo.last,
-    )
+    memory = _memory_gb(plan, work, calibration, st, timed.in_flight)
     fits = jnp.all(memory <= cluster.gpu.memory_gb)
     runs = fits & jnp.any(plan.used) & jnp.all(jnp.where(plan.used, st.dp > 0, True))
     return StepCost(
@@ -255,10 +252,7 @@ def group_periods(
     st = _stages(plan, work, cluster, calibration, view.gpus_available)
     many = jnp.full(plan.group.shape, work.global_batch, jnp.float32)
     st = st.replace(micro_batches=many)
-    rate = jnp.maximum(view.bandwidth_gb_per_s * calibration.wan_efficiency, 1e-9)
-    send_s = _activation_gb(plan, work, st) / rate
-    hop_s = collectives.stage_hop_s(work, cluster, calibration, plan, st.dp, st.micro_batch)
-    timed = _pipeline(plan, st, hop_s, send_s, 0.5 * view.rtt_s)
+    timed, _ = _timed(plan, work, cluster, calibration, view, st, _activation_gb(plan, work, st))
     groups = jnp.arange(plan.group.shape[-1], dtype=jnp.int32)
     mine = plan.group[None, :] == groups[:, None]
     # Replicas that found no GPUs leave the others more to do.
@@ -306,6 +300,15 @@ def choice_fits(
         return jnp.sum(bad.astype(jnp.float32)) == 0.0
 
     return jax.vmap(allowed)(choices.micro_batch, choices.recompute, choices.schedule)
+
+
+def _memory_gb(
+    plan: Plan, work: Workload, calibration: Calibration, st: _Stages, in_flight: Array
+) -> Array:
+    """[K] [GB] on the fullest GPU of each domain; a stalled group holds what one replica needs."""
+    dp = jnp.maximum(st.dp, 1)
+    ends = (st.topo.first, st.topo.last)
+    return memory_gb(work, calibration, plan, dp, st.micro_batch, st.recompute, in_flight, *ends)
 
 
 def _bottleneck_parts(plan: Plan, st: _Stages, here: Array) -> tuple[Array, Array, Array]:

@@ -141,7 +141,7 @@ def every_sequence(worlds):
     return np.asarray(progress), np.asarray(returns)
 
 
-row_of = jax.jit(jax.vmap(lambda plan: find_row(TABLE, plan)))
+row_of = jax.jit(jax.vmap(lambda plan: find_row(TABLE, plan)[0]))
 
 
 def first_rows(params):
@@ -262,7 +262,7 @@ def first_decisions(worlds):
         oracle, peer = make_replan_oracle(setup, 3.0), make_hysteresis(setup, 3.0)
         sees, _ = oracle.decide(key, timestep.observation, oracle.init(key), truth)
         guesses, _ = peer.decide(key, timestep.observation, peer.init(key))
-        return [find_row(TABLE, jax.tree.map(lambda x: x[0], p)) for p in (sees, guesses)]
+        return [find_row(TABLE, jax.tree.map(lambda x: x[0], p))[0] for p in (sees, guesses)]
 
     return [np.asarray(x) for x in decide(params, keys, truths)]
 
