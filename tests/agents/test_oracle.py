@@ -143,7 +143,7 @@ def every_sequence(worlds):
     return np.asarray(progress), np.asarray(returns)
 
 
-row_of = jax.jit(jax.vmap(lambda plan: find_row(TABLE, plan)[0]))
+row_of = jax.jit(jax.vmap(lambda plan: find_row(TABLE, plan)))
 
 
 def first_rows(params):
