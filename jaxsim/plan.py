@@ -20,6 +20,10 @@ from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, Workload
 # Pipeline schedules by the micro-batches that a stage at distance d from the last (counted from 1)
 # may hold in flight: d, 2 d - 1 (Zhuang et al., MLSys 2023, hides the wire), all of them.
 SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE = 0, 1, 2
+# Narayanan et al., SC 2021; ZB-H1 of Qi et al., ICLR 2024; list scheduling on the network as it is.
+# `jaxsim.step_time.schedules` defines the orders.
+SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE, SCHEDULE_GREEDY = 3, 4, 5
+INTERLEAVED_CHUNKS = 2  # model chunks per stage under SCHEDULE_INTERLEAVED
 PLACEMENT_DP_INNER, PLACEMENT_PP_INNER = 0, 1
 UNUSED = -1
 FULL_PRECISION_BITS = 16

@@ -1,0 +1,193 @@
+"""One training step of a pipeline, operation by operation: a max-plus recurrence.
+
+    start(op) = max(end of the previous op on the stage, arrival of its input)
+    arrival   = end of the transfer + one-way latency
+
+A directed link carries one transfer at a time, first come, first served, and each direction queues on
+its own (the performance model of CrossPipe, 2025). All that a stage sends one way goes over one
+link, so the queue's order is the stage's order and the recurrence needs no sorting. Replicas that
+share a link are one transfer of their summed bytes. A link's rate may change inside the step:
+`send_s` then has one entry per segment of time, and a transfer ends when its share of every segment
+adds up to the whole.
+
+Sizes (stages, micro-batches, chunks, segments) are static bounds, everything else is data. B is a
+native trailing axis: on CPU a stage's neighbour is then a row offset.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from jaxsim.plan import SCHEDULE_GREEDY, SCHEDULE_INTERLEAVED
+from jaxsim.step_time.greedy import greedy_clocks
+from jaxsim.step_time.links import StageTimes, transfer_s
+from jaxsim.step_time.schedules import (
+    FIXED_ORDERS,
+    Operation,
+    SlotOrder,
+    operation_at,
+    slot_count,
+    slot_order,
+)
+
+
+@struct.dataclass
+class EventTime:
+    """What a step took; stages that do not exist show zeros."""
+
+    total_s: Array  # [B] [s] from the first forward to the last operation
+    stage_busy_s: Array  # [S, B] [s] computing
+    next_busy_s: Array  # [S, B] [s] link to the next stage occupied (from the last, to the first)
+    prev_busy_s: Array  # [S, B] [s] link to the previous stage occupied
+
+
+def pipeline_events(
+    times: StageTimes,
+    schedule: Array,
+    n_stages: Array,
+    micro_batches: Array,
+    micro_batch_bound: int,
+    schedules: tuple[int, ...] = FIXED_ORDERS,
+    chunks: int = 1,
+    in_flight: Array | None = None,
+) -> EventTime:
+    """Run one step of each of B pipelines.
+
+    schedule, n_stages and micro_batches are [B] int32, or [1] where all pipelines are alike, which
+    is faster. `schedules` (static) lists the SCHEDULE_* that may occur; `chunks` (static) is the
+    number of model chunks per stage of interleaved pipelines; `in_flight` [S, B] float32 are the
+    limits of greedy ones. n_stages and micro_batches must keep to the bounds: S of `times` and
+    `micro_batch_bound`. Differentiable in `times` but for the greedy order.
+    """
+    chunks = chunks if SCHEDULE_INTERLEAVED in schedules else 1
+    stage_bound = times.forward_s.shape[0]
+    order = slot_order(schedule, n_stages, micro_batches, stage_bound, chunks)
+    fixed = tuple(k for k in schedules if k != SCHEDULE_GREEDY)
+    total_s, next_s, prev_s = jnp.zeros((), jnp.float32), None, None
+    if fixed:
+        slots = slot_count(fixed, stage_bound, micro_batch_bound, chunks)
+        total_s, next_s, prev_s = _fixed_order(times, order, slots, chunks)
+    if SCHEDULE_GREEDY in schedules:
+        if in_flight is None:
+            raise ValueError("the greedy order needs in_flight limits")
+        greedy = greedy_clocks(times, n_stages, micro_batches, micro_batch_bound, in_flight)
+        if not fixed:
+            total_s, next_s, prev_s = greedy
+        else:
+            here = schedule == SCHEDULE_GREEDY
+            total_s = jnp.where(here, greedy[0], total_s)
+            next_s = jnp.where(here[None], greedy[1], next_s)
+            prev_s = jnp.where(here[None], greedy[2], prev_s)
+    real, last = _stage_marks(order, stage_bound)
+    count = micro_batches[None].astype(jnp.float32)
+    work_s = times.forward_s + times.backward_s + times.weight_s
+    work_s = work_s + jnp.where(last, times.head_s[None], 0.0)
+    return EventTime(total_s, jnp.where(real, count * work_s, 0.0), next_s, prev_s)
+
+
+def _stage_marks(order: SlotOrder, stage_bound: int) -> tuple[Array, Array]:
+    s = jnp.arange(stage_bound, dtype=jnp.int32)[:, None]
+    return s < order.n_stages, s == order.n_stages - 1
+
+
+@struct.dataclass
+class _Clocks:
+    """[S, B] [s] each: until when something is taken, or when what was sent last arrives."""
+
+    stage: Array
+    next_link: Array
+    prev_link: Array
+    next_arrival: Array
+    prev_arrival: Array
+    next_busy: Array
+    prev_busy: Array
+
+
+def _fixed_order(
+    times: StageTimes, order: SlotOrder, slots: int, chunks: int
+) -> tuple[Array, Array, Array]:
+    """([B], [S, B], [S, B]) makespan and the two links' busy time, all [s]."""
+    start = jnp.zeros_like(times.forward_s)
+    clocks = _Clocks(*(start,) * 7)
+    # A chunk is an equal share of its stage; only the logits belong to the last chunk alone.
+    share = 1.0 / order.chunks.astype(jnp.float32)
+    whole_backward_s = times.backward_s + jnp.where(order.zero_bubble, 0.0, times.weight_s)
+    durations = (times.forward_s * share, whole_backward_s * share)
+
+    def slot(clocks, t):
+        op = operation_at(order, t, chunks)
+        return _run_slot(clocks, op, times, order, durations, chunks), None
+
+    clocks, _ = jax.lax.scan(slot, clocks, jnp.arange(slots, dtype=jnp.int32))
+    # ZB-H1: the last weight gradients, as many as the stage holds back.
+    stage = jnp.arange(start.shape[0], dtype=jnp.int32)[:, None]
+    rest = jnp.minimum(stage, order.micro_batches).astype(jnp.float32) * times.weight_s
+    ends = clocks.stage + jnp.where(order.zero_bubble & (stage < order.n_stages), rest, 0.0)
+    return ends.max(axis=0), clocks.next_busy, clocks.prev_busy
+
+
+def _run_slot(
+    clocks: _Clocks,
+    op: Operation,
+    times: StageTimes,
+    order: SlotOrder,
+    durations: tuple[Array, Array],
+    chunks: int,
+) -> _Clocks:
+    forward = op.forward
+    stage = jnp.arange(clocks.stage.shape[0], dtype=jnp.int32)[:, None]
+    arrival = jnp.where(
+        forward,
+        _from_previous(clocks.next_arrival, order, chunks),
+        _from_next(clocks.prev_arrival, order, chunks),
+    )
+    start = jnp.maximum(clocks.stage, jnp.where(op.receives, arrival, 0.0))
+    head_s = jnp.where(forward, times.head_forward_s, times.head_backward_s)
+    end = start + jnp.where(forward, *durations) + jnp.where(op.head, head_s, 0.0)
+
+    begin = jnp.maximum(end, jnp.where(forward, clocks.next_link, clocks.prev_link))
+    send_s = jnp.where(forward, times.next_send_s, times.prev_send_s)
+    taken = transfer_s(begin, send_s, times.change_s)
+    done = begin + taken
+    latency = jnp.where(forward, times.next_latency_s, times.prev_latency_s)
+
+    # The weight gradient that is due after this input gradient delays nothing but the stage.
+    due = order.zero_bubble & ~forward & (op.index >= stage)
+    sends = op.runs & op.sends
+    to_next, to_prev = sends & forward, sends & ~forward
+    taken_next, taken_prev = to_next, to_prev
+    if chunks > 1:
+        # Between two stages both ways round are the same link.
+        both = (order.n_stages == 2) & (order.chunks > 1)
+        taken_next, taken_prev = to_next | (both & sends), to_prev | (both & sends)
+    return _Clocks(
+        stage=jnp.where(op.runs, end + jnp.where(due, times.weight_s, 0.0), clocks.stage),
+        next_link=jnp.where(taken_next, done, clocks.next_link),
+        prev_link=jnp.where(taken_prev, done, clocks.prev_link),
+        next_arrival=jnp.where(to_next, done + latency, clocks.next_arrival),
+        prev_arrival=jnp.where(to_prev, done + latency, clocks.prev_arrival),
+        next_busy=clocks.next_busy + jnp.where(to_next, taken, 0.0),
+        prev_busy=clocks.prev_busy + jnp.where(to_prev, taken, 0.0),
+    )
+
+
+def _from_previous(sent: Array, order: SlotOrder, chunks: int) -> Array:
+    """[S, B] what each stage's predecessor sent; the first stage's is the last (the next chunk)."""
+    moved = jnp.roll(sent, 1, axis=0)
+    if chunks == 1:
+        return moved  # nobody reads the first row
+    stage = jnp.arange(sent.shape[0], dtype=jnp.int32)[:, None]
+    wrapped = jnp.where(stage == order.n_stages - 1, sent, 0.0).sum(axis=0, keepdims=True)
+    return jnp.where(stage == 0, wrapped, moved)
+
+
+def _from_next(sent: Array, order: SlotOrder, chunks: int) -> Array:
+    """[S, B] what each stage's successor sent; the last stage's is the first (the chunk before)."""
+    moved = jnp.roll(sent, -1, axis=0)
+    if chunks == 1:
+        return moved
+    stage = jnp.arange(sent.shape[0], dtype=jnp.int32)[:, None]
+    return jnp.where(stage == order.n_stages - 1, sent[:1], moved)

@@ -1,0 +1,54 @@
+"""What stages and links of a pipeline take, and when a transfer over a changing link ends."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+HEAD_FORWARD_SHARE = 1.0 / 3.0  # the logits' backward pass costs twice their forward
+
+
+@struct.dataclass
+class StageTimes:
+    """Times of B pipelines of up to S stages, all [s] and for one micro-batch; float32.
+
+    Rows of stages that do not exist are not read. C segments of time have C - 1 changes between.
+    """
+
+    forward_s: Array  # [S, B] whole stage: all its chunks
+    backward_s: Array  # [S, B] down to the gradient of the input, recomputation included
+    weight_s: Array  # [S, B] gradient of the weights; part of the backward pass but in ZB-H1
+    head_s: Array  # [B] logits of the last stage, forward and backward
+    next_send_s: Array  # [C, S, B] the link to the next stage is occupied (last stage: to the first)
+    prev_send_s: Array  # [C, S, B] the same towards the previous stage
+    next_latency_s: Array  # [S, B] one way
+    prev_latency_s: Array  # [S, B]
+    change_s: Array  # [C - 1, B] moments from the start of the step, ascending
+
+    @property
+    def head_forward_s(self) -> Array:
+        return HEAD_FORWARD_SHARE * self.head_s[None]
+
+    @property
+    def head_backward_s(self) -> Array:
+        return (1.0 - HEAD_FORWARD_SHARE) * self.head_s[None]
+
+
+def transfer_s(begin_s: Array, send_s: Array, change_s: Array) -> Array:
+    """[S, B] [s] for which transfers that begin at `begin_s` [S, B] occupy their links.
+
+    A transfer that would take `send_s[c]` ([C, S, B]) at the rate of segment c does the share
+    time / send_s[c] of itself there; segments end at `change_s` [C - 1, B].
+    """
+    at, left, taken = begin_s, jnp.ones_like(begin_s), jnp.zeros_like(begin_s)
+    for c in range(send_s.shape[0] - 1):
+        end = change_s[c][None]
+        room = jnp.maximum(end - at, 0.0)
+        share = jnp.minimum(left, room / jnp.maximum(send_s[c], 1e-12))
+        # A transfer that outlasts the segment leaves it at its end, free of rounding.
+        outlasts = share < left
+        taken = taken + jnp.where(outlasts, room, share * send_s[c])
+        at = jnp.where(outlasts, jnp.maximum(at, end), at)
+        left = left - share
+    return taken + left * send_s[-1]
