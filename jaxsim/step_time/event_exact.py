@@ -95,14 +95,13 @@ def _stage_marks(order: SlotOrder, stage_bound: int) -> tuple[Array, Array]:
 
 @struct.dataclass
 class _Clocks:
-    """[S, B] [s] each: until when something is taken, or when what was sent last arrives."""
+    """[S, B] [s] each. A stage's latest message arrives `sent` + latency; until then its link is
+    taken, so the same number is the queue's."""
 
-    stage: Array
-    next_link: Array
-    prev_link: Array
-    next_arrival: Array
-    prev_arrival: Array
-    next_busy: Array
+    stage: Array  # the stage computes until then
+    next_sent: Array  # its latest transfer to the next stage ends
+    prev_sent: Array  # its latest transfer to the previous stage ends
+    next_busy: Array  # link occupied so far
     prev_busy: Array
 
 
@@ -111,7 +110,6 @@ def _fixed_order(
 ) -> tuple[Array, Array, Array]:
     """([B], [S, B], [S, B]) makespan and the two links' busy time, all [s]."""
     start = jnp.zeros_like(times.forward_s)
-    clocks = _Clocks(*(start,) * 7)
     # A chunk is an equal share of its stage; only the logits belong to the last chunk alone.
     share = 1.0 / order.chunks.astype(jnp.float32)
     whole_backward_s = times.backward_s + jnp.where(order.zero_bubble, 0.0, times.weight_s)
@@ -121,12 +119,29 @@ def _fixed_order(
         op = operation_at(order, t, chunks)
         return _run_slot(clocks, op, times, order, durations, chunks), None
 
-    clocks, _ = jax.lax.scan(slot, clocks, jnp.arange(slots, dtype=jnp.int32))
+    clocks, _ = jax.lax.scan(slot, _Clocks(*(start,) * 5), jnp.arange(slots, dtype=jnp.int32))
     # ZB-H1: the last weight gradients, as many as the stage holds back.
     stage = jnp.arange(start.shape[0], dtype=jnp.int32)[:, None]
     rest = jnp.minimum(stage, order.micro_batches).astype(jnp.float32) * times.weight_s
     ends = clocks.stage + jnp.where(order.zero_bubble & (stage < order.n_stages), rest, 0.0)
-    return ends.max(axis=0), clocks.next_busy, clocks.prev_busy
+    busy = (clocks.next_busy, clocks.prev_busy)
+    if times.steady:
+        busy = _steady_busy(times, order)
+    return ends.max(axis=0), *busy
+
+
+def _steady_busy(times: StageTimes, order: SlotOrder) -> tuple[Array, Array]:
+    """Links that do not change are occupied for the same time by every transfer."""
+    stage = jnp.arange(times.forward_s.shape[0], dtype=jnp.int32)[:, None]
+    chunks = jnp.where(order.n_stages > 1, order.chunks, 0)
+    sends = order.micro_batches * jnp.where(stage < order.n_stages, chunks, 0)
+    ends = jnp.where(order.n_stages > 1, order.micro_batches, 0)  # the last chunk's, the first's
+    onwards = sends - jnp.where(stage == order.n_stages - 1, ends, 0)
+    back = sends - jnp.where(stage == 0, ends, 0)
+    return (
+        onwards.astype(jnp.float32) * times.next_send_s[0],
+        back.astype(jnp.float32) * times.prev_send_s[0],
+    )
 
 
 def _run_slot(
@@ -141,34 +156,33 @@ def _run_slot(
     stage = jnp.arange(clocks.stage.shape[0], dtype=jnp.int32)[:, None]
     arrival = jnp.where(
         forward,
-        _from_previous(clocks.next_arrival, order, chunks),
-        _from_next(clocks.prev_arrival, order, chunks),
+        _from_previous(clocks.next_sent + times.next_latency_s, order, chunks),
+        _from_next(clocks.prev_sent + times.prev_latency_s, order, chunks),
     )
     start = jnp.maximum(clocks.stage, jnp.where(op.receives, arrival, 0.0))
     head_s = jnp.where(forward, times.head_forward_s, times.head_backward_s)
     end = start + jnp.where(forward, *durations) + jnp.where(op.head, head_s, 0.0)
 
-    begin = jnp.maximum(end, jnp.where(forward, clocks.next_link, clocks.prev_link))
-    send_s = jnp.where(forward, times.next_send_s, times.prev_send_s)
-    taken = transfer_s(begin, send_s, times.change_s)
-    done = begin + taken
-    latency = jnp.where(forward, times.next_latency_s, times.prev_latency_s)
-
-    # The weight gradient that is due after this input gradient delays nothing but the stage.
-    due = order.zero_bubble & ~forward & (op.index >= stage)
-    sends = op.runs & op.sends
-    to_next, to_prev = sends & forward, sends & ~forward
-    taken_next, taken_prev = to_next, to_prev
+    queue = jnp.where(forward, clocks.next_sent, clocks.prev_sent)
     if chunks > 1:
         # Between two stages both ways round are the same link.
         both = (order.n_stages == 2) & (order.chunks > 1)
-        taken_next, taken_prev = to_next | (both & sends), to_prev | (both & sends)
-    return _Clocks(
+        queue = jnp.where(both, jnp.maximum(clocks.next_sent, clocks.prev_sent), queue)
+    begin = jnp.maximum(end, queue)
+    send_s = jnp.where(forward, times.next_send_s, times.prev_send_s)
+    taken = transfer_s(begin, send_s, times.change_s)
+
+    # The weight gradient that is due after this input gradient delays nothing but the stage.
+    due = order.zero_bubble & ~forward & (op.index >= stage)
+    to_next, to_prev = op.runs & op.sends & forward, op.runs & op.sends & ~forward
+    clocks = clocks.replace(
         stage=jnp.where(op.runs, end + jnp.where(due, times.weight_s, 0.0), clocks.stage),
-        next_link=jnp.where(taken_next, done, clocks.next_link),
-        prev_link=jnp.where(taken_prev, done, clocks.prev_link),
-        next_arrival=jnp.where(to_next, done + latency, clocks.next_arrival),
-        prev_arrival=jnp.where(to_prev, done + latency, clocks.prev_arrival),
+        next_sent=jnp.where(to_next, begin + taken, clocks.next_sent),
+        prev_sent=jnp.where(to_prev, begin + taken, clocks.prev_sent),
+    )
+    if times.steady:
+        return clocks
+    return clocks.replace(
         next_busy=clocks.next_busy + jnp.where(to_next, taken, 0.0),
         prev_busy=clocks.prev_busy + jnp.where(to_prev, taken, 0.0),
     )

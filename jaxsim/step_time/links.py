@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
@@ -27,6 +28,11 @@ class StageTimes:
     change_s: Array  # [C - 1, B] moments from the start of the step, ascending
 
     @property
+    def steady(self) -> bool:
+        """Do the links keep one rate for the whole step? Static."""
+        return self.next_send_s.shape[0] == 1
+
+    @property
     def head_forward_s(self) -> Array:
         return HEAD_FORWARD_SHARE * self.head_s[None]
 
@@ -41,14 +47,20 @@ def transfer_s(begin_s: Array, send_s: Array, change_s: Array) -> Array:
     A transfer that would take `send_s[c]` ([C, S, B]) at the rate of segment c does the share
     time / send_s[c] of itself there; segments end at `change_s` [C - 1, B].
     """
-    at, left, taken = begin_s, jnp.ones_like(begin_s), jnp.zeros_like(begin_s)
-    for c in range(send_s.shape[0] - 1):
-        end = change_s[c][None]
-        room = jnp.maximum(end - at, 0.0)
-        share = jnp.minimum(left, room / jnp.maximum(send_s[c], 1e-12))
+    zero = jnp.zeros_like(begin_s)
+
+    def segment(state, rate):
+        at, left, taken = state
+        send, end = rate
+        room = jnp.maximum(end[None] - at, 0.0)
+        share = jnp.minimum(left, room / jnp.maximum(send, 1e-12))
         # A transfer that outlasts the segment leaves it at its end, free of rounding.
         outlasts = share < left
-        taken = taken + jnp.where(outlasts, room, share * send_s[c])
-        at = jnp.where(outlasts, jnp.maximum(at, end), at)
-        left = left - share
-    return taken + left * send_s[-1]
+        taken = taken + jnp.where(outlasts, room, share * send)
+        return (jnp.where(outlasts, jnp.maximum(at, end[None]), at), left - share, taken), None
+
+    state = (begin_s, zero + 1.0, zero)
+    if send_s.shape[0] > 1:
+        # A loop, although short: XLA would compute an unrolled one again for every use of its result.
+        state, _ = jax.lax.scan(segment, state, (send_s[:-1], change_s))
+    return state[2] + state[1] * send_s[-1]
