@@ -1,5 +1,13 @@
 """Plan and network state -> cost of one training step."""
 
 from jaxsim.step_time.closed_form import NetworkView, StepCost, job_step_cost, step_cost
+from jaxsim.step_time.event_cost import BandwidthProfile, event_step_cost
 
-__all__ = ["NetworkView", "StepCost", "job_step_cost", "step_cost"]
+__all__ = [
+    "BandwidthProfile",
+    "NetworkView",
+    "StepCost",
+    "event_step_cost",
+    "job_step_cost",
+    "step_cost",
+]

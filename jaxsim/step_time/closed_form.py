@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -26,6 +28,7 @@ from jaxsim.step_time.pipeline import (
     in_flight_limit,
     pipeline_time,
     topology,
+    transfers_per_micro_batch,
 )
 from jaxsim.workload import ATTENTION, Workload
 
@@ -141,6 +144,7 @@ def _timed(
     view: NetworkView,
     st: _Stages,
     sent_gb: Array,
+    pipeline: Callable[..., PipelineTime] = pipeline_time,
 ) -> tuple[PipelineTime, Array]:
     """The pipeline's time, and [K, K] [s] for which one micro-batch's `sent_gb` [K, K] holds each
     directed link."""
@@ -148,7 +152,9 @@ def _timed(
     send_s = sent_gb / rate
     compute_s = st.layers * (st.layer.forward_s + st.layer.backward_s)
     stage_s = jnp.where(plan.used, compute_s + st.tensor_s + st.context_s, 0.0)
-    timed = pipeline_time(
+    # Communication inside a layer is divided between the passes as the layer's computation is.
+    layer_s = jnp.maximum(st.layer.forward_s + st.layer.backward_s, 1e-12)
+    timed = pipeline(
         st.topo,
         plan.pp,
         st.schedule,
@@ -158,16 +164,22 @@ def _timed(
         collectives.stage_hop_s(work, cluster, calibration, plan, st.dp, st.micro_batch),
         send_s,
         0.5 * view.rtt_s,
+        stage_s * st.layer.forward_s / layer_s,
     )
     return timed, send_s
 
 
 def _activation_gb(plan: Plan, work: Workload, st: _Stages) -> Array:
-    """[K, K] [GB] of one micro-batch of all replicas over each WAN link, both directions."""
-    pair = st.topo.to_next | st.topo.to_next.T
+    """[K, K] [GB] of one transfer over each WAN link: a micro-batch of all replicas."""
+    pair = transfers_per_micro_batch(st.topo, st.schedule) > 0
     precision = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
     sent = work.boundary_gb * (st.micro_batch * st.dp).astype(jnp.float32) * precision
     return jnp.where(pair, sent[:, None], 0.0)
+
+
+def _transfers(st: _Stages) -> Array:
+    """[K, K] transfers of one step over each WAN link."""
+    return transfers_per_micro_batch(st.topo, st.schedule) * st.micro_batches[:, None]
 
 
 def link_traffic(
@@ -175,7 +187,7 @@ def link_traffic(
 ) -> tuple[Array, Array]:
     """[K, K] [GB] per step over each link, by phase: pipeline, gradient sync (amortised over H)."""
     st = _stages(plan, work, cluster, calibration, gpus_available)
-    pipeline = _activation_gb(plan, work, st) * st.micro_batches[:, None]
+    pipeline = _activation_gb(plan, work, st) * _transfers(st)
     ring = sync.ring_bytes_gb(work, plan, st.topo) / plan.sync_period.astype(jnp.float32)
     return pipeline, ring
 
@@ -187,17 +199,20 @@ def job_step_cost(
     calibration: Calibration,
     view: NetworkView,
     slowdown: tuple[Array, Array] | None = None,
+    pipeline: Callable[..., PipelineTime] = pipeline_time,
 ) -> StepCost:
     """Cost of one step of one job (no job axis).
 
     `slowdown` = ([K, K], [K, K]) factors >= 1 by which other jobs lengthen this job's transfers in
-    the pipeline and the sync phase; None = the job is alone. Every quantity is finite for a plan
-    that runs.
+    the pipeline and the sync phase; None = the job is alone. `pipeline` (static) is the closed form
+    or another function of its arguments, see `jaxsim.step_time.event_cost`. Every quantity is finite
+    for a plan that runs.
     """
     st = _stages(plan, work, cluster, calibration, view.gpus_available)
     in_pipeline, in_sync = (1.0, 1.0) if slowdown is None else slowdown
     activation_gb = _activation_gb(plan, work, st)
-    timed, send_s = _timed(plan, work, cluster, calibration, view, st, activation_gb * in_pipeline)
+    sent_gb = activation_gb * in_pipeline
+    timed, send_s = _timed(plan, work, cluster, calibration, view, st, sent_gb, pipeline)
     slowest = jnp.argmax(timed.total_s)
     # A sum over a one-hot row is cheaper than a batched gather on CPU.
     here = (jnp.arange(plan.group.shape[-1]) == slowest).astype(jnp.float32)
@@ -209,9 +224,9 @@ def job_step_cost(
     ring_rate = jnp.maximum(view.bandwidth_gb_per_s * calibration.wan_ring_efficiency, 1e-9)
     wan_sync_s = sync.ring_s(plan, ring_gb * in_sync, ring_rate, 0.5 * view.rtt_s)
     sync_s = _exposed_sync(plan, work, cluster, calibration, st, wan_sync_s)
-    micro_batches = st.micro_batches[:, None]
+    transfers = _transfers(st)
     h = plan.sync_period.astype(jnp.float32)
-    wan_gb = activation_gb * micro_batches + ring_gb / h
+    wan_gb = activation_gb * transfers + ring_gb / h
     memory = _memory_gb(plan, work, calibration, st, timed.in_flight)
     fits = jnp.all(memory <= cluster.gpu.memory_gb)
     runs = fits & jnp.any(plan.used) & jnp.all(jnp.where(plan.used, st.dp > 0, True))
@@ -223,7 +238,7 @@ def job_step_cost(
         bubble_s=ideal_s - sum(parts),
         exposed_wan_s=total_s - ideal_s,
         sync_s=sync_s,
-        wan_busy_s=(send_s * micro_batches).max() + wan_sync_s / h,
+        wan_busy_s=(send_s * transfers).max() + wan_sync_s / h,
         memory_gb=memory,
         gpus_used=st.dp * plan.tp * plan.pp * plan.cp * plan.used.astype(jnp.int32),
         wan_gb=wan_gb,

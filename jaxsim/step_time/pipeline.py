@@ -6,7 +6,18 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.plan import SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE, Plan, masked_sums, same_group
+from jaxsim.plan import (
+    INTERLEAVED_CHUNKS,
+    SCHEDULE_EAGER_1F1B,
+    SCHEDULE_GPIPE,
+    SCHEDULE_GREEDY,
+    SCHEDULE_INTERLEAVED,
+    SCHEDULE_ZERO_BUBBLE,
+    Plan,
+    masked_sums,
+    same_group,
+)
+from jaxsim.step_time.links import HEAD_FORWARD_SHARE
 
 
 @struct.dataclass
@@ -34,10 +45,43 @@ def topology(plan: Plan) -> Topology:
     )
 
 
-def in_flight_limit(schedule: Array, depth: Array, micro_batches: Array) -> Array:
-    """[K] float32 micro-batches that a stage may hold, `depth` = stages from it to the end, itself
-    included; the name says which of 1F1B, eager 1F1B and GPipe."""
+def crossing(topo: Topology) -> Array:
+    """[K, K] bool: the way from the last domain of a pipeline back to its first."""
+    return topo.together & topo.last[:, None] & topo.first[None, :] & ~topo.first[:, None]
+
+
+def transfers_per_micro_batch(topo: Topology, schedule: Array) -> Array:
+    """[K, K] float32 activations and gradients of a micro-batch over each link, `schedule` [K]:
+    one of every chunk each way, and between chunks from the last domain to the first and back."""
+    interleaved = schedule == SCHEDULE_INTERLEAVED
+    chunks = jnp.where(interleaved, float(INTERLEAVED_CHUNKS), 1.0)[:, None]
+    wrap = crossing(topo)
+    between = jnp.where(wrap | wrap.T, chunks - 1.0, 0.0)
+    return jnp.where(topo.to_next | topo.to_next.T, chunks, 0.0) + between
+
+
+def in_flight_limit(
+    schedule: Array,
+    depth: Array,
+    micro_batches: Array,
+    total: Array | None = None,
+    cover: Array | None = None,
+) -> Array:
+    """[K] float32 micro-batches that a stage may hold, never more than there are.
+
+    `depth` [K]: stages from it to the end, itself included; `total` [K]: stages of its pipeline
+    (None: it is the first); `cover` [K]: micro-batches that fill the stage's round trip, for the
+    greedy order (None: as many as there are). Interleaved chunks count as parts of a micro-batch.
+    """
+    total = depth if total is None else total
+    cover = micro_batches if cover is None else cover
+    chunks = float(INTERLEAVED_CHUNKS)
+    interleaved = (2.0 * (depth - 1.0) + (chunks - 1.0) * total + 1.0) / chunks
     limit = jnp.where(schedule == SCHEDULE_EAGER_1F1B, 2.0 * depth - 1.0, depth)
+    limit = jnp.where(schedule == SCHEDULE_INTERLEAVED, interleaved, limit)
+    # ZB-H1 keeps activations until the weight gradients are done: every stage holds as the first.
+    limit = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, total, limit)
+    limit = jnp.where(schedule == SCHEDULE_GREEDY, jnp.maximum(jnp.ceil(cover), depth), limit)
     return jnp.where(schedule == SCHEDULE_GPIPE, micro_batches, jnp.minimum(limit, micro_batches))
 
 
@@ -61,35 +105,168 @@ def pipeline_time(
     inner_hop_s: Array,
     send_s: Array,
     latency_s: Array,
+    forward_s: Array | None = None,
+    weight_s: Array | None = None,
 ) -> PipelineTime:
-    """Fill, then the slowest of: a stage, a link, a stage waiting for its in-flight limit.
+    """The longest of a few paths through the step: a lower bound that is tight for equal stages.
 
-    stage_s [K]: forward + backward of one micro-batch on one stage of the domain; extra_last_s [K]:
-    the logits, on the last stage; inner_hop_s [K]: one way between stages of the domain; send_s,
-    latency_s [K, K]: occupation of a directed WAN link by one micro-batch of all replicas, and its
-    one-way latency. Fill and bottleneck: Narayanan et al. 2021 for equal stages, Zheng et al. 2022
-    (Alpa, eq. 1) for unequal ones. The third term is the WAN's: stage i starts forward m + n_i only
-    after backward m came back, so a round trip R_i passes at most n_i micro-batches and latency is
-    paid O(M / n) times (the effect that CrossPipe, 2025, describes).
+    stage_s [K]: forward + backward of one micro-batch on one stage of the domain, of which
+    forward_s [K] (None: a third) and weight_s [K] (None: as the forward), the gradient of the
+    weights; extra_last_s [K]: the logits, on the last stage; inner_hop_s [K]: one way between
+    stages of the domain; send_s, latency_s [K, K]: occupation of a directed WAN link by one
+    micro-batch of all replicas, and its one-way latency.
+
+    `_longest_path` says which paths. For equal stages and no wire they are the bubbles of Narayanan
+    et al. 2021 and, for ZB-H1, of Qi et al. 2024. A stage starts forward m + n only after backward m
+    came back, so over the WAN a round trip passes at most n micro-batches and latency is paid
+    O(M / n) times (the effect that CrossPipe, 2025, describes).
     """
-    stages = plan_pp.astype(jnp.float32)
-    last_s = jnp.where(topo.last, extra_last_s, 0.0)
-    own_s = stages * stage_s + last_s + 2.0 * (stages - 1.0) * inner_hop_s
+    parts = _parts(topo, plan_pp, schedule, stage_s, extra_last_s, forward_s, weight_s)
     one_way_s = send_s + latency_s
     hop_s = jnp.where(topo.to_next, one_way_s + one_way_s.T, 0.0).sum(axis=1)
-    busiest_link = jnp.where(topo.to_next, jnp.maximum(send_s, send_s.T), 0.0).max(axis=1)
+    sent_s = jnp.where(topo.to_next, send_s, 0.0).sum(axis=1)
+    back_s = jnp.where(topo.to_next, send_s.T, 0.0).sum(axis=1)
+    own_s = parts.critical_s + 2.0 * (parts.stages - 1.0) * inner_hop_s
+    alone_s = jnp.where(parts.stages > 1.0, inner_hop_s, 0.0)
+    links = (jnp.maximum(sent_s, alone_s), jnp.maximum(back_s, alone_s))
 
-    depth, round_trip_s = masked_sums(topo.after, jnp.stack([stages, own_s + hop_s]))
-    fill_s, unhindered_fill_s = masked_sums(topo.together, jnp.stack([own_s + hop_s, own_s]))
-    limit = in_flight_limit(schedule, depth, micro_batches)
+    sums = jnp.stack([parts.stages, own_s + hop_s, own_s])
+    depth, round_trip_s, near_s = masked_sums(topo.after, sums)
+    total, fill_s, near_fill_s = masked_sums(topo.together, sums)
+    busiest_s = jnp.maximum(parts.busy_s, jnp.maximum(*links))
+    beat_s = jnp.where(topo.together, busiest_s[None, :], 0.0).max(axis=1)
+    cover = round_trip_s / jnp.maximum(beat_s, 1e-9)
+    holds = in_flight_limit(schedule, depth, micro_batches, total, cover)
+    # How far forwards run ahead of backwards: ZB-H1 holds more, but runs ahead as 1F1B does.
+    ahead = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, jnp.minimum(depth, micro_batches), holds)
 
-    def over_group(values):
-        return jnp.where(topo.together, values[None, :], 0.0).max(axis=1)
+    def longest(round_trip, fill, links):
+        path = _longest_path(topo, parts, inner_hop_s, round_trip, fill, links, micro_batches, ahead)
+        gpipe = fill + (micro_batches - 1.0) * _gpipe_beat(topo, parts, links)
+        return jnp.where(schedule == SCHEDULE_GPIPE, gpipe, path)
 
-    beat_s = over_group(jnp.maximum(stage_s + last_s, busiest_link))
-    throttled_s = jnp.maximum(beat_s, round_trip_s / jnp.maximum(limit, 1.0))
-    drain_s = (limit - 1.0) * beat_s + (micro_batches - limit) * throttled_s
-    # The fill already holds one beat of the slowest stage.
-    total_s = fill_s + over_group(drain_s)
-    ideal_s = unhindered_fill_s + (micro_batches - 1.0) * over_group(stage_s + last_s)
-    return PipelineTime(total_s, ideal_s, limit, over_group(throttled_s))
+    period_s = jnp.maximum(beat_s, round_trip_s / jnp.maximum(ahead, 1.0))
+    return PipelineTime(
+        total_s=longest(round_trip_s, fill_s, links),
+        ideal_s=longest(near_s, near_fill_s, (alone_s, alone_s)),
+        in_flight=holds,
+        period_s=jnp.where(topo.together, period_s[None, :], 0.0).max(axis=1),
+    )
+
+
+@struct.dataclass
+class _Parts:
+    """[K] each: what the stages of a domain do with one micro-batch, all [s] but the counts."""
+
+    stages: Array
+    chunks: Array
+    before: Array  # stages of the pipeline before the domain
+    critical_s: Array  # a pass through the domain: one chunk, without the weight gradients of ZB-H1
+    pass_s: Array  # the same of one stage
+    busy_s: Array  # the slowest stage, everything it computes
+    forward_s: Array  # the longest forward of a stage, one chunk
+    backward_s: Array  # the longest backward of a stage, one chunk
+    first_s: Array  # (all of) the first stage of the domain: everything, forward, backward, weights
+    first_forward_s: Array
+    first_backward_s: Array
+    weight_s: Array  # that is computed apart: ZB-H1, else 0
+
+
+def _parts(
+    topo: Topology,
+    plan_pp: Array,
+    schedule: Array,
+    stage_s: Array,
+    extra_last_s: Array,
+    forward_s: Array | None,
+    weight_s: Array | None,
+) -> _Parts:
+    stages = plan_pp.astype(jnp.float32)
+    forward_s = stage_s / 3.0 if forward_s is None else forward_s
+    apart = jnp.minimum(forward_s if weight_s is None else weight_s, stage_s - forward_s)
+    apart = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, apart, 0.0)
+    backward_s = stage_s - forward_s - apart
+    chunks = jnp.where(schedule == SCHEDULE_INTERLEAVED, float(INTERLEAVED_CHUNKS), 1.0)
+    last_s = jnp.where(topo.last, extra_last_s, 0.0)
+    one = (forward_s + backward_s) / chunks
+    head = jnp.where(chunks > 1.0, 0.0, last_s)
+    alone = jnp.where(stages > 1.0, 0.0, 1.0) * last_s  # the first stage is the last as well
+    return _Parts(
+        stages=stages,
+        chunks=chunks,
+        before=masked_sums(topo.together & ~topo.after, stages[None])[0],
+        critical_s=stages * one + last_s,
+        pass_s=one,
+        busy_s=stage_s + last_s,
+        forward_s=forward_s / chunks + HEAD_FORWARD_SHARE * head,
+        backward_s=backward_s / chunks + (1.0 - HEAD_FORWARD_SHARE) * head,
+        first_s=stage_s + alone,
+        first_forward_s=forward_s + HEAD_FORWARD_SHARE * alone,
+        first_backward_s=backward_s + (1.0 - HEAD_FORWARD_SHARE) * alone,
+        weight_s=apart,
+    )
+
+
+def _gpipe_beat(topo: Topology, parts: _Parts, links: tuple[Array, Array]) -> Array:
+    """[K] [s]: all forwards, then all backwards, each a flow shop with its own bottleneck."""
+    forward_s = jnp.maximum(parts.forward_s, links[0])
+    backward_s = jnp.maximum(parts.backward_s, links[1])
+    together = topo.together
+    return jnp.where(together, forward_s[None, :], 0.0).max(axis=1) + jnp.where(
+        together, backward_s[None, :], 0.0
+    ).max(axis=1)
+
+
+def _longest_path(
+    topo: Topology,
+    parts: _Parts,
+    inner_hop_s: Array,
+    round_trip_s: Array,
+    fill_s: Array,
+    links: tuple[Array, Array],
+    micro_batches: Array,
+    ahead: Array,
+) -> Array:
+    """[K] [s] the longest of these paths through a step of a one-forward-one-backward schedule:
+
+    1. Fill up to a stage, which is then busy with all micro-batches, and drain.
+    2. The same through the first stage of a domain, and its waits: after its `ahead` first forwards
+       for the first backward, after its last forward for the backward of the same.
+    3. Fill and drain, all micro-batches one behind the other over a link or through forwards alone.
+    4. c round trips of the first stage of a domain, each lets `ahead` micro-batches pass; the rest
+       queue for the slowest of what follows. c = 2 and as many as there are.
+    """
+    m, p = micro_batches, parts
+    before_s = fill_s - round_trip_s
+    last_stage_s = before_s + (p.stages - 1.0) * (p.pass_s + 2.0 * inner_hop_s)
+    paths = last_stage_s + m * p.busy_s - _held_back_s(p.before + p.stages - 1.0, m, p.weight_s)
+
+    simple = p.chunks == 1.0
+    away_s = round_trip_s - p.first_forward_s - p.first_backward_s
+    waits_s = jnp.maximum(away_s - (ahead - 1.0) * p.first_forward_s, 0.0) + jnp.maximum(
+        away_s - (ahead - 1.0) * (p.first_backward_s + p.weight_s), 0.0
+    )
+    waiting = before_s + m * p.first_s - _held_back_s(p.before, m, p.weight_s) + waits_s
+    paths = jnp.where(simple & (m > ahead), jnp.maximum(paths, waiting), paths)
+
+    queue_s = jnp.maximum(jnp.maximum(p.forward_s, p.backward_s), jnp.maximum(*links))
+    paths = jnp.maximum(paths, fill_s + (m * p.chunks - 1.0) * queue_s)
+
+    # Weight gradients of ZB-H1 may come later than what queues here.
+    slowest_s = jnp.maximum(p.busy_s - p.weight_s, jnp.maximum(*links))
+    slowest_s = jnp.where(topo.after, slowest_s[None, :], 0.0).max(axis=1)
+    trips = jnp.floor((m - 1.0) / jnp.maximum(ahead, 1.0) + 1e-4)
+
+    def returning(again):
+        path = fill_s + again * round_trip_s + (m - 1.0 - again * ahead) * slowest_s
+        return jnp.where(simple & (trips >= 1.0), path, 0.0)
+
+    paths = jnp.maximum(paths, jnp.maximum(returning(1.0), returning(trips)))
+    return jnp.where(topo.together, paths[None, :], 0.0).max(axis=1)
+
+
+def _held_back_s(stage: Array, micro_batches: Array, weight_s: Array) -> Array:
+    """[K] [s] of weight gradients that ZB-H1 leaves for after a stage's last input gradient, where
+    they delay no other stage; the first stage's is the end of the step."""
+    count = jnp.where(stage > 0.0, stage + 1.0, 0.0)
+    return jnp.minimum(count, micro_batches) * weight_s
