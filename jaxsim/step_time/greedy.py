@@ -61,9 +61,7 @@ def greedy_clocks(
     zero, unknown = jnp.zeros(shape, jnp.float32), jnp.full(shape, jnp.inf)
     none, empty = jnp.zeros(shape, jnp.int32), jnp.full((size,), jnp.inf)
     first_input = jnp.where(jnp.broadcast_to(stage == 0, shape), 0.0, unknown)
-    state = _State(
-        jnp.int32(0), *(zero,) * 5, *(none,) * 2, first_input, unknown, *(empty,) * 2
-    )
+    state = _State(jnp.int32(0), *(zero,) * 5, *(none,) * 2, first_input, unknown, *(empty,) * 2)
 
     def more(state):
         return (state.turn < 2 * shape[0] * micro_batch_bound) & jnp.any(state.backwards < count)
@@ -88,9 +86,7 @@ def _turn(
     stage = jnp.arange(count.shape[0], dtype=jnp.int32)[:, None]
     room = (state.forwards < count) & (state.forwards - state.backwards < limit)
     start_f = jnp.where(room, jnp.maximum(state.clock, state.input_f), jnp.inf)
-    start_b = jnp.where(
-        state.backwards < count, jnp.maximum(state.clock, state.input_b), jnp.inf
-    )
+    start_b = jnp.where(state.backwards < count, jnp.maximum(state.clock, state.input_b), jnp.inf)
     backward = start_b <= start_f * (1.0 + _TIE)
     start = jnp.where(backward, start_b, start_f)
     chosen = jnp.argmin(start, axis=0).astype(jnp.int32)[None]

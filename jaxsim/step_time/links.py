@@ -21,8 +21,8 @@ class StageTimes:
     backward_s: Array  # [S, B] down to the gradient of the input, recomputation included
     weight_s: Array  # [S, B] gradient of the weights; part of the backward pass but in ZB-H1
     head_s: Array  # [B] logits of the last stage, forward and backward
-    next_send_s: Array  # [C, S, B] the link to the next stage is occupied (last stage: to the first)
-    prev_send_s: Array  # [C, S, B] the same towards the previous stage
+    next_send_s: Array  # [C, S, B] on the link to the next stage (of the last: to the first)
+    prev_send_s: Array  # [C, S, B] on the link to the previous stage (of the first: to the last)
     next_latency_s: Array  # [S, B] one way
     prev_latency_s: Array  # [S, B]
     change_s: Array  # [C - 1, B] moments from the start of the step, ascending

@@ -8,6 +8,7 @@ from jax import Array
 
 from jaxsim.plan import (
     INTERLEAVED_CHUNKS,
+    SCHEDULE_1F1B,
     SCHEDULE_EAGER_1F1B,
     SCHEDULE_GPIPE,
     SCHEDULE_GREEDY,
@@ -137,15 +138,24 @@ def pipeline_time(
     beat_s = jnp.where(topo.together, busiest_s[None, :], 0.0).max(axis=1)
     cover = round_trip_s / jnp.maximum(beat_s, 1e-9)
     holds = in_flight_limit(schedule, depth, micro_batches, total, cover)
-    # How far forwards run ahead of backwards: ZB-H1 holds more, but runs ahead as 1F1B does.
-    ahead = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, jnp.minimum(depth, micro_batches), holds)
+    # How far forwards run ahead of backwards: ZB-H1 holds more, but runs ahead as 1F1B does; the last
+    # stage of a domain less than the first, but under the greedy order, whose limit is the domain's.
+    order = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, SCHEDULE_1F1B, schedule)
+    ahead = in_flight_limit(order, depth, micro_batches, total, cover)
+    ahead_last = in_flight_limit(order, depth - parts.stages + 1.0, micro_batches, total)
+    limits = (ahead, jnp.where(schedule == SCHEDULE_GREEDY, ahead, ahead_last))
+    within_s = (parts.stages - 1.0) * (parts.pass_s + 2.0 * inner_hop_s)  # first to last stage
+    throttled_s = jnp.maximum(
+        round_trip_s / jnp.maximum(limits[0], 1.0),
+        (round_trip_s - within_s) / jnp.maximum(limits[1], 1.0),
+    )
+    period_s = jnp.maximum(beat_s, throttled_s)
 
     def longest(round_trip, fill, links):
-        path = _longest_path(topo, parts, inner_hop_s, round_trip, fill, links, micro_batches, ahead)
+        path = _longest_path(topo, parts, within_s, round_trip, fill, links, micro_batches, *limits)
         gpipe = fill + (micro_batches - 1.0) * _gpipe_beat(topo, parts, links)
         return jnp.where(schedule == SCHEDULE_GPIPE, gpipe, path)
 
-    period_s = jnp.maximum(beat_s, round_trip_s / jnp.maximum(ahead, 1.0))
     return PipelineTime(
         total_s=longest(round_trip_s, fill_s, links),
         ideal_s=longest(near_s, near_fill_s, (alone_s, alone_s)),
@@ -220,12 +230,13 @@ def _gpipe_beat(topo: Topology, parts: _Parts, links: tuple[Array, Array]) -> Ar
 def _longest_path(
     topo: Topology,
     parts: _Parts,
-    inner_hop_s: Array,
+    within_s: Array,
     round_trip_s: Array,
     fill_s: Array,
     links: tuple[Array, Array],
     micro_batches: Array,
     ahead: Array,
+    ahead_last: Array,
 ) -> Array:
     """[K] [s] the longest of these paths through a step of a one-forward-one-backward schedule:
 
@@ -233,13 +244,13 @@ def _longest_path(
     2. The same through the first stage of a domain, and its waits: after its `ahead` first forwards
        for the first backward, after its last forward for the backward of the same.
     3. Fill and drain, all micro-batches one behind the other over a link or through forwards alone.
-    4. c round trips of the first stage of a domain, each lets `ahead` micro-batches pass; the rest
-       queue for the slowest of what follows. c = 2 and as many as there are.
+    4. Round trips of the first or last stage of a domain, each lets as many micro-batches pass as the
+       stage may run ahead: two, or all there are; the rest queue for the slowest that follows.
     """
     m, p = micro_batches, parts
     before_s = fill_s - round_trip_s
-    last_stage_s = before_s + (p.stages - 1.0) * (p.pass_s + 2.0 * inner_hop_s)
-    paths = last_stage_s + m * p.busy_s - _held_back_s(p.before + p.stages - 1.0, m, p.weight_s)
+    held_back_s = _held_back_s(p.before + p.stages - 1.0, m, p.weight_s)
+    paths = before_s + within_s + m * p.busy_s - held_back_s
 
     simple = p.chunks == 1.0
     away_s = round_trip_s - p.first_forward_s - p.first_backward_s
@@ -255,13 +266,16 @@ def _longest_path(
     # Weight gradients of ZB-H1 may come later than what queues here.
     slowest_s = jnp.maximum(p.busy_s - p.weight_s, jnp.maximum(*links))
     slowest_s = jnp.where(topo.after, slowest_s[None, :], 0.0).max(axis=1)
-    trips = jnp.floor((m - 1.0) / jnp.maximum(ahead, 1.0) + 1e-4)
 
-    def returning(again):
-        path = fill_s + again * round_trip_s + (m - 1.0 - again * ahead) * slowest_s
-        return jnp.where(simple & (trips >= 1.0), path, 0.0)
+    def returning(round_trip, limit):
+        limit = jnp.maximum(limit, 1.0)
+        trips = jnp.floor((m - 1.0) / limit + 1e-4)
+        all_s = trips * round_trip + (m - 1.0 - trips * limit) * slowest_s
+        two_s = round_trip + (m - 1.0 - limit) * slowest_s
+        return jnp.where(simple & (trips >= 1.0), fill_s + jnp.maximum(all_s, two_s), 0.0)
 
-    paths = jnp.maximum(paths, jnp.maximum(returning(1.0), returning(trips)))
+    paths = jnp.maximum(paths, returning(round_trip_s, ahead))
+    paths = jnp.maximum(paths, returning(round_trip_s - within_s, ahead_last))
     return jnp.where(topo.together, paths[None, :], 0.0).max(axis=1)
 
 

@@ -74,7 +74,7 @@ def _interleaved(step, stage):
     warm_up = min((s - stage - 1) * 2 + (v - 1) * s, len(forwards))
     order = forwards[:warm_up]
     for k in range(len(forwards)):
-        order += forwards[warm_up + k : warm_up + k + 1] + [backwards[k]]
+        order += [*forwards[warm_up + k : warm_up + k + 1], backwards[k]]
     return [op for op in order if op[1] < step.micro_batches]
 
 
@@ -172,6 +172,8 @@ class _Simulation:
         forwards = backwards = 0
         m, limit = self.step.micro_batches, self.step.limits[stage]
         while backwards < m:
+            # What arrives at the very moment of a decision counts as arrived.
+            yield self.env.timeout(1e-9)
             if self.here(stage, "B", backwards):
                 yield from self.compute(stage, "B", backwards, 0)
                 backwards += 1
