@@ -1,4 +1,4 @@
-"""Measure speed: `python -m experiments.bench --what env|train [--domains K] [--envs B]`."""
+"""Measure speed: `python -m experiments.bench --what env|plans|train [--domains K] [--envs B]`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from agents.hi_ppo.training import Trainer, TrainSettings, make_tape
 from analysis.records import RunWriter, to_jsonable, write_json
+from experiments.bench_plans import FIDELITIES, plans_on_all_devices
 from experiments.errors import run_command
 from experiments.options import parse
 from jaxsim.calibration import default_calibration
@@ -47,15 +48,17 @@ class BenchConfig:
     """A measurement of speed.
 
     Attributes:
-        what: env = environment steps, train = training steps of Hi-PPO
+        what: env = environment steps, plans = evaluations of plans, train = training steps of Hi-PPO
+        fidelity: of plans
         domains: number of domains; a table over 4 to 64 if none is given
-        envs: environments at once; a table over 1 to 8192 if none is given
+        envs: environments (plans) at once; a table over 1 to 8192 if none is given
         repeats: timed calls, of which the fastest counts
         json: file for the result, - = standard output and nothing else there
         out: run folder; outputs/bench-<time> if none is given
     """
 
-    what: Literal["env", "train"] = "env"
+    what: Literal["env", "plans", "train"] = "env"
+    fidelity: Literal["event"] = "event"
     domains: int | None = None
     envs: int | None = None
     repeats: int = 5
@@ -247,6 +250,27 @@ def bench_train(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
     }
 
 
+def bench_plans(n_domains: int, n_plans: int, repeats: int, fidelity: str) -> dict[str, Any]:
+    """One row of the table for plans, with its peers."""
+    way = FIDELITIES[fidelity]
+    spec = bench_cluster(n_domains)
+    function, args = plans_on_all_devices(way, spec, n_plans)
+    result = timed(function, args, repeats)
+    return {
+        "what": "plans",
+        "fidelity": fidelity,
+        "domains": n_domains,
+        "envs": n_plans,
+        "per_s": n_plans / result["best_s"],
+        "compile_s": result["compile_s"],
+        "flops_per_step": None,
+        "peak_memory_gb": peak_memory_gb(),
+        "device": device(),
+        **way.notes(repeats),
+        "peers": way.peers(spec),
+    }
+
+
 def peak_memory_gb() -> float:
     """[GB] on the accelerator, or the process's high-water mark on the host."""
     stats = jax.devices()[0].memory_stats() or {}
@@ -268,6 +292,8 @@ def cases(config: BenchConfig) -> list[tuple[int, int]]:
     """(domains, envs) to measure: what was asked for, or the table."""
     if config.what == "train":
         return [(config.domains or 4, config.envs or 128)]
+    if config.what == "plans":
+        return [(config.domains or 8, config.envs or 8192)]
     if config.domains is None and config.envs is None:
         column = [(k, b) for k in DOMAINS for b in ENVS]
         return [(k, b) for k, b in column if _bytes(k, b) < BUDGET_BYTES]
@@ -283,21 +309,36 @@ def _bytes(n_domains: int, n_envs: int) -> float:
 
 def bench(config: BenchConfig) -> None:
     """Measure, print the table, keep the records."""
-    measure = {"env": bench_env, "train": bench_train}[config.what]
+    plans = functools.partial(bench_plans, fidelity=config.fidelity)
+    measure = {"env": bench_env, "plans": plans, "train": bench_train}[config.what]
     rows = []
     with RunWriter.create("bench", dataclasses.asdict(config), 0, config.out) as writer:
         for n_domains, n_envs in tqdm(cases(config), desc=f"bench {config.what}", unit="case"):
             rows.append(measure(n_domains, n_envs, config.repeats))
-            writer.append("metrics", rows[-1])
+            writer.append("metrics", {k: v for k, v in rows[-1].items() if k != "peers"})
         writer.finish({"rows": rows})
-    best = {**rows[-1], "peers": {}}
+    best = {"peers": {}, **rows[-1]}
     if config.json == "-":
         print(json.dumps(to_jsonable(best), indent=2, allow_nan=False))
         return
     if config.json is not None:
         write_json(config.json, best)
     print(bench_table(rows))
+    for name in sorted(set(best) - set(COLUMNS)):
+        print(f"{name}: {best[name]}")
     print(f"run folder: {writer.dir}")
+
+
+COLUMNS = (
+    "what",
+    "domains",
+    "envs",
+    "per_s",
+    "compile_s",
+    "flops_per_step",
+    "peak_memory_gb",
+    "device",
+)
 
 
 def bench_table(rows: list[dict]) -> str:

@@ -145,20 +145,21 @@ def pipeline_time(
     ahead_last = in_flight_limit(order, depth - parts.stages + 1.0, micro_batches, total)
     limits = (ahead, jnp.where(schedule == SCHEDULE_GREEDY, ahead, ahead_last))
     within_s = (parts.stages - 1.0) * (parts.pass_s + 2.0 * inner_hop_s)  # first to last stage
+    loops = _loops(topo, parts, within_s, round_trip_s, schedule, *limits)
     throttled_s = jnp.maximum(
-        round_trip_s / jnp.maximum(limits[0], 1.0),
-        (round_trip_s - within_s) / jnp.maximum(limits[1], 1.0),
+        round_trip_s / jnp.maximum(limits[0], 1.0), (loops[0] / loops[1]).max(axis=1)
     )
     period_s = jnp.maximum(beat_s, throttled_s)
 
-    def longest(round_trip, fill, links):
-        path = _longest_path(topo, parts, within_s, round_trip, fill, links, micro_batches, *limits)
+    def longest(round_trip, fill, links, loops):
+        times = (within_s, round_trip, fill)
+        path = _longest_path(topo, parts, times, links, loops, micro_batches, *limits)
         gpipe = fill + (micro_batches - 1.0) * _gpipe_beat(topo, parts, links)
         return jnp.where(schedule == SCHEDULE_GPIPE, gpipe, path)
 
     return PipelineTime(
-        total_s=longest(round_trip_s, fill_s, links),
-        ideal_s=longest(near_s, near_fill_s, (alone_s, alone_s)),
+        total_s=longest(round_trip_s, fill_s, links, loops),
+        ideal_s=longest(near_s, near_fill_s, (alone_s, alone_s), None),
         in_flight=holds,
         period_s=jnp.where(topo.together, period_s[None, :], 0.0).max(axis=1),
     )
@@ -227,13 +228,41 @@ def _gpipe_beat(topo: Topology, parts: _Parts, links: tuple[Array, Array]) -> Ar
     ).max(axis=1)
 
 
-def _longest_path(
+def _loops(
     topo: Topology,
     parts: _Parts,
     within_s: Array,
     round_trip_s: Array,
-    fill_s: Array,
+    schedule: Array,
+    ahead: Array,
+    ahead_last: Array,
+) -> tuple[Array, Array]:
+    """([K, K] [s], [K, K]): how long a loop through the dependencies takes, and how many
+    micro-batches it lets pass.
+
+    From the last stage q of the row's domain down the pipeline and back: on the diagonal all the way
+    to the end, n_q micro-batches; else to the first stage s of the column's domain, which after
+    forward m runs backward m - n_s + 1: n_q - n_s + 1. So one far link throttles its pipeline, however
+    near the others are. A greedy stage keeps to no such order.
+    """
+    k = jnp.arange(within_s.shape[0], dtype=jnp.int32)
+    whole_s = round_trip_s - within_s
+    beyond_s = round_trip_s - parts.first_forward_s - parts.first_backward_s
+    loop_s = whole_s[:, None] - beyond_s[None, :]
+    passed = ahead_last[:, None] - ahead[None, :] + 1.0
+    itself = k[:, None] == k[None, :]
+    ordered = topo.after & (schedule != SCHEDULE_GREEDY)[:, None]
+    loop_s = jnp.where(itself, whole_s[:, None], jnp.where(ordered, loop_s, 0.0))
+    passed = jnp.where(itself, ahead_last[:, None], passed)
+    return loop_s, jnp.maximum(passed, 1.0)
+
+
+def _longest_path(
+    topo: Topology,
+    parts: _Parts,
+    times: tuple[Array, Array, Array],
     links: tuple[Array, Array],
+    loops: tuple[Array, Array] | None,
     micro_batches: Array,
     ahead: Array,
     ahead_last: Array,
@@ -244,9 +273,14 @@ def _longest_path(
     2. The same through the first stage of a domain, and its waits: after its `ahead` first forwards
        for the first backward, after its last forward for the backward of the same.
     3. Fill and drain, all micro-batches one behind the other over a link or through forwards alone.
-    4. Round trips of the first or last stage of a domain, each lets as many micro-batches pass as the
-       stage may run ahead: two, or all there are; the rest queue for the slowest that follows.
+    4. A whole round trip of the first or last stage of a domain, which lets as many micro-batches pass
+       as the stage may run ahead, another for the last micro-batch, and between them `loops`, or
+       (None) whole round trips; what is left queues for the slowest that follows.
+
+    `times` [K] [s]: from the first to the last stage of a domain, from it to the end and back, and the
+    whole pipeline there and back.
     """
+    within_s, round_trip_s, fill_s = times
     m, p = micro_batches, parts
     before_s = fill_s - round_trip_s
     held_back_s = _held_back_s(p.before + p.stages - 1.0, m, p.weight_s)
@@ -267,15 +301,19 @@ def _longest_path(
     slowest_s = jnp.maximum(p.busy_s - p.weight_s, jnp.maximum(*links))
     slowest_s = jnp.where(topo.after, slowest_s[None, :], 0.0).max(axis=1)
 
-    def returning(round_trip, limit):
-        limit = jnp.maximum(limit, 1.0)
-        trips = jnp.floor((m - 1.0) / limit + 1e-4)
-        all_s = trips * round_trip + (m - 1.0 - trips * limit) * slowest_s
-        two_s = round_trip + (m - 1.0 - limit) * slowest_s
-        return jnp.where(simple & (trips >= 1.0), fill_s + jnp.maximum(all_s, two_s), 0.0)
+    def returning(round_trip, limit, loop_s, passed):  # [K], [K], [K, any], [K, any]
+        left = (m - 1.0 - limit)[:, None]
+        count = jnp.floor(left / passed + 1e-4)
+        between_s = (count * loop_s + (left - count * passed) * slowest_s[:, None]).max(axis=1)
+        between_s = jnp.maximum(between_s, left[:, 0] * slowest_s)
+        path = fill_s + round_trip + between_s
+        return jnp.where(simple & (m - 1.0 >= limit), path, 0.0)
 
-    paths = jnp.maximum(paths, returning(round_trip_s, ahead))
-    paths = jnp.maximum(paths, returning(round_trip_s - within_s, ahead_last))
+    own = (round_trip_s[:, None], jnp.maximum(ahead, 1.0)[:, None])
+    paths = jnp.maximum(paths, returning(round_trip_s, ahead, *own))
+    last_s = round_trip_s - within_s
+    loops = (last_s[:, None], jnp.maximum(ahead_last, 1.0)[:, None]) if loops is None else loops
+    paths = jnp.maximum(paths, returning(last_s, ahead_last, *loops))
     return jnp.where(topo.together, paths[None, :], 0.0).max(axis=1)
 
 

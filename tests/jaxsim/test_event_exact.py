@@ -19,7 +19,7 @@ from jaxsim.plan import (
     SCHEDULE_INTERLEAVED,
     SCHEDULE_ZERO_BUBBLE,
 )
-from jaxsim.step_time import BandwidthProfile, event_step_cost
+from jaxsim.step_time import BandwidthProfile, EventBounds, event_step_cost
 from jaxsim.step_time.event_cost import event_pipeline_time
 from jaxsim.step_time.event_exact import pipeline_events
 from jaxsim.step_time.links import StageTimes
@@ -394,9 +394,7 @@ def random_inputs(rng, plans, even=False, wire=(-2.5, 1.0)):
 
 @jax.jit
 def both_forms(topo, values):
-    event = functools.partial(
-        event_pipeline_time, stage_bound=STAGE_BOUND, micro_batch_bound=COUNT_BOUND
-    )
+    event = functools.partial(event_pipeline_time, bounds=EventBounds(STAGE_BOUND, COUNT_BOUND))
     return jax.vmap(lambda t, v: (pipeline_time(t, **v), event(t, **v)))(topo, values)
 
 
@@ -492,9 +490,7 @@ def test_the_closed_form_holds_where_its_assumptions_do():
 WORK = build_workload([JOB]).job(0)
 SPEC = cluster_spec(4, gpus=8)
 CLUSTER = SPEC.to_arrays()
-event_cost_of = jax.jit(
-    event_step_cost, static_argnames=("stage_bound", "micro_batch_bound", "schedules")
-)
+event_cost_of = jax.jit(event_step_cost)
 PLANS = {
     "one domain": make_plan([(2,)], [(8,)], [4], 4, dp=4, micro_batch=2, pp=[1, 1, 2, 1]),
     "two pipelines": make_plan(
@@ -509,12 +505,10 @@ PLANS = {
 }
 
 
-def event_cost(plan, cluster=CLUSTER, view=None, bound=16, profile=None):
+def event_cost(plan, cluster=CLUSTER, view=None, micro_batches=16, groups=0, profile=None):
     view = base_view(cluster) if view is None else view
-    return event_cost_of(
-        plan, WORK, cluster, calibration(), view, stage_bound=8, micro_batch_bound=bound,
-        schedules=FIXED_ORDERS, profile=profile,
-    )  # fmt: skip
+    bounds = EventBounds(8, micro_batches, groups, FIXED_ORDERS)
+    return event_cost_of(plan, WORK, cluster, calibration(), view, bounds, profile)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -573,8 +567,43 @@ def test_a_dip_inside_the_step_costs_time_only_while_it_lasts():
 
 def test_a_plan_beyond_the_bounds_is_not_simulated():
     plan = PLANS["pipeline of four"]
-    assert np.isinf(event_cost(plan, bound=15).step_s)
-    assert np.isfinite(event_cost(plan, bound=16).step_s)
+    assert np.isinf(event_cost(plan, micro_batches=15).step_s)
+    assert np.isfinite(event_cost(plan, micro_batches=16).step_s)
+    groups = PLANS["two pipelines"]
+    assert np.isinf(event_cost(groups, groups=1).step_s)
+    np.testing.assert_array_equal(event_cost(groups, groups=2).step_s, event_cost(groups).step_s)
+    long = make_plan([(0, 1)], [(4, 4)], [8], 4, micro_batch=4, pp=4)
+    assert np.isfinite(event_cost(long).step_s)
+    too_long = make_plan([(0, 1, 2)], [(3, 3, 2)], [8], 4, micro_batch=4, pp=[3, 3, 3, 1])
+    assert np.isinf(event_cost(too_long).step_s)
+
+
+def test_batches_of_plans_cost_what_single_plans_do():
+    plans = jax.tree.map(lambda *x: jnp.stack(x), *PLANS.values())
+    view, bounds = base_view(CLUSTER), EventBounds(8, 16, 0, FIXED_ORDERS)
+    speeds = jnp.linspace(0.2, 1.0, len(PLANS))
+
+    def cost(plan, speed):
+        seen = view.replace(bandwidth_gb_per_s=view.bandwidth_gb_per_s * speed)
+        return event_step_cost(plan, WORK, CLUSTER, calibration(), seen, bounds).step_s
+
+    grid = jax.jit(jax.vmap(jax.vmap(cost, (None, 0)), (0, None)))(plans, speeds)
+    for i, plan in enumerate(PLANS.values()):
+        single = jax.jit(cost)(plan, speeds[i])
+        np.testing.assert_allclose(grid[i, i], single, rtol=1e-6)
+
+
+def test_gradients_of_a_plan_are_finite():
+    def seconds(bandwidth, rtt, plan):
+        seen = base_view(CLUSTER).replace(bandwidth_gb_per_s=bandwidth, rtt_s=rtt)
+        bounds = EventBounds(8, 16, 0, FIXED_ORDERS)
+        return event_step_cost(plan, WORK, CLUSTER, calibration(), seen, bounds).step_s
+
+    slopes = jax.jit(jax.grad(seconds, argnums=(0, 1)))
+    for name, plan in PLANS.items():
+        faster, farther = slopes(CLUSTER.bandwidth_gb_per_s, CLUSTER.rtt_s, plan)
+        assert np.all(np.isfinite(faster)) and np.all(np.isfinite(farther)), name
+        assert np.all(np.asarray(faster) <= 1e-6) and np.all(np.asarray(farther) >= -1e-6), name
 
 
 def test_the_greedy_order_needs_limits():

@@ -1,0 +1,211 @@
+"""How many plans per second the simulator evaluates, beside other ways to do the same.
+
+One row is one fidelity at one number of domains: a 7B model in one pipeline, MICRO_BATCHES
+micro-batches through STAGES stages, every plan under another network. A fidelity is a `Fidelity`:
+what to compile and whom to compare with, all in the same run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxsim.calibration import default_calibration
+from jaxsim.cluster import ClusterSpec
+from jaxsim.plan import SCHEDULE_1F1B, Plan, empty_plan
+from jaxsim.step_time import EventBounds, NetworkView, event_step_cost
+from jaxsim.step_time.event_exact import pipeline_events
+from jaxsim.step_time.links import StageTimes
+from jaxsim.step_time.schedules import slot_count
+from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
+
+MICRO_BATCHES, STAGES = 64, 16
+CHUNK = 512  # plans that a core keeps in its cache
+SIMPY_PLANS = 16  # that the discrete-event simulator runs; it is some thousand times slower
+REFERENCE = Path(__file__).parents[1] / "tests" / "jaxsim" / "simpy_reference.py"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fidelity:
+    """One way to evaluate plans.
+
+    Attributes:
+        costs: (cluster spec, plan, bandwidth [P, K, K]) -> [P] seconds per step, to be compiled
+        peers: name -> plans per second of somebody else on one core, None where not measured
+        notes: more figures for the row
+    """
+
+    costs: Callable[[ClusterSpec, Plan, jax.Array], jax.Array]
+    peers: Callable[[ClusterSpec], dict[str, float | None]]
+    notes: Callable[[int], dict[str, Any]]
+
+
+def bench_plan(n_domains: int) -> Plan:
+    """All domains in one pipeline of STAGES stages (more, if there are more domains)."""
+    stages = np.full(n_domains, max(STAGES // n_domains, 1), np.int32)
+    stages[: max(STAGES - stages.sum(), 0)] += 1
+    layers = np.full(n_domains, max(32 // n_domains, 1), np.int32)
+    shares = np.zeros(n_domains, np.int32)
+    shares[0] = MICRO_BATCHES
+    plan = empty_plan(n_domains).replace(
+        group=np.zeros(n_domains, np.int32),
+        position=np.arange(n_domains, dtype=np.int32),
+        layers=layers,
+        pp=stages,
+        batch_share=shares,
+        schedule=np.full(n_domains, SCHEDULE_1F1B, np.int32),
+    )
+    return jax.tree.map(jnp.asarray, plan)
+
+
+def event_costs(spec: ClusterSpec, plan: Plan, bandwidth: jax.Array) -> jax.Array:
+    """[P] [s] of whole plans: compute, memory, sync and traffic, with the pipeline event-exact."""
+    cluster = spec.to_arrays()
+    work = build_workload([JobSpec(MODEL_PRESETS["llama-7b"], MICRO_BATCHES, 4096)]).job(0)
+    stages = max(STAGES, spec.n_domains)
+    bounds = EventBounds(stages, MICRO_BATCHES, groups=1, schedules=(SCHEDULE_1F1B,))
+
+    def cost(links):
+        view = NetworkView(links, cluster.rtt_s, cluster.gpus)
+        total = event_step_cost(plan, work, cluster, default_calibration(), view, bounds)
+        # Everything is read, so nothing is compiled away; memory does not decide here.
+        parts = (total.compute_s, total.bubble_s, total.exposed_wan_s, total.sync_s)
+        return sum(parts) + 0.0 * (total.memory_gb.sum() + total.wan_gb.sum() + total.egress_usd)
+
+    return jax.vmap(cost)(bandwidth)
+
+
+def event_notes(repeats: int) -> dict[str, Any]:
+    """The recurrence alone on one device: STAGES stages of given times, CHUNK pipelines at once.
+
+    Every slot must read three clocks and six times of every stage and write the clocks back; that
+    divided by the rate at which the device streams arrays of this size bounds it (`bound_per_s`).
+    """
+    times = _random_times(np.random.default_rng(0), CHUNK)
+    one = jnp.ones((1,), jnp.int32)
+    args = (times, one * SCHEDULE_1F1B, one * STAGES, one * MICRO_BATCHES)
+
+    def run(*args):
+        return pipeline_events(*args, MICRO_BATCHES, (SCHEDULE_1F1B,)).total_s
+
+    alone_s = _best_s(jax.jit(run).lower(*args).compile(), args, repeats)
+    slots = slot_count((SCHEDULE_1F1B,), STAGES, MICRO_BATCHES)
+    bytes_per_plan = 4.0 * 12 * STAGES * slots
+    rate = _stream_bytes_per_s(repeats)
+    return {
+        "recurrence_per_s": CHUNK / alone_s,
+        "recurrence_bytes_per_plan": bytes_per_plan,
+        "stream_gb_per_s": rate / 1e9,
+        "recurrence_bound_per_s": rate / bytes_per_plan,
+    }
+
+
+def _stream_bytes_per_s(repeats: int) -> float:
+    """Rate of the simplest pass over arrays as large as a clock: three read, one written."""
+    rounds = 4096
+
+    def triad(x, y, z):
+        def body(_, x):
+            return jnp.maximum(x + y, z)
+
+        return jax.lax.fori_loop(0, rounds, body, x)
+
+    args = tuple(jnp.full((STAGES, CHUNK), v, jnp.float32) for v in (1.0, 1e-3, 2.0))
+    seconds = _best_s(jax.jit(triad).lower(*args).compile(), args, repeats)
+    return 4.0 * 4 * STAGES * CHUNK * rounds / seconds
+
+
+def _best_s(compiled: Callable, args: tuple, repeats: int) -> float:
+    jax.block_until_ready(compiled(*args))
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(*args))
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def _random_times(rng: np.random.Generator, pipelines: int) -> StageTimes:
+    def draw(*shape):
+        return jnp.asarray(rng.uniform(0.5, 1.0, shape), jnp.float32)
+
+    per_stage = (STAGES, pipelines)
+    return StageTimes(
+        *(draw(*per_stage) for _ in range(3)),
+        draw(pipelines),
+        *(draw(1, *per_stage) for _ in range(2)),
+        *(draw(*per_stage) for _ in range(2)),
+        jnp.zeros((0, pipelines), jnp.float32),
+    )
+
+
+def simpy_per_s() -> float | None:
+    """Steps per second of the discrete-event simulator that the tests compare with: the pipeline
+    alone. None outside a checkout or without SimPy."""
+    if not REFERENCE.exists() or importlib.util.find_spec("simpy") is None:
+        return None
+    spec = importlib.util.spec_from_file_location("simpy_reference", REFERENCE)
+    reference = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = reference  # dataclasses look their module up
+    spec.loader.exec_module(reference)
+    times = jax.tree.map(np.asarray, _random_times(np.random.default_rng(0), SIMPY_PLANS))
+    steps = [
+        reference.Step(
+            forward=times.forward_s[:, i].tolist(),
+            backward=times.backward_s[:, i].tolist(),
+            weight=times.weight_s[:, i].tolist(),
+            next_send=times.next_send_s[:, :, i].T.tolist(),
+            prev_send=times.prev_send_s[:, :, i].T.tolist(),
+            next_latency=times.next_latency_s[:, i].tolist(),
+            prev_latency=times.prev_latency_s[:, i].tolist(),
+            micro_batches=MICRO_BATCHES,
+            schedule="1f1b",
+            head=float(times.head_s[i]),
+        )
+        for i in range(SIMPY_PLANS)
+    ]
+    start = time.perf_counter()
+    for step in steps:
+        reference.simulate(step)
+    return SIMPY_PLANS / (time.perf_counter() - start)
+
+
+FIDELITIES = {
+    "event": Fidelity(event_costs, lambda spec: {"simpy": simpy_per_s()}, event_notes),
+}
+
+
+def plans_on_all_devices(
+    fidelity: Fidelity, spec: ClusterSpec, n_plans: int
+) -> tuple[Callable, tuple]:
+    """A function that evaluates `n_plans` plans spread over all devices, and its arguments; on a CPU
+    in chunks that fit the cache."""
+    devices = jax.devices()
+    shards = len(devices) if n_plans % len(devices) == 0 else 1
+    mesh = Mesh(np.array(devices[:shards]), ("plan",))
+    local = n_plans // shards
+    chunk = CHUNK if devices[0].platform == "cpu" and local % CHUNK == 0 else local
+    plan = bench_plan(spec.n_domains)
+
+    def evaluate(bandwidth):
+        parts = bandwidth.reshape(-1, chunk, *bandwidth.shape[1:])
+        return jax.lax.map(lambda part: fidelity.costs(spec, plan, part), parts).reshape(-1)
+
+    function = jax.shard_map(
+        evaluate, mesh=mesh, in_specs=P("plan"), out_specs=P("plan"), check_vma=False
+    )
+    base = np.asarray(spec.to_arrays().bandwidth_gb_per_s)
+    factor = np.random.default_rng(0).uniform(0.7, 1.3, (n_plans, *base.shape))
+    bandwidth = jnp.asarray(base * factor, jnp.float32)
+    return function, (jax.device_put(bandwidth, NamedSharding(mesh, P("plan"))),)
