@@ -125,29 +125,28 @@ def event_pipeline_time(
 def _makespans(micro_batch_bound: int, schedules: tuple[int, ...]) -> Callable[..., Array]:
     """`pipeline_events`'s total_s, whose pipelines stay on the last axis under vmap."""
 
-    @custom_vmap
-    def makespans(times, schedule, n_stages, micro_batches, in_flight):
-        return pipeline_events(
-            times,
-            schedule,
-            n_stages,
-            micro_batches,
-            micro_batch_bound,
-            schedules,
-            INTERLEAVED_CHUNKS,
-            in_flight,
-        ).total_s
+    def plain(times, *ints_and_limits):
+        *ints, in_flight = ints_and_limits
+        static = (micro_batch_bound, schedules, INTERLEAVED_CHUNKS)
+        return pipeline_events(times, *ints, *static, in_flight).total_s
 
-    @makespans.def_vmap
-    def rule(size, batched, *args):
-        def merge(x, is_batched):
-            x = x if is_batched else jnp.broadcast_to(x[None], (size, *x.shape))
+    batched = custom_vmap(plain)
+
+    @batched.def_vmap
+    def rule(size, is_batched, *args):
+        def merge(x, mapped):
+            x = x if mapped else jnp.broadcast_to(x[None], (size, *x.shape))
             x = jnp.moveaxis(x, 0, -1)
             return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
 
-        flat = makespans(*jax.tree.map(merge, args, tuple(batched)))
+        flat = batched(*jax.tree.map(merge, args, tuple(is_batched)))
         return jnp.moveaxis(flat.reshape(-1, size), -1, 0), True
 
+    # A custom_vmap has no reverse mode of its own.
+    makespans = jax.custom_vjp(lambda *args: batched(*args))
+    makespans.defvjp(
+        lambda *args: (batched(*args), args), lambda args, slope: jax.vjp(plain, *args)[1](slope)
+    )
     return makespans
 
 
