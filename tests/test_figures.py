@@ -313,3 +313,42 @@ def test_traffic_map_of_no_traffic_and_of_many_domains_can_be_drawn(tmp_path):
     figure = figures.traffic_map(table)
     assert len(figure.axes[0].texts) == 0  # fourteen numbers a row would not be readable
     assert figures.save(figure, tmp_path / "map.png").stat().st_size > 1000
+
+
+# --- fidelity -----------------------------------------------------------------------------------
+
+
+def ratios(sweeps=("latency", "jitter")):
+    """Two schedules; ratios whose quantiles are known: 0.90, 0.92, ..., 1.10 at every point."""
+    spread = 0.9 + 0.02 * np.arange(11)
+    rows = [
+        {"sweep": sweep, "schedule": name, "x": x, "ratio": centre * ratio}
+        for sweep in sweeps
+        for name, centre in (("1F1B", 1.0), ("GPipe", 0.5))
+        for x in (0.1, 1.0)
+        for ratio in spread
+    ]
+    return pd.DataFrame(rows).sample(frac=1.0, random_state=0)  # order of rows does not matter
+
+
+def test_fidelity_shows_the_median_ratio_of_every_schedule():
+    figure = figures.closed_against_event(ratios(), "four domains")
+    latency, jitter = figure.axes
+    assert figure.get_suptitle() == "four domains"
+    for axes in (latency, jitter):
+        for name, centre in (("1F1B", 1.0), ("GPipe", 0.5)):
+            drawn = line(axes, name)
+            np.testing.assert_allclose(drawn.get_xdata(), [0.1, 1.0])
+            np.testing.assert_allclose(drawn.get_ydata(), centre)
+    assert latency.get_xscale() == "log" and jitter.get_xscale() == "linear"
+    bands = [c.get_paths()[0].get_extents() for c in latency.collections]
+    np.testing.assert_allclose([b.y0 for b in bands], [0.91, 0.455])
+    np.testing.assert_allclose([b.y1 for b in bands], [1.09, 0.545])
+
+
+def test_fidelity_refuses_sweeps_it_does_not_know():
+    with pytest.raises(ValueError, match="altitude"):
+        figures.closed_against_event(ratios(("latency", "altitude")))
+    with pytest.raises(ValueError, match="expected some of"):
+        figures.closed_against_event(ratios().head(0))
+    assert len(figures.closed_against_event(ratios(("jitter",))).axes) == 1

@@ -2,11 +2,13 @@
 
 from analysis.figures.comparison import reward_parts, schedulers_compared
 from analysis.figures.episode import episode_timeline
+from analysis.figures.fidelity import closed_against_event
 from analysis.figures.style import save
 from analysis.figures.traffic import traffic_map
 from analysis.figures.training import learning_curve
 
 __all__ = [
+    "closed_against_event",
     "episode_timeline",
     "learning_curve",
     "reward_parts",

@@ -63,6 +63,8 @@ def pipeline_events(
     `micro_batch_bound`. Differentiable in `times` but for the greedy order.
     """
     chunks = chunks if SCHEDULE_INTERLEAVED in schedules else 1
+    if len(schedules) == 1:  # the compiler then sees which, and leaves the others' arithmetic out
+        schedule = jnp.full((1,), schedules[0], jnp.int32)
     stage_bound = times.forward_s.shape[0]
     order = slot_order(schedule, n_stages, micro_batches, stage_bound, chunks)
     fixed = tuple(k for k in schedules if k != SCHEDULE_GREEDY)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from analysis.records import load
-from experiments import bench
+from experiments import bench, bench_plans
 
 ROOT = Path(__file__).parents[2]
 KEYS = {"what", "domains", "envs", "per_s", "compile_s", "flops_per_step", "peak_memory_gb"}
@@ -43,6 +43,7 @@ def test_the_json_has_every_promised_key_and_stands_alone(tmp_path):
     ("argv", "named"),
     [
         (["--what", "plan"], "what"),
+        (["--what", "plans", "--fidelity", "exact"], "fidelity"),
         (["--domains", "1"], "domains"),
         (["--envs", "0"], "envs"),
         (["--env", "4"], "env"),
@@ -73,3 +74,24 @@ def test_what_a_learner_would_read_is_really_computed(monkeypatch):
     assert everything > 1.05 * reward_alone
     monkeypatch.setattr(bench, "_checksum", lambda timestep: jnp.float32(0.0))
     assert flops() < 0.1 * reward_alone
+
+
+def test_plans_are_measured_beside_the_simulator(tmp_path):
+    argv = ["--what", "plans", "--fidelity", "event", "--envs", "4", "--repeats", "1"]
+    done = run(tmp_path, *argv, "--json", "-", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert set(result) >= KEYS | {"device", "peers", "fidelity"}
+    assert (result["what"], result["fidelity"]) == ("plans", "event")
+    assert (result["domains"], result["envs"]) == (8, 4)
+    for name in ("per_s", "compile_s", "recurrence_per_s", "recurrence_bound_per_s"):
+        assert result[name] > 0, name
+    # The slowest way of all, in the same run.
+    assert 0 < result["peers"]["simpy"] < result["recurrence_per_s"]
+
+
+def test_the_measured_plan_has_the_promised_size():
+    for domains in (2, 3, 8, 16):
+        plan = bench_plans.bench_plan(domains)
+        assert int(plan.pp.sum()) == bench_plans.STAGES == 16
+        assert int(plan.batch_share[0]) == bench_plans.MICRO_BATCHES == 64
