@@ -164,7 +164,7 @@ def test_clairvoyant_value_is_the_best_of_every_action_sequence(worlds, every_se
     keep = [SEQUENCES.tolist().index([r] * STEPS) for r in range(ROWS)]
     kept = every_sequence[0][:, keep]
     stay = np.where(rows == IDLE, kept.max(axis=1), kept[np.arange(WORLDS), rows])
-    assert np.mean((best > 1.02 * stay)[rows != IDLE]) > 0.3
+    assert np.mean((best > 1.02 * stay)[rows != IDLE]) > 0.25
     # Some move in the first interval, some wait for a better moment.
     first = np.asarray(truths.best)[np.arange(WORLDS), 1, rows]
     assert 0.1 < np.mean((first != rows)[rows != IDLE]) < 0.9
