@@ -123,46 +123,75 @@ def pipeline_time(
     O(M / n) times (the effect that CrossPipe, 2025, describes).
     """
     parts = _parts(topo, plan_pp, schedule, stage_s, extra_last_s, forward_s, weight_s)
-    one_way_s = send_s + latency_s
-    hop_s = jnp.where(topo.to_next, one_way_s + one_way_s.T, 0.0).sum(axis=1)
-    sent_s = jnp.where(topo.to_next, send_s, 0.0).sum(axis=1)
-    back_s = jnp.where(topo.to_next, send_s.T, 0.0).sum(axis=1)
+    hops_s, links, inner_links = _wire(topo, parts, inner_hop_s, send_s, latency_s)
     own_s = parts.critical_s + 2.0 * (parts.stages - 1.0) * inner_hop_s
-    alone_s = jnp.where(parts.stages > 1.0, inner_hop_s, 0.0)
-    links = (jnp.maximum(sent_s, alone_s), jnp.maximum(back_s, alone_s))
+    # Of another chunk's pass the same, but no logits; the wire leads from last to first and back.
+    again_s = (parts.chunks - 1.0)[None] * jnp.stack([hops_s[1] - parts.head_s, -parts.head_s])
+    sums = jnp.stack([parts.stages, own_s + hops_s[0], own_s, *again_s])
+    depth, round_trip_s, near_s, _, _ = masked_sums(topo.after, sums)
+    total, fill_s, near_fill_s, *again_s = masked_sums(topo.together, sums)
 
-    sums = jnp.stack([parts.stages, own_s + hop_s, own_s])
-    depth, round_trip_s, near_s = masked_sums(topo.after, sums)
-    total, fill_s, near_fill_s = masked_sums(topo.together, sums)
     busiest_s = jnp.maximum(parts.busy_s, jnp.maximum(*links))
     beat_s = jnp.where(topo.together, busiest_s[None, :], 0.0).max(axis=1)
     cover = round_trip_s / jnp.maximum(beat_s, 1e-9)
-    holds = in_flight_limit(schedule, depth, micro_batches, total, cover)
-    # How far forwards run ahead of backwards: ZB-H1 holds more, but runs ahead as 1F1B does; the last
-    # stage of a domain less than the first, but under the greedy order, whose limit is the domain's.
-    order = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, SCHEDULE_1F1B, schedule)
-    ahead = in_flight_limit(order, depth, micro_batches, total, cover)
-    ahead_last = in_flight_limit(order, depth - parts.stages + 1.0, micro_batches, total)
-    limits = (ahead, jnp.where(schedule == SCHEDULE_GREEDY, ahead, ahead_last))
+    holds, limits = _limits(schedule, parts, depth, micro_batches, total, cover)
     within_s = (parts.stages - 1.0) * (parts.pass_s + 2.0 * inner_hop_s)  # first to last stage
     loops = _loops(topo, parts, within_s, round_trip_s, schedule, *limits)
-    throttled_s = jnp.maximum(
-        round_trip_s / jnp.maximum(limits[0], 1.0), (loops[0] / loops[1]).max(axis=1)
-    )
-    period_s = jnp.maximum(beat_s, throttled_s)
 
-    def longest(round_trip, fill, links, loops):
+    def longest(round_trip, fill, again, links, loops):
         times = (within_s, round_trip, fill)
         path = _longest_path(topo, parts, times, links, loops, micro_batches, *limits)
+        chunked = jnp.maximum(path, _chunk_trips_s(parts, fill, again, micro_batches, total))
+        path = jnp.where(parts.chunks > 1.0, chunked, path)
         gpipe = fill + (micro_batches - 1.0) * _gpipe_beat(topo, parts, links)
         return jnp.where(schedule == SCHEDULE_GPIPE, gpipe, path)
 
+    throttled_s = (loops[0] / loops[1]).max(axis=1)
+    period_s = jnp.maximum(throttled_s, round_trip_s / jnp.maximum(limits[0], 1.0))
+    period_s = jnp.maximum(beat_s, period_s)
     return PipelineTime(
-        total_s=longest(round_trip_s, fill_s, links, loops),
-        ideal_s=longest(near_s, near_fill_s, (alone_s, alone_s), None),
+        total_s=longest(round_trip_s, fill_s, again_s[0], links, loops),
+        ideal_s=longest(near_s, near_fill_s, again_s[1], inner_links, None),
         in_flight=holds,
         period_s=jnp.where(topo.together, period_s[None, :], 0.0).max(axis=1),
     )
+
+
+def _wire(
+    topo: Topology, parts: _Parts, inner_hop_s: Array, send_s: Array, latency_s: Array
+) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
+    """[K] [s] each, in pairs: to the next domain and back, and from the last to the first and back;
+    the busiest link of a domain's way forward, and back; the same without the WAN."""
+    one_way_s = send_s + latency_s
+    both_ways_s = one_way_s + one_way_s.T
+    hop_s, wrap_s = (
+        jnp.where(pairs, both_ways_s, 0.0).sum(axis=1) for pairs in (topo.to_next, crossing(topo))
+    )
+    sent_s = jnp.where(topo.to_next, send_s, 0.0).sum(axis=1)
+    back_s = jnp.where(topo.to_next, send_s.T, 0.0).sum(axis=1)
+    inner_s = jnp.where(parts.stages > 1.0, inner_hop_s, 0.0)
+    links = (jnp.maximum(sent_s, inner_s), jnp.maximum(back_s, inner_s))
+    return (hop_s, wrap_s), links, (inner_s, inner_s)
+
+
+def _limits(
+    schedule: Array,
+    parts: _Parts,
+    depth: Array,
+    micro_batches: Array,
+    total: Array,
+    cover: Array,
+) -> tuple[Array, tuple[Array, Array]]:
+    """[K] each: micro-batches that the first stage of a domain holds, and by how many forwards the
+    first and the last stage run ahead of their backwards.
+
+    ZB-H1 holds more than 1F1B, but runs ahead as far. The greedy order's limit is the domain's.
+    """
+    holds = in_flight_limit(schedule, depth, micro_batches, total, cover)
+    order = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, SCHEDULE_1F1B, schedule)
+    first = in_flight_limit(order, depth, micro_batches, total, cover)
+    last = in_flight_limit(order, depth - parts.stages + 1.0, micro_batches, total)
+    return holds, (first, jnp.where(schedule == SCHEDULE_GREEDY, first, last))
 
 
 @struct.dataclass
@@ -174,6 +203,7 @@ class _Parts:
     before: Array  # stages of the pipeline before the domain
     critical_s: Array  # a pass through the domain: one chunk, without the weight gradients of ZB-H1
     pass_s: Array  # the same of one stage
+    head_s: Array  # the logits, where the domain is the last
     busy_s: Array  # the slowest stage, everything it computes
     forward_s: Array  # the longest forward of a stage, one chunk
     backward_s: Array  # the longest backward of a stage, one chunk
@@ -208,6 +238,7 @@ def _parts(
         before=masked_sums(topo.together & ~topo.after, stages[None])[0],
         critical_s=stages * one + last_s,
         pass_s=one,
+        head_s=last_s,
         busy_s=stage_s + last_s,
         forward_s=forward_s / chunks + HEAD_FORWARD_SHARE * head,
         backward_s=backward_s / chunks + (1.0 - HEAD_FORWARD_SHARE) * head,
@@ -315,6 +346,14 @@ def _longest_path(
     loops = (last_s[:, None], jnp.maximum(ahead_last, 1.0)[:, None]) if loops is None else loops
     paths = jnp.maximum(paths, returning(last_s, ahead_last, *loops))
     return jnp.where(topo.together, paths[None, :], 0.0).max(axis=1)
+
+
+def _chunk_trips_s(
+    parts: _Parts, fill_s: Array, again_s: Array, micro_batches: Array, total: Array
+) -> Array:
+    """[K] [s] interleaved: micro-batch m + 2 S starts only after m came back from all its chunks."""
+    trips = jnp.floor((micro_batches - 1.0) / (2.0 * jnp.maximum(total, 1.0)) + 1e-4) + 1.0
+    return trips * (parts.chunks * fill_s + again_s)
 
 
 def _held_back_s(stage: Array, micro_batches: Array, weight_s: Array) -> Array:
