@@ -9,6 +9,7 @@ Both write a run folder, of which `hippo report` makes a page with figures.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import NoReturn
 import numpy as np
 from tqdm import tqdm
 
-from analysis.records import RunWriter
+from analysis.records import RunWriter, to_jsonable, write_json
 from experiments.cluster_trace import WIDE
 from experiments.errors import run_command
 from experiments.files import check_output, write_text
@@ -39,6 +40,14 @@ from experiments.network_check import (
 )
 from experiments.network_fit import PathFit, combine, fit_path
 from experiments.network_paths import Series, read_series
+from experiments.network_predict import (
+    REFERENCE,
+    WINDOW,
+    best_predictor,
+    folds_of,
+    held_out_errors,
+    summarise_errors,
+)
 from experiments.setup import use_compile_cache
 from jaxsim.errors import InputError
 from jaxsim.link_process import KINDS, LinkProcesses, load_link_processes
@@ -227,6 +236,44 @@ def _redrawn(series: Series, generator: np.random.Generator) -> Series:
     return Series(series.path, np.concatenate(row), series.factor[np.concatenate(index)], None)
 
 
+def predict(options: argparse.Namespace) -> None:
+    """Try every predictor on paths it was not fitted to, write the errors by horizon."""
+    series, left_out = read_series(options.traces, options.interval)
+    interval_s, seed = float(options.interval), options.seed
+    config = {"traces": options.traces, "interval_s": interval_s, "window": WINDOW}
+    rows = held_out_errors(series, seed)
+    errors = summarise_errors(rows, interval_s, seed)
+    best = best_predictor(errors)
+    with RunWriter.create("network_predict", config, seed, options.run_dir) as writer:
+        writer.append("errors", errors.to_dict("records"))
+        by_path = rows.assign(error_pct=100.0 * rows["error"].abs())
+        by_path = by_path.groupby(["path", "predictor", "horizon"], sort=False)["error_pct"].mean()
+        writer.append("paths", by_path.reset_index().to_dict("records"))
+        summary = {
+            "best": best,
+            "reference": REFERENCE,
+            "folds": len(folds_of(len(series))),
+            "paths": len(series),
+            "left_out": left_out,
+            "errors": errors.to_dict("records"),
+        }
+        writer.finish(summary)
+    if options.json == "-":
+        print(json.dumps(to_jsonable(summary), indent=2, allow_nan=False))
+        return
+    if options.json is not None:
+        write_json(options.json, summary)
+    print(
+        f"mean absolute error [% of the path's median], saved against {REFERENCE} [%], by horizon:"
+    )
+    for name, part in errors.groupby("predictor", sort=False):
+        cells = [
+            f"{r.horizon_s:g} s {r.error_pct:.2f} ({r.gain_pct:+.1f})" for r in part.itertuples()
+        ]
+        print(f"  {name + (' *' if name == best else ''):13} {'; '.join(cells)}")
+    print(f"run folder: {writer.dir}")
+
+
 def _told(checks: Mapping[str, Sequence[Check]], kind: str) -> list[str]:
     lines = ["worst error of pooled p5/p25/p75/p95 | of the share outside +-30 %, in points:"]
     for name in checks:
@@ -260,14 +307,18 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     share = "of each record that is fitted when the rest is checked (default 0.7)"
     add("--fit-share", type=_share, default=0.7, help=share)
     one.set_defaults(run=fit)
-    return parser, {"fit": one}
+    two = commands.add_parser("predict", help="measured paths -> errors of predictors by horizon")
+    _shared(two.add_argument, interval=20)
+    two.add_argument("--json", metavar="FILE", help="result, - = standard output and nothing else")
+    two.set_defaults(run=predict)
+    return parser, {"fit": one, "predict": two}
 
 
-def _shared(add: Callable) -> None:
+def _shared(add: Callable, interval: int = 60) -> None:
     files = "tests, samples or traces of paths, .gz too"
     add("--traces", metavar="CSV", nargs="+", required=True, help=files)
-    add("--interval", type=_seconds, default=60, help="whole seconds (default 60)")
-    add("--seed", type=_seed, default=0, help="of simulated copies (default 0)")
+    add("--interval", type=_seconds, default=interval, help=f"whole seconds (default {interval})")
+    add("--seed", type=_seed, default=0, help="of all that is drawn (default 0)")
     add("--run-dir", metavar="DIR", help="run folder (default outputs/network-...)")
 
 

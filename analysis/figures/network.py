@@ -136,7 +136,7 @@ def prediction_errors(errors: pd.DataFrame, reference: str) -> Figure:
                 continue
             spread = np.array([rows[value] - rows[low], rows[high] - rows[value]]).clip(0.0)
             axes.errorbar(at, rows[value], yerr=spread, elinewidth=0.8, label=name, **style)
-    left.set_ylabel("mean absolute relative error [%]")
+    left.set_ylabel("mean absolute error [% of the path's median]")
     left.set_ylim(bottom=0)
     right.set_ylabel(f"error saved against {reference} [%]")
     right.axhline(0.0, color="0.3", linewidth=1.0)

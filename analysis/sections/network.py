@@ -80,8 +80,8 @@ def _checks(record: RunRecord, notes: list[str]) -> Iterator[Section]:
         "Each row: what the process predicts for data it was not fitted to, and in parentheses "
         "how far that is from what was measured, in percentage points. Allowed are 5 for a "
         "quantile and 3 for the share outside ±30 %. *later part*: fitted to the first "
-        f"{fixed(100 * share, 0)} % of every path's record, checked on the rest of the same paths. *other "
-        "paths*: fitted to every other path in order of name, checked on the paths between; "
+        f"{fixed(100 * share, 0)} % of every path's record, checked on the rest of the same paths. "
+        "*other paths*: fitted to every other path in order of name, checked on the paths between; "
         "*reversed* the other way round.\n\n"
         + table(header, rows, 2)
         + "\n\nPaths differ so much that a check on other paths depends on which they are. Share "
@@ -103,9 +103,9 @@ def prediction_sections(record: RunRecord, notes: list[str]) -> Iterator[Section
     picture = Picture(
         "prediction-errors",
         drawn_from(record, "errors", figures.prediction_errors, errors, reference),
-        "Left: mean absolute relative error of the predicted bandwidth. Right: how much of the "
-        f"error of {reference} each saves; above zero is better. Bars: 95 % bootstrap over bursts "
-        "of tests. Markers of one horizon are set side by side.",
+        "Left: mean absolute error of the predicted bandwidth, relative to the path's median. "
+        f"Right: how much of the error of {reference} each saves; above zero is better. Bars: 95 % "
+        "bootstrap over bursts of tests. Markers of one horizon are set side by side.",
     )
     horizons = sorted(errors["horizon_s"].unique())
     rows = []
@@ -117,13 +117,13 @@ def prediction_sections(record: RunRecord, notes: list[str]) -> Iterator[Section
             for _, r in by.iterrows()
         ]
         rows.append([name, *cells])
-    header = ["predictor", *(f"{cell(h)} s" for h in horizons)]
+    header = ["predictor", *(f"{h:g} s" for h in horizons)]
     text = (
         f"Paths are dealt into {record.summary['folds']} groups; whatever is fitted is fitted to "
         "the paths of the other groups, so every path is predicted by one that has not seen it. "
-        f"Error [%] by horizon, and how much of {reference}'s error is saved [%] with its 95 % "
-        f"interval. Best by mean error over the horizons: **{record.summary['best']}**.\n\n"
-        + table(header, rows)
+        f"Mean absolute error [% of the path's median] by horizon, and how much of {reference}'s "
+        f"error is saved [%] with its 95 % interval. Best by mean error over the "
+        f"horizons: **{record.summary['best']}**.\n\n" + table(header, rows)
     )
     yield Section("Predicting bandwidth", text, (picture,))
 
