@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from toy_world import cluster_spec
 
 from analysis.report import write_report
 from experiments import cli
@@ -23,7 +24,13 @@ from experiments.network_fit import autocorrelation, fit_links, fit_path, hidden
 from experiments.network_paths import Series, read_series
 from experiments.network_predict import best_predictor, held_out_errors, summarise_errors
 from jaxsim.errors import InputError
-from jaxsim.link_process import FITTED_KINDS, FittedLink, load_link_processes, process_of_links
+from jaxsim.link_process import (
+    FITTED_KINDS,
+    FittedLink,
+    LinkProcesses,
+    load_link_processes,
+    process_of_links,
+)
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 TESTS_CSV = DATA / "traces" / "cloudpilot_iperf3_tests.csv"
@@ -209,6 +216,31 @@ def test_predict_writes_errors_and_a_page(tmp_path, capsys):
     assert np.all(best["gain_pct"] > 5) and np.all(errors["lo"] <= errors["error_pct"])
     assert "Predicting bandwidth" in write_report([run]).read_text()
     assert (run / "figures" / "prediction-errors.png").is_file()
+
+
+def test_evaluate_plays_a_fitted_file(tmp_path, capsys):
+    levels = {"body": {**CALM, "dip_scale": 0.0, "peak_scale": 0.0}, "regime": REGIME}
+    links = [FittedLink("p", 1.0, levels)]
+    steady = [FittedLink("p", 1.0, {"uniform": {"amplitude": 0.0}})]
+    file = LinkProcesses(60.0, "by hand", "uniform", {"regime": links, "uniform": steady})
+    path, out = tmp_path / "f.yaml", tmp_path / "run"
+    path.write_text(file.to_yaml())
+    cluster = cluster_spec(2)
+    (tmp_path / "two.yaml").write_text(cluster.to_yaml())
+    argv = "--schedulers best_static --seeds 2 --steps 16 --tuning-scenarios 0 --table-size 2"
+    argv += f" --global-batch 8 --model gpt2-small --seq 128 --cluster {tmp_path}/two.yaml"
+    argv += f" --jitter {path}:regime --out {out} --json -"
+    assert cli.main(["evaluate", *argv.split()]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["scenario"]["settings"]["jitter"] == f"{path}:regime"
+    rows = pd.read_csv(out / "links.csv")
+    base = {pair: cluster.bandwidth_gbps[pair] for pair in ((0, 1), (1, 0))}
+    index = [
+        tuple(map(cluster.domains.index, pair))
+        for pair in zip(rows["src"], rows["dst"], strict=True)
+    ]
+    factors = rows["bandwidth_gbps"].to_numpy() / [base[pair] for pair in index]
+    assert set(np.round(factors, 4)) == {REGIME["level"], 1.0}
 
 
 BAD = [
