@@ -31,6 +31,7 @@ from experiments.network_check import (
     Check,
     best_kind,
     ceiling,
+    check_crossed,
     check_later,
     check_others,
     own_rows,
@@ -56,6 +57,7 @@ LEVELS_SHOWN = (0.005, 0.01, 0.02, 0.05, *np.linspace(0.1, 0.9, 17), 0.95, 0.98,
 LAGS_SHOWN = tuple(range(1, 11))
 RESAMPLES = 500
 HALVES = 50
+SHARES = (0.5, 0.6, 0.7, 0.8)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -95,6 +97,7 @@ def fit(options: argparse.Namespace) -> None:
         checks = _checks(series, fits, interval_s, options.fit_share, seed)
         writer.append("checks", [row for kind in KINDS for row in _check_rows(kind, checks[kind])])
         halves = _halves(writer, series, fits, interval_s, seed)
+        _parts(writer, series, interval_s, seed)
         _movement(writer, series, fits, interval_s, seed)
         kind = best_kind(checks) if options.kind == "best" else options.kind
         source = f"{', '.join(Path(t).name for t in options.traces)}, {len(series)} paths"
@@ -125,14 +128,16 @@ def _checks(
     share: float,
     seed: int,
 ) -> dict[str, list[Check]]:
-    """On the later part of every record; on every other path in order of name, both ways round."""
+    """On the later part of every record; on groups of paths by the others; on every other path in
+    order of name, both ways round."""
     even, odd = range(0, len(series), 2), range(1, len(series), 2)
     out = {}
     for kind in tqdm(KINDS, desc="check", unit="kind"):
         later = check_later(series, interval_s, kind, share, seed)
         args = (series, fits[kind], interval_s, kind)
-        others = check_others(*args, even, seed)
-        out[kind] = [later, others, check_others(*args, odd, seed, REVERSED)]
+        crossed = check_crossed(*args, seed)
+        others = [check_others(*args, even, seed), check_others(*args, odd, seed, REVERSED)]
+        out[kind] = [later, crossed, *others]
     return out
 
 
@@ -161,7 +166,7 @@ def _halves(writer: RunWriter, series, fits, interval_s: float, seed: int) -> di
     errors = {"all paths themselves": ceiling(series, halves)}
     for kind in tqdm(KINDS, desc="random halves", unit="kind"):
         args = (series, fits[kind], interval_s, kind)
-        found = [check_others(*args, half, seed, copies=COPIES // 5) for half in halves]
+        found = [check_others(*args, half, seed, copies=COPIES // 10) for half in halves]
         errors[kind] = np.array([one.error for one in found])
     rows = [
         {"forecast": name, "half": i, **dict(zip(STATISTICS, row.tolist(), strict=True))}
@@ -170,6 +175,17 @@ def _halves(writer: RunWriter, series, fits, interval_s: float, seed: int) -> di
     ]
     writer.append("halves", rows)
     return {k: float((np.abs(v) <= LIMITS).all(axis=1).mean()) for k, v in errors.items()}
+
+
+def _parts(writer: RunWriter, series: Sequence[Series], interval_s: float, seed: int) -> None:
+    """Table of the errors on the later part of every record, by how much of it was fitted."""
+    rows = []
+    for share in tqdm(SHARES, desc="later parts", unit="share"):
+        for kind in KINDS:
+            one = check_later(series, interval_s, kind, share, seed)
+            errors = dict(zip(STATISTICS, one.error.tolist(), strict=True))
+            rows.append({"kind": kind, "fit_share": share, **errors, "passed": one.passed})
+    writer.append("parts", rows)
 
 
 def _movement(writer: RunWriter, series, fits, interval_s: float, seed: int) -> None:

@@ -21,8 +21,10 @@ LEVELS = (0.05, 0.25, 0.75, 0.95)
 STATISTICS = ("p5", "p25", "p75", "p95", "outside")
 LIMITS = (5.0, 5.0, 5.0, 5.0, 3.0)  # [percentage points] a fit may miss each by
 LONGEST_GAP = 60  # intervals simulated of a gap; a longer one is shown as this long
-COPIES = 100  # simulated records of each measured one
-LATER, OTHERS, REVERSED = "later part", "other paths", "other paths, reversed"
+COPIES = 300  # simulated records of each measured one
+GROUPS = 5
+LATER, CROSSED = "later part", "each group by the others"
+OTHERS, REVERSED = "other paths", "other paths, reversed"
 
 
 @jax.jit
@@ -74,10 +76,19 @@ def own_rows(n_series: int, copies: int = COPIES) -> np.ndarray:
 def drawn_rows(
     links: Sequence[FittedLink], n_series: int, seed: int, copies: int = COPIES
 ) -> np.ndarray:
-    """[R, N] every series is played by a link drawn by weight, as a scenario draws."""
-    weight = np.array([link.weight for link in links])
+    """[R, N] every series is played by links drawn by weight, as a scenario draws.
+
+    The draws of one series are stratified: over its copies every link comes as often as its weight
+    says, so that the mean over copies is not at the mercy of a few draws.
+    """
+    weight = np.cumsum([link.weight for link in links])
     generator = np.random.default_rng(seed)
-    return generator.choice(len(links), size=(copies, n_series), p=weight / weight.sum())
+    columns = []
+    for _ in range(n_series):
+        at = (np.arange(copies) + generator.random()) / copies
+        rows = np.searchsorted(weight / weight[-1], at)
+        columns.append(generator.permutation(np.minimum(rows, len(links) - 1)))
+    return np.stack(columns, axis=1)
 
 
 def pooled(factors: Sequence[np.ndarray]) -> np.ndarray:
@@ -118,16 +129,8 @@ class Check:
         return bool((np.abs(self.error) <= LIMITS).all())
 
 
-def check(
-    name: str,
-    series: Sequence[Series],
-    links: tuple[FittedLink, ...],
-    interval_s: float,
-    rows: np.ndarray,
-    seed: int,
-) -> Check:
-    """Compare simulated copies of `series` with the series."""
-    copies = replicate(series, links, interval_s, rows, seed)
+def compare(name: str, series: Sequence[Series], copies: Sequence[Sequence[np.ndarray]]) -> Check:
+    """Compare R simulated copies of `series` with the series."""
     statistics = np.array([pooled(copy) for copy in copies])
     low, high = np.quantile(statistics, [0.025, 0.975], axis=0)
     measured = pooled([one.factor for one in series])
@@ -141,7 +144,8 @@ def check_later(
     fits = [fit_path(one.first(share), interval_s, kind) for one in series]
     links = combine(fits, interval_s, kind)
     rest = [one.rest(share) for one in series]
-    return check(LATER, rest, links, interval_s, own_rows(len(rest)), seed)
+    copies = replicate(rest, links, interval_s, own_rows(len(rest)), seed)
+    return compare(LATER, rest, copies)
 
 
 def check_others(
@@ -155,10 +159,36 @@ def check_others(
     copies: int = COPIES,
 ) -> Check:
     """Take the fits of the `chosen` paths, predict the pooled movement of the others."""
+    others = [i for i in range(len(series)) if i not in set(chosen)]
+    made = _copies_of(others, series, fits, interval_s, kind, chosen, seed, copies)
+    return compare(name, [series[i] for i in others], made)
+
+
+def check_crossed(
+    series: Sequence[Series],
+    fits: Sequence[PathFit],
+    interval_s: float,
+    kind: str,
+    seed: int,
+    copies: int = COPIES,
+) -> Check:
+    """Deal the paths into groups, predict each from the fits of the others, pool all of them."""
+    n_groups = min(GROUPS, len(series))
+    parts, order = [], []
+    for group in range(n_groups):
+        held = list(range(group, len(series), n_groups))
+        rest = [i for i in range(len(series)) if i not in held]
+        parts.append(_copies_of(held, series, fits, interval_s, kind, rest, seed, copies))
+        order += held
+    made = [[one for part in parts for one in part[r]] for r in range(copies)]
+    return compare(CROSSED, [series[i] for i in order], made)
+
+
+def _copies_of(held, series, fits, interval_s, kind, chosen, seed, copies):
+    """Simulated copies of the `held` series by links fitted to the `chosen` ones."""
     links = combine([fits[i] for i in chosen], interval_s, kind)
-    others = [one for i, one in enumerate(series) if i not in set(chosen)]
-    rows = drawn_rows(links, len(others), seed, copies)
-    return check(name, others, links, interval_s, rows, seed)
+    rows = drawn_rows(links, len(held), seed, copies)
+    return replicate([series[i] for i in held], links, interval_s, rows, seed)
 
 
 def random_halves(n_series: int, count: int, seed: int) -> list[list[int]]:

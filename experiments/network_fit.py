@@ -1,7 +1,7 @@
 """Fit the link processes of `jaxsim.network` to measured series, one path at a time.
 
 What a single path cannot tell alone is shared: how often a path enters another state rests on few
-episodes, so shares of time are drawn towards those of all paths (beta-binomial, empirical Bayes).
+episodes, so shares of time are drawn towards that of all paths.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ SHORT_LAGS = tuple(range(1, 13))  # intervals; bursts of tests are hardly longer
 LONG_LAGS = tuple(range(1, 501))  # intervals; from one burst to the next
 MAX_TAU = 500.0  # intervals; a memory much longer than the records cannot be told from a constant
 LEAST_SCALE = 1e-4
+PRIOR_TRIALS = 1.0  # a path that shows one episode is half itself, half like all paths
 
 Group = dict[str, float]
 
@@ -115,34 +116,37 @@ def _body(log_factor: np.ndarray, row: np.ndarray, interval_s: float, tails: boo
     return {"centre": math.exp(centre), **sides, "white": white, "tau_s": tau * interval_s}
 
 
-def fit_uniform(series: Series, interval_s: float) -> dict[str, Group]:
+Fit = tuple[dict[str, Group], np.ndarray | None]  # groups, and [n] bool: in the other state
+
+
+def fit_uniform(series: Series, interval_s: float) -> Fit:
     """An amplitude that covers as wide a range as the middle 90 % of the factors."""
     low, high = np.quantile(series.factor, [0.05, 0.95])
-    return {"uniform": {"amplitude": min(float(high - low) / 1.8, 1.0)}}
+    return {"uniform": {"amplitude": min(float(high - low) / 1.8, 1.0)}}, None
 
 
-def fit_ou(series: Series, interval_s: float) -> dict[str, Group]:
+def fit_ou(series: Series, interval_s: float) -> Fit:
     """Standard deviation and correlation time of the factors themselves."""
     correlation, count = autocorrelation(series.factor, series.row, (1,))
     first = correlation[0] if count[0] else 0.0
     tau = -1.0 / math.log(first) if first > 2.0 / math.sqrt(count[0] + 1) else 0.2
     sigma = min(float(series.factor.std()), 2.0)
-    return {"drift": {"sigma": sigma, "tau_s": min(tau, MAX_TAU) * interval_s}}
+    return {"drift": {"sigma": sigma, "tau_s": min(tau, MAX_TAU) * interval_s}}, None
 
 
-def fit_heavy(series: Series, interval_s: float) -> dict[str, Group]:
+def fit_heavy(series: Series, interval_s: float) -> Fit:
     """The two-sided heavy tail."""
-    return {"body": _body(np.log(series.factor), series.row, interval_s)}
+    return {"body": _body(np.log(series.factor), series.row, interval_s)}, None
 
 
-def fit_outage(series: Series, interval_s: float) -> dict[str, Group]:
+def fit_outage(series: Series, interval_s: float) -> Fit:
     """Gilbert-Elliott: intervals below half of the usual rate are outages, the rest is the body."""
     out = series.factor < OUTAGE_BELOW
     body = _body(np.log(series.factor[~out]), series.row[~out], interval_s)
-    return {"body": body, "outage": _state(out, series, interval_s, default_level=0.25)}
+    return {"body": body, "outage": _state(out, series, interval_s, default_level=0.25)}, out
 
 
-def fit_regime(series: Series, interval_s: float) -> dict[str, Group]:
+def fit_regime(series: Series, interval_s: float) -> Fit:
     """Two log-normal states, by maximum likelihood of the hidden chain over the gaps."""
     x = np.log(series.factor)
     posterior = hidden_states(x, np.diff(series.row).astype(float))
@@ -151,7 +155,7 @@ def fit_regime(series: Series, interval_s: float) -> dict[str, Group]:
     body = _body(x - level * other, series.row, interval_s, tails=False)
     state = _state(other, series, interval_s, default_level=1.0)
     state["level"] = float(np.clip(math.exp(level), BODY_LIMITS[0], BODY_LIMITS[1]))
-    return {"body": body, "regime": state}
+    return {"body": body, "regime": state}, other
 
 
 def _state(other: np.ndarray, series: Series, interval_s: float, default_level: float) -> Group:
@@ -241,7 +245,7 @@ def _smooth(forward, densities, chain, gaps):
     return out
 
 
-_FITS: dict[str, Callable[[Series, float], dict[str, Group]]] = {
+_FITS: dict[str, Callable[[Series, float], Fit]] = {
     "uniform": fit_uniform,
     "ou": fit_ou,
     "regime": fit_regime,
@@ -261,9 +265,10 @@ class PathFit:
 
 def fit_path(series: Series, interval_s: float, kind: str) -> PathFit:
     """Fit one kind of process to one path."""
-    groups = _FITS[kind](series, interval_s)
+    groups, other = _FITS[kind](series, interval_s)
     if series.rtt is not None:
-        groups["rtt"] = fit_sides(np.log(series.rtt))
+        rtt = series.rtt if other is None else series.rtt / np.where(other, groups[kind]["rtt"], 1)
+        groups["rtt"] = fit_sides(np.log(rtt / np.median(rtt)))
     return PathFit(series.path, len(series), groups)
 
 
@@ -288,19 +293,11 @@ def _pool_shares(states: list[Group], intervals: list[int], interval_s: float) -
     """Draw the shares towards that of all paths, in place.
 
     What is independent is an episode, not an interval: a record of n intervals with a mean stay of
-    m counts as n / m trials. The strength of the prior is its maximum-likelihood one.
+    m counts as n / m trials, and the paths together as PRIOR_TRIALS more.
     """
     share = np.array([state["share"] for state in states])
-    trials = np.array(
-        [max(n * interval_s / s["stay_s"], 1.0) for n, s in zip(intervals, states, strict=True)]
-    )
-    hits = share * trials
-
-    def likelihood(parameters):
-        a, b = np.exp(np.clip(parameters, -7.0, 7.0))
-        return -np.sum(special.betaln(a + hits, b + trials - hits) - special.betaln(a, b))
-
-    found = optimize.minimize(likelihood, (-2.0, 1.0), method="Nelder-Mead").x
-    a, b = np.exp(np.clip(found, -7.0, 7.0))
-    for state, hit, trial in zip(states, hits, trials, strict=True):
-        state["share"] = float(np.clip((a + hit) / (a + b + trial), 0.0, 0.9))
+    everywhere = np.average(share, weights=intervals)
+    for state, n in zip(states, intervals, strict=True):
+        trials = max(n * interval_s / state["stay_s"], 1.0)
+        pooled = (PRIOR_TRIALS * everywhere + trials * state["share"]) / (PRIOR_TRIALS + trials)
+        state["share"] = float(np.clip(pooled, 0.0, 0.9))

@@ -66,23 +66,27 @@ def _checks(record: RunRecord, notes: list[str]) -> Iterator[Section]:
         by = part.set_index("statistic")
         passed = bool((by["error_pp"].abs() <= by["limit_pp"]).all())
         shown = [f"{fixed(r['predicted_pct'])} ({fixed(r['error_pp'])})" for _, r in by.iterrows()]
-        rows.append([name, kind, *shown, "yes" if passed else "no"])
+        inside = (by["measured_pct"] >= by["lo_pct"]) & (by["measured_pct"] <= by["hi_pct"])
+        rows.append([name, kind, *shown, "yes" if passed else "no", f"{inside.sum()} of 5"])
     rows.sort(key=lambda row: list(checks["check"].unique()).index(row[0]))
     for name, part in reversed(list(checks.groupby("check", sort=False))):
         first = part[part["kind"] == part["kind"].iloc[0]]
         measured = [fixed(v) for v in first["measured_pct"]]
         place = next(i for i, row in enumerate(rows) if row[0] == name)
-        rows.insert(place, [name, "*measured*", *measured, ""])
+        rows.insert(place, [name, "*measured*", *measured, "", ""])
     share = record.run["config"].get("fit_share", float("nan"))
     header = ["check", "process", "p5 [%]", "p25", "p75", "p95", "outside ±30 % [%]", "passed"]
+    header.append("within 95 %")
     halves = record.summary.get("random_halves", {})
     text = (
         "Each row: what the process predicts for data it was not fitted to, and in parentheses "
         "how far that is from what was measured, in percentage points. Allowed are 5 for a "
         "quantile and 3 for the share outside ±30 %. *later part*: fitted to the first "
         f"{fixed(100 * share, 0)} % of every path's record, checked on the rest of the same paths. "
-        "*other paths*: fitted to every other path in order of name, checked on the paths between; "
-        "*reversed* the other way round.\n\n"
+        "*each group by the others*: paths dealt into five groups in order of name, each predicted "
+        "from the fits to the other four, all pooled. *other paths*: fitted to every other path in "
+        "order of name, checked on the paths between; *reversed* the other way round. *Within 95 %* "
+        "counts the measured figures that lie within 95 % of the simulated records.\n\n"
         + table(header, rows, 2)
         + "\n\nPaths differ so much that a check on other paths depends on which they are. Share "
         "of random halves of the paths on which a process fitted to the other half stays within "
@@ -91,7 +95,30 @@ def _checks(record: RunRecord, notes: list[str]) -> Iterator[Section]:
         + ". The first of these forecasts no half: it knows the pooled record of all paths, and "
         "is about what any fit can reach with so few of them."
     )
-    yield Section("What was not fitted", text)
+    yield Section("What was not fitted", text + _parts_text(record, notes))
+
+
+def _parts_text(record: RunRecord, notes: list[str]) -> str:
+    """Errors on the later part of the records by how much of them was fitted."""
+    statistics = ("p5", "p25", "p75", "p95", "outside")
+    what = "Checks by the part that was fitted"
+    parts = optional_table(
+        record, "parts", ("kind", "fit_share", *statistics, "passed"), what, notes
+    )
+    if parts is None:
+        return ""
+    rows = []
+    for kind, part in parts.groupby("kind", sort=False):
+        worst = part[list(statistics[:4])].abs().max(axis=1)
+        cells = zip(worst, part["outside"].abs(), part["passed"], strict=True)
+        shown = [f"{fixed(a)}, {fixed(b)}" + ("" if ok else " (no)") for a, b, ok in cells]
+        rows.append([kind, *shown])
+    shares = [f"first {fixed(100 * s, 0)} %" for s in parts["fit_share"].unique()]
+    return (
+        "\n\nThe later part by how much of every record was fitted: worst error of the four "
+        "quantiles and error of the share outside ±30 %, in points; (no) where that is too far.\n\n"
+        + table(["process", *shares], rows)
+    )
 
 
 def prediction_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:

@@ -13,7 +13,7 @@ from toy_world import cluster_spec
 from analysis.report import write_report
 from experiments import cli
 from experiments.network_check import (
-    COPIES,
+    check_crossed,
     check_later,
     check_others,
     pooled,
@@ -95,6 +95,17 @@ def test_drift_and_uniform_jitter_are_recovered():
         np.testing.assert_allclose(link.groups["drift"]["tau_s"], 600.0, rtol=0.35)
     for link in fit_links(played({"uniform": {"amplitude": 0.25}}), 60.0, "uniform"):
         np.testing.assert_allclose(link.groups["uniform"]["amplitude"], 0.25, rtol=0.05)
+
+
+def test_the_round_trip_is_recovered_beside_the_states():
+    generator = np.random.default_rng(0)
+    (one,) = played({"body": CALM, "outage": OUTAGE}, count=1)
+    out = one.factor < 0.5
+    rtt = np.exp(0.02 * generator.normal(size=LONG)) * np.where(out, 3.0, 1.0)
+    (link,) = fit_links([Series("p", one.row, one.factor, rtt)], 60.0, "outage")
+    np.testing.assert_allclose(link.groups["outage"]["rtt"], 3.0, rtol=0.02)
+    for side in ("dip", "peak"):
+        np.testing.assert_allclose(link.groups["rtt"][f"{side}_scale"], 0.02, rtol=0.1)
 
 
 def test_states_are_found_across_gaps():
@@ -197,7 +208,7 @@ def test_fit_writes_a_file_that_scenarios_read_and_a_page(tmp_path, capsys):
         "fitted-memory.png",
     }
     checks = pd.read_csv(run / "checks.csv")
-    assert set(checks["kind"]) == set(made.processes) and len(checks) == 5 * 3 * 5
+    assert set(checks["kind"]) == set(made.processes) and len(checks) == 5 * 4 * 5
     np.testing.assert_allclose(
         checks["error_pp"], checks["predicted_pct"] - checks["measured_pct"], atol=1e-9
     )
@@ -307,11 +318,15 @@ def test_a_fit_to_the_first_part_of_each_record_matches_the_rest(measured, kind)
 
 @needs_paths
 @pytest.mark.parametrize("kind", FITTED_KINDS)
-def test_a_fit_to_every_other_path_matches_the_paths_between(measured, kind):
+def test_a_fit_to_some_paths_matches_the_others(measured, kind):
     fits = [fit_path(one, 60.0, kind) for one in measured]
-    check = check_others(measured, fits, 60.0, kind, range(0, len(measured), 2), 0, copies=COPIES)
-    assert np.all(np.abs(check.error[:4]) <= 5.0), check
-    assert abs(check.error[4]) <= 3.0, check
+    every_other = range(0, len(measured), 2)
+    for check in (
+        check_crossed(measured, fits, 60.0, kind, 0),
+        check_others(measured, fits, 60.0, kind, every_other, 0),
+    ):
+        assert np.all(np.abs(check.error[:4]) <= 5.0), check
+        assert abs(check.error[4]) <= 3.0, check
 
 
 @needs_paths
