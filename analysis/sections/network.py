@@ -61,23 +61,9 @@ def _checks(record: RunRecord, notes: list[str]) -> Iterator[Section]:
     checks = optional_table(record, "checks", columns, "Checks of the fits", notes)
     if checks is None:
         return
-    rows = []
-    for (name, kind), part in checks.groupby(["check", "kind"], sort=False):
-        by = part.set_index("statistic")
-        passed = bool((by["error_pp"].abs() <= by["limit_pp"]).all())
-        shown = [f"{fixed(r['predicted_pct'])} ({fixed(r['error_pp'])})" for _, r in by.iterrows()]
-        inside = (by["measured_pct"] >= by["lo_pct"]) & (by["measured_pct"] <= by["hi_pct"])
-        rows.append([name, kind, *shown, "yes" if passed else "no", f"{inside.sum()} of 5"])
-    rows.sort(key=lambda row: list(checks["check"].unique()).index(row[0]))
-    for name, part in reversed(list(checks.groupby("check", sort=False))):
-        first = part[part["kind"] == part["kind"].iloc[0]]
-        measured = [fixed(v) for v in first["measured_pct"]]
-        place = next(i for i, row in enumerate(rows) if row[0] == name)
-        rows.insert(place, [name, "*measured*", *measured, "", ""])
     share = record.run["config"].get("fit_share", float("nan"))
-    header = ["check", "process", "p5 [%]", "p25", "p75", "p95", "outside ±30 % [%]", "passed"]
-    header.append("within 95 %")
     halves = record.summary.get("random_halves", {})
+    header = ["check", "process", "p5 [%]", "p25", "p75", "p95", "outside ±30 % [%]", "passed"]
     text = (
         "Each row: what the process predicts for data it was not fitted to, and in parentheses "
         "how far that is from what was measured, in percentage points. Allowed are 5 for a "
@@ -87,7 +73,7 @@ def _checks(record: RunRecord, notes: list[str]) -> Iterator[Section]:
         "from the fits to the other four, all pooled. *other paths*: fitted to every other path in "
         "order of name, checked on the paths between; *reversed* the other way round. *Within 95 %* "
         "counts the measured figures that lie within 95 % of the simulated records.\n\n"
-        + table(header, rows, 2)
+        + table([*header, "within 95 %"], _check_rows(checks), 2)
         + "\n\nPaths differ so much that a check on other paths depends on which they are. Share "
         "of random halves of the paths on which a process fitted to the other half stays within "
         "the allowed errors: "
@@ -96,6 +82,19 @@ def _checks(record: RunRecord, notes: list[str]) -> Iterator[Section]:
         "is about what any fit can reach with so few of them."
     )
     yield Section("What was not fitted", text + _parts_text(record, notes))
+
+
+def _check_rows(checks: pd.DataFrame) -> Iterator[list[str]]:
+    """For every check what was measured, then what each process predicts."""
+    for name, part in checks.groupby("check", sort=False):
+        measured = part[part["kind"] == part["kind"].iloc[0]]["measured_pct"]
+        yield [name, "*measured*", *map(fixed, measured), "", ""]
+        for kind, rows in part.groupby("kind", sort=False):
+            cells = zip(rows["predicted_pct"], rows["error_pp"], strict=True)
+            shown = [f"{fixed(value)} ({fixed(error)})" for value, error in cells]
+            passed = bool((rows["error_pp"].abs() <= rows["limit_pp"]).all())
+            inside = rows["measured_pct"].between(rows["lo_pct"], rows["hi_pct"]).sum()
+            yield [name, kind, *shown, "yes" if passed else "no", f"{inside} of {len(rows)}"]
 
 
 def _parts_text(record: RunRecord, notes: list[str]) -> str:
