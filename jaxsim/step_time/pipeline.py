@@ -170,11 +170,11 @@ def _wire(
     the busiest link of a domain's way forward, and back; the same without the WAN."""
     one_way_s = send_s + latency_s
     both_ways_s = one_way_s + one_way_s.T
-    hop_s, wrap_s = (
-        jnp.where(pairs, both_ways_s, 0.0).sum(axis=1) for pairs in (topo.to_next, crossing(topo))
-    )
-    sent_s = jnp.where(topo.to_next, send_s, 0.0).sum(axis=1)
-    back_s = jnp.where(topo.to_next, send_s.T, 0.0).sum(axis=1)
+    # Row = destination: sums over rows vectorise on CPU.
+    before, back = topo.to_next.T, crossing(topo).T
+    hop_s, wrap_s = (jnp.where(pairs, both_ways_s, 0.0).sum(axis=0) for pairs in (before, back))
+    sent_s = jnp.where(before, send_s.T, 0.0).sum(axis=0)
+    back_s = jnp.where(before, send_s, 0.0).sum(axis=0)
     inner_s = jnp.where(parts.stages > 1.0, inner_hop_s, 0.0)
     links = (jnp.maximum(sent_s, inner_s), jnp.maximum(back_s, inner_s))
     return (hop_s, wrap_s), links, (inner_s, inner_s)
