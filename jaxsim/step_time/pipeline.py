@@ -123,37 +123,43 @@ def pipeline_time(
     O(M / n) times (the effect that CrossPipe, 2025, describes).
     """
     parts = _parts(topo, plan_pp, schedule, stage_s, extra_last_s, forward_s, weight_s)
+    together = topo.together
     hops_s, links, inner_links = _wire(topo, parts, inner_hop_s, send_s, latency_s)
     own_s = parts.critical_s + 2.0 * (parts.stages - 1.0) * inner_hop_s
     # Of another chunk's pass the same, but no logits; the wire leads from last to first and back.
     again_s = (parts.chunks - 1.0)[None] * jnp.stack([hops_s[1] - parts.head_s, -parts.head_s])
     sums = jnp.stack([parts.stages, own_s + hops_s[0], own_s, *again_s])
     depth, round_trip_s, near_s, _, _ = masked_sums(topo.after, sums)
-    total, fill_s, near_fill_s, *again_s = masked_sums(topo.together, sums)
+    total, fill_s, near_fill_s, *again_s = masked_sums(together, sums)
 
     busiest_s = jnp.maximum(parts.busy_s, jnp.maximum(*links))
-    beat_s = jnp.where(topo.together, busiest_s[None, :], 0.0).max(axis=1)
+    beat_s = _largest(together, busiest_s)
     cover = round_trip_s / jnp.maximum(beat_s, 1e-9)
     holds, limits = _limits(schedule, parts, depth, micro_batches, total, cover)
     within_s = (parts.stages - 1.0) * (parts.pass_s + 2.0 * inner_hop_s)  # first to last stage
     loops = _loops(topo, parts, within_s, round_trip_s, schedule, *limits)
 
     def longest(round_trip, fill, again, links, loops):
-        times = (within_s, round_trip, fill)
+        times = (within_s, round_trip, fill, total - depth)
         path = _longest_path(topo, parts, times, links, loops, micro_batches, *limits)
         chunked = jnp.maximum(path, _chunk_trips_s(parts, fill, again, micro_batches, total))
         path = jnp.where(parts.chunks > 1.0, chunked, path)
-        gpipe = fill + (micro_batches - 1.0) * _gpipe_beat(topo, parts, links)
+        if loops is None:
+            return path
+        # All forwards, then all backwards, each a flow shop with its own bottleneck.
+        beats_s = _largest(together, jnp.maximum(parts.forward_s, links[0]))
+        beats_s = beats_s + _largest(together, jnp.maximum(parts.backward_s, links[1]))
+        gpipe = fill + (micro_batches - 1.0) * beats_s
         return jnp.where(schedule == SCHEDULE_GPIPE, gpipe, path)
 
-    throttled_s = (loops[0] / loops[1]).max(axis=1)
+    throttled_s = (loops[0] * loops[1]).max(axis=0)
     period_s = jnp.maximum(throttled_s, round_trip_s / jnp.maximum(limits[0], 1.0))
     period_s = jnp.maximum(beat_s, period_s)
     return PipelineTime(
         total_s=longest(round_trip_s, fill_s, again_s[0], links, loops),
         ideal_s=longest(near_s, near_fill_s, again_s[1], inner_links, None),
         in_flight=holds,
-        period_s=jnp.where(topo.together, period_s[None, :], 0.0).max(axis=1),
+        period_s=_largest(together, period_s),
     )
 
 
@@ -164,11 +170,11 @@ def _wire(
     the busiest link of a domain's way forward, and back; the same without the WAN."""
     one_way_s = send_s + latency_s
     both_ways_s = one_way_s + one_way_s.T
-    hop_s, wrap_s = (
-        jnp.where(pairs, both_ways_s, 0.0).sum(axis=1) for pairs in (topo.to_next, crossing(topo))
-    )
-    sent_s = jnp.where(topo.to_next, send_s, 0.0).sum(axis=1)
-    back_s = jnp.where(topo.to_next, send_s.T, 0.0).sum(axis=1)
+    # Row = destination: sums over rows vectorise on CPU.
+    before, back = topo.to_next.T, crossing(topo).T
+    hop_s, wrap_s = (jnp.where(pairs, both_ways_s, 0.0).sum(axis=0) for pairs in (before, back))
+    sent_s = jnp.where(before, send_s.T, 0.0).sum(axis=0)
+    back_s = jnp.where(before, send_s, 0.0).sum(axis=0)
     inner_s = jnp.where(parts.stages > 1.0, inner_hop_s, 0.0)
     links = (jnp.maximum(sent_s, inner_s), jnp.maximum(back_s, inner_s))
     return (hop_s, wrap_s), links, (inner_s, inner_s)
@@ -200,7 +206,6 @@ class _Parts:
 
     stages: Array
     chunks: Array
-    before: Array  # stages of the pipeline before the domain
     critical_s: Array  # a pass through the domain: one chunk, without the weight gradients of ZB-H1
     pass_s: Array  # the same of one stage
     head_s: Array  # the logits, where the domain is the last
@@ -235,7 +240,6 @@ def _parts(
     return _Parts(
         stages=stages,
         chunks=chunks,
-        before=masked_sums(topo.together & ~topo.after, stages[None])[0],
         critical_s=stages * one + last_s,
         pass_s=one,
         head_s=last_s,
@@ -249,14 +253,10 @@ def _parts(
     )
 
 
-def _gpipe_beat(topo: Topology, parts: _Parts, links: tuple[Array, Array]) -> Array:
-    """[K] [s]: all forwards, then all backwards, each a flow shop with its own bottleneck."""
-    forward_s = jnp.maximum(parts.forward_s, links[0])
-    backward_s = jnp.maximum(parts.backward_s, links[1])
-    together = topo.together
-    return jnp.where(together, forward_s[None, :], 0.0).max(axis=1) + jnp.where(
-        together, backward_s[None, :], 0.0
-    ).max(axis=1)
+def _largest(mask: Array, values: Array) -> Array:
+    """[K]: for every column of mask [K, K], the largest of values [K] >= 0 over the rows where it is
+    True. Over rows, because on CPU that reduction vectorises."""
+    return jnp.where(mask, values[:, None], 0.0).max(axis=0)
 
 
 def _loops(
@@ -268,30 +268,29 @@ def _loops(
     ahead: Array,
     ahead_last: Array,
 ) -> tuple[Array, Array]:
-    """([K, K] [s], [K, K]): how long a loop through the dependencies takes, and how many
+    """([K, K] [s], [K, K]): how long a loop through the dependencies takes, and one over how many
     micro-batches it lets pass.
 
-    From the last stage q of the row's domain down the pipeline and back: on the diagonal all the way
-    to the end, n_q micro-batches; else to the first stage s of the column's domain, which after
+    From the last stage q of the column's domain down the pipeline and back: on the diagonal all the
+    way to the end, n_q micro-batches; else to the first stage s of the row's domain, which after
     forward m runs backward m - n_s + 1: n_q - n_s + 1. So one far link throttles its pipeline, however
     near the others are. A greedy stage keeps to no such order.
     """
     k = jnp.arange(within_s.shape[0], dtype=jnp.int32)
     whole_s = round_trip_s - within_s
     beyond_s = round_trip_s - parts.first_forward_s - parts.first_backward_s
-    loop_s = whole_s[:, None] - beyond_s[None, :]
-    passed = ahead_last[:, None] - ahead[None, :] + 1.0
     itself = k[:, None] == k[None, :]
-    ordered = topo.after & (schedule != SCHEDULE_GREEDY)[:, None]
-    loop_s = jnp.where(itself, whole_s[:, None], jnp.where(ordered, loop_s, 0.0))
-    passed = jnp.where(itself, ahead_last[:, None], passed)
-    return loop_s, jnp.maximum(passed, 1.0)
+    ordered = topo.after.T & (schedule != SCHEDULE_GREEDY)[None, :]
+    beyond_s = jnp.where(itself, 0.0, beyond_s[:, None])
+    passed = ahead_last[None, :] - jnp.where(itself, 0.0, ahead[:, None] - 1.0)
+    loop_s = jnp.where(itself | ordered, whole_s[None, :] - beyond_s, 0.0)
+    return loop_s, 1.0 / jnp.maximum(passed, 1.0)
 
 
 def _longest_path(
     topo: Topology,
     parts: _Parts,
-    times: tuple[Array, Array, Array],
+    times: tuple[Array, Array, Array, Array],
     links: tuple[Array, Array],
     loops: tuple[Array, Array] | None,
     micro_batches: Array,
@@ -308,13 +307,13 @@ def _longest_path(
        as the stage may run ahead, another for the last micro-batch, and between them `loops`, or
        (None) whole round trips; what is left queues for the slowest that follows.
 
-    `times` [K] [s]: from the first to the last stage of a domain, from it to the end and back, and the
-    whole pipeline there and back.
+    `times` [K] [s]: from the first to the last stage of a domain, from it to the end and back, the
+    whole pipeline there and back; and [K] the number of stages before the domain.
     """
-    within_s, round_trip_s, fill_s = times
+    within_s, round_trip_s, fill_s, before = times
     m, p = micro_batches, parts
     before_s = fill_s - round_trip_s
-    held_back_s = _held_back_s(p.before + p.stages - 1.0, m, p.weight_s)
+    held_back_s = _held_back_s(before + p.stages - 1.0, m, p.weight_s)
     paths = before_s + within_s + m * p.busy_s - held_back_s
 
     simple = p.chunks == 1.0
@@ -322,7 +321,7 @@ def _longest_path(
     waits_s = jnp.maximum(away_s - (ahead - 1.0) * p.first_forward_s, 0.0) + jnp.maximum(
         away_s - (ahead - 1.0) * (p.first_backward_s + p.weight_s), 0.0
     )
-    waiting = before_s + m * p.first_s - _held_back_s(p.before, m, p.weight_s) + waits_s
+    waiting = before_s + m * p.first_s - _held_back_s(before, m, p.weight_s) + waits_s
     paths = jnp.where(simple & (m > ahead), jnp.maximum(paths, waiting), paths)
 
     queue_s = jnp.maximum(jnp.maximum(p.forward_s, p.backward_s), jnp.maximum(*links))
@@ -330,22 +329,23 @@ def _longest_path(
 
     # Weight gradients of ZB-H1 may come later than what queues here.
     slowest_s = jnp.maximum(p.busy_s - p.weight_s, jnp.maximum(*links))
-    slowest_s = jnp.where(topo.after, slowest_s[None, :], 0.0).max(axis=1)
+    slowest_s = _largest(topo.after.T, slowest_s)
 
-    def returning(round_trip, limit, loop_s, passed):  # [K], [K], [K, any], [K, any]
-        left = (m - 1.0 - limit)[:, None]
-        count = jnp.floor(left / passed + 1e-4)
-        between_s = (count * loop_s + (left - count * passed) * slowest_s[:, None]).max(axis=1)
-        between_s = jnp.maximum(between_s, left[:, 0] * slowest_s)
+    def returning(round_trip, limit, loop_s, inverse):  # [K], [K], [any, K], [any, K]
+        left = m - 1.0 - limit
+        count = jnp.floor(left[None, :] * inverse + 1e-4)
+        # What is left over after whole loops queues.
+        between_s = count * loop_s + (left[None, :] - count / inverse) * slowest_s[None, :]
+        between_s = jnp.maximum(between_s.max(axis=0), left * slowest_s)
         path = fill_s + round_trip + between_s
-        return jnp.where(simple & (m - 1.0 >= limit), path, 0.0)
+        return jnp.where(simple & (left >= 0.0), path, 0.0)
 
-    own = (round_trip_s[:, None], jnp.maximum(ahead, 1.0)[:, None])
+    own = (round_trip_s[None, :], 1.0 / jnp.maximum(ahead, 1.0)[None, :])
     paths = jnp.maximum(paths, returning(round_trip_s, ahead, *own))
     last_s = round_trip_s - within_s
-    loops = (last_s[:, None], jnp.maximum(ahead_last, 1.0)[:, None]) if loops is None else loops
-    paths = jnp.maximum(paths, returning(last_s, ahead_last, *loops))
-    return jnp.where(topo.together, paths[None, :], 0.0).max(axis=1)
+    own = (last_s[None, :], 1.0 / jnp.maximum(ahead_last, 1.0)[None, :])
+    paths = jnp.maximum(paths, returning(last_s, ahead_last, *(own if loops is None else loops)))
+    return _largest(topo.together, paths)
 
 
 def _chunk_trips_s(
