@@ -375,7 +375,11 @@ def _exposed_sync(
     h = plan.sync_period.astype(jnp.float32)
     # Between outer syncs only the replicas inside a domain talk.
     local = jnp.maximum(inside_s - hidden_s, 0.0)
-    sharded = jnp.where(plan.zero_stage == 3, _gather_s(calibration, st, pass_s), 0.0)
+    sharded = jnp.where(
+        plan.zero_stage == 3,
+        _gather_s(calibration, st, pass_s / calibration.gather_efficiency),
+        0.0,
+    )
     sharded = jnp.where(plan.used, sharded, 0.0).max()
     return exposed / h + local * (1.0 - 1.0 / h) + sharded
 
