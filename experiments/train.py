@@ -121,12 +121,21 @@ class TrainingRun:
         save_checkpoint(writer.dir / FILE_NAME, self.state, meta)
 
     def loop(self, writer: RunWriter) -> dict[int, float]:
-        """Run the epochs that are left; Ctrl-C saves after the epoch at hand, then raises.
+        """Run the epochs that are left; Ctrl-C saves the last whole epoch, then raises.
 
         Returns the regret [%] of every seed on held-out scenarios.
         """
+        done = self.resume(writer) if self.config.resume else 0
+        try:
+            return self._epochs(writer, done)
+        except KeyboardInterrupt:
+            # The state is always that of a whole epoch; what was recorded after it, resuming drops.
+            with _DeferredInterrupt():
+                self.save(writer)
+            raise
+
+    def _epochs(self, writer: RunWriter, done: int) -> dict[int, float]:
         config, started = self.config, time.perf_counter()
-        done = self.resume(writer) if config.resume else 0
         per_epoch = self.trainer.steps_per_epoch * len(config.seeds)
         regrets = self.evaluate(writer, done) if self._evaluates(done) else {}
         bar = tqdm(
@@ -146,8 +155,7 @@ class TrainingRun:
                     self._record(writer, epoch, metrics, time.perf_counter() - started, speed)
                     bar.update(per_epoch)
                     bar.set_postfix(progress=f"{metrics.progress_rel.mean():.3f}")
-                    due = epoch % config.checkpoint_every == 0 or epoch == config.epochs
-                    if due or interrupt.seen:
+                    if epoch % config.checkpoint_every == 0 or epoch == config.epochs:
                         self.save(writer)
                 if interrupt.seen:
                     raise KeyboardInterrupt

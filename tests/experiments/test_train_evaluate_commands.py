@@ -23,7 +23,7 @@ from experiments import cli, evaluate, train
 from experiments.evaluate import EvaluateConfig
 from experiments.evaluation import tune
 from experiments.options import from_mapping, parse
-from experiments.train import TrainConfig
+from experiments.train import TrainConfig, TrainingRun
 from jaxsim.scenario import scenario_bank
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +110,32 @@ def test_ctrl_c_saves_after_the_epoch_at_hand_and_resumes_exactly(trained, tmp_p
     assert load_checkpoint(folder).meta["epoch"] == 7
     assert without_clock(folder)["update"].max() == 7
     assert signal.getsignal(signal.SIGINT) is before
+    assert train.main(["--resume", str(folder)]) == 0
+    equals_uninterrupted(folder, trained)
+
+
+@pytest.mark.parametrize("epoch", [0, 100])
+def test_ctrl_c_in_an_evaluation_saves_the_last_whole_epoch_and_resumes_exactly(
+    trained, tmp_path, capsys, epoch
+):
+    folder, run = tmp_path / "run", shared_run()
+    evaluator, whole, done = run.evaluator, run.evaluator.regret_pct, []
+
+    def regret_pct(maker, policy):
+        # Between the two policies of one evaluation.
+        if int(run.state.epoch[0]) == epoch:
+            if done:
+                signal.raise_signal(signal.SIGINT)
+            done.append(policy)
+        return whole(maker, policy)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluator, "regret_pct", regret_pct)
+        patch.setattr(TrainingRun, "_evaluates", lambda self, done: done in (0, 100, EPOCHS))
+        assert train.main([*ARGV, "--out", str(folder)]) == 130
+    assert f"--resume {folder}" in "".join(capsys.readouterr())
+    assert load(folder).run["status"] == "interrupted"
+    assert load_checkpoint(folder).meta["epoch"] == epoch
     assert train.main(["--resume", str(folder)]) == 0
     equals_uninterrupted(folder, trained)
 
