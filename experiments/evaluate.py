@@ -21,7 +21,7 @@ from analysis.records import RunWriter, to_jsonable, write_json
 from analysis.summary import evaluation_summary
 from experiments.errors import run_command
 from experiments.evaluation import Evaluator, Maker, learned_maker, named_maker, tune
-from experiments.options import parse
+from experiments.options import are_weights, parse
 from experiments.setup import load_world, use_compile_cache
 from experiments.tables import scheduler_table
 from jaxsim.cluster import ClusterSpec
@@ -111,7 +111,7 @@ def parse_weights(text: str) -> tuple[float, float, float, float]:
         values = tuple(float(x) for x in text.split(","))
     except ValueError:
         values = ()
-    if len(values) != 4 or any(not np.isfinite(v) or v < 0 for v in values):
+    if not are_weights(values):
         raise InputError(f"weights: expected four numbers >= 0 as w1,w2,w3,w4, got {text!r}")
     return values
 

@@ -20,9 +20,9 @@ from agents.hi_ppo.training import EpochMetrics, Trainer, TrainSettings, check_s
 from analysis.records import RunWriter, load
 from experiments.errors import run_command
 from experiments.evaluation import Evaluator, learned_maker
-from experiments.options import from_mapping, parse
+from experiments.options import are_weights, from_mapping, parse
 from experiments.setup import load_world, use_compile_cache
-from jaxsim.errors import InputError
+from jaxsim.errors import InputError, check_fields, is_count
 from jaxsim.scenario import ScenarioSettings, scenario_bank
 
 
@@ -67,9 +67,9 @@ class TrainConfig:
     resume: str | None = None
 
     def __post_init__(self):
-        for name in ("epochs", "scenarios", "eval_scenarios", "eval_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected an integer >= 1, got {getattr(self, name)}")
+        counts = ("epochs", "scenarios", "eval_scenarios", "eval_every", "checkpoint_every")
+        check_fields(self, counts, "an integer >= 1", is_count)
+        check_fields(self, ("weights",), "four numbers >= 0", are_weights)
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: expected different integers >= 0, got {self.seeds}")
 

@@ -157,6 +157,27 @@ def test_a_crash_goes_back_to_the_last_checkpoint_and_resumes_exactly(trained, t
     equals_uninterrupted(folder, trained)
 
 
+def test_a_diverged_policy_ends_the_run_and_the_last_good_checkpoint_is_kept(tmp_path, capsys):
+    folder, trainer = tmp_path / "run", shared_run().trainer
+    whole = trainer.run_epoch
+
+    def run_epoch(state, nothing):
+        state, metrics = whole(state, nothing)
+        if int(state.epoch[0]) == 70:
+            state = jax.tree.map(
+                lambda x: x * np.float32("nan") if x.dtype == np.float32 else x, state
+            )
+        return state, metrics
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "run_epoch", run_epoch)
+        assert train.main([*ARGV, "--out", str(folder)]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert len(errors) == 1 and "not finite" in errors[0] and "kept" in errors[0]
+    assert load(folder).run["status"] == "failed"
+    assert load_checkpoint(folder).meta["epoch"] == 60
+
+
 def test_a_real_process_obeys_sigint_and_its_run_resumes_exactly(trained, tmp_path):
     folder = tmp_path / "run"
     metrics = folder / "metrics.csv"
@@ -344,6 +365,23 @@ BAD = [
     ("train", ["--scenario.jitter", "brownian"], ["jitter"]),
     ("train", ["--scenario.horizon", "0"], ["horizon"]),
     ("train", ["--weights", "[1,0,0]"], ["weights"]),
+    ("train", ["--weights", "[.nan,0,0,0]"], ["weights", "four numbers >= 0", "nan"]),
+    ("train", ["--weights", "[-1,0,0,0]"], ["weights", "-1"]),
+    ("train", ["--weights", "[1,.inf,0,0]"], ["weights", "inf"]),
+    ("train", ["--train.rollout", "0"], ["rollout", ">= 1"]),
+    ("train", ["--train.every", "0"], ["every", ">= 1"]),
+    ("train", ["--train.hidden", "0"], ["hidden", ">= 1"]),
+    ("train", ["--train.envs", "0"], ["train.envs", ">= 1"]),
+    ("train", ["--train.envs", "-4"], ["envs", ">= 1"]),
+    ("train", ["--train.upper_discount", "1.5"], ["upper_discount", "from 0 to 1"]),
+    ("train", ["--train.shaping", ".nan"], ["shaping", "nan"]),
+    ("train", ["--train.upper.minibatches", "0"], ["train.upper.minibatches", ">= 1"]),
+    ("train", ["--train.lower.epochs", "0"], ["train.lower.epochs", ">= 1"]),
+    ("train", ["--train.upper.learning_rate", ".nan"], ["learning_rate", "> 0", "nan"]),
+    ("train", ["--train.lower.learning_rate", "-1"], ["learning_rate", "> 0"]),
+    ("train", ["--train.upper.clip", ".inf"], ["clip", "inf"]),
+    ("train", ["--train.upper.trace_decay", "2"], ["trace_decay", "from 0 to 1"]),
+    ("train", ["--train.upper.entropy_weight", "-1"], ["entropy_weight", ">= 0"]),
     ("train", ["--model", "llama-8t"], ["llama-8t", "llama-7b"]),
     ("train", ["--cluster", "nowhere.yaml"], ["nowhere.yaml"]),
     ("train", ["--cluster", "gpu.yaml"], ["gpu.yaml", "H9000", "A100-80GB"]),
