@@ -153,6 +153,21 @@ def test_an_interrupt_while_writing_leaves_the_old_file(saved, monkeypatch):
     assert os.listdir(saved.parent) == [saved.name]
 
 
+@pytest.mark.parametrize("value", [jnp.nan, jnp.inf])
+def test_a_diverged_policy_is_refused_and_the_old_file_kept(saved, value):
+    before, diverged = saved.read_bytes(), tree()
+    weights = diverged["policy"].lower["params"]
+    weights["prior_scale"] = weights["prior_scale"].at[1].set(value)
+    for path, kept in ((saved, "kept"), (saved.with_name("new.msgpack"), "no older file")):
+        with pytest.raises(InputError) as caught:
+            save_checkpoint(path, diverged, META)
+        message = str(caught.value)
+        assert "\n" not in message and str(path) in message and kept in message
+        assert "policy.lower.params.prior_scale is not finite" in message
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == [saved.name]
+
+
 def test_a_new_checkpoint_takes_the_place_of_the_old(saved):
     save_checkpoint(saved, tree(2.0), {**META, "epoch": 8})
     loaded = load_checkpoint(saved)
