@@ -21,6 +21,7 @@ from analysis.records import RunWriter, to_jsonable, write_json
 from analysis.summary import evaluation_summary
 from experiments.errors import run_command
 from experiments.evaluation import Evaluator, Maker, learned_maker, named_maker, tune
+from experiments.files import check_output
 from experiments.options import are_weights, parse
 from experiments.setup import load_world, use_compile_cache
 from experiments.tables import scheduler_table
@@ -330,6 +331,8 @@ def liveliest(evaluator: Evaluator, threshold_pct: float) -> int:
 
 def evaluate(config: EvaluateConfig) -> Path:
     """Evaluate and return the run folder. Raises InputError, RecordError."""
+    if config.json not in (None, "-"):
+        check_output(config.json, "--json")
     evaluation = Evaluation(config)
     body = dataclasses.asdict(config)
     with RunWriter.create("evaluate", body, config.seeds, config.out) as writer:

@@ -400,6 +400,8 @@ BAD = [
     ("evaluate", ["--cluster", "negative.yaml"], ["negative.yaml", "bandwidth_gbps"]),
     ("evaluate", ["--cluster", "nan.yaml"], ["nan.yaml", "rtt_ms"]),
     ("evaluate", ["--cluster", "shape.yaml"], ["shape.yaml", "bandwidth_gbps"]),
+    ("evaluate", ["--json", "nowhere/result.json"], ["--json", "nowhere", "does not exist"]),
+    ("evaluate", ["--json", "."], ["--json", "not a file"]),
     ("evaluate", ["--trace", "nowhere.csv"], ["nowhere.csv"]),
     ("evaluate", ["--trace", "region.csv"], ["region.csv", "atlantis", "virginia"]),
     ("evaluate", ["--trace", "nan.csv"], ["nan.csv"]),
@@ -431,14 +433,11 @@ def test_bad_input_is_one_line_that_names_it_and_leaves_nothing(
         Path(name).write_text(text)
     schedulers = [] if program == "train" or "--schedulers" in argv else ["--schedulers", "random"]
     world = WORLD[:4]
-    line = refused(capsys, program, [*world, *schedulers, *argv, "--out", "run", *json_of(program)])
+    json_file = ["--json", "result.json"] if program == "evaluate" and "--json" not in argv else []
+    line = refused(capsys, program, [*world, *schedulers, *argv, "--out", "run", *json_file])
     for text in named:
         assert text in line, line
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(FILES)
-
-
-def json_of(program):
-    return ["--json", "result.json"] if program == "evaluate" else []
 
 
 def test_sizes_that_do_not_divide_are_one_line(capsys, tmp_path, monkeypatch):
