@@ -7,7 +7,6 @@ import hashlib
 import importlib.resources
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,13 @@ def save_checkpoint(path: Path, tree: Any, meta: dict[str, Any]) -> None:
     body = serialization.msgpack_serialize(arrays)
     header = {"version": VERSION, "sha256": hashlib.sha256(body).hexdigest(), **meta}
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Not tempfile, whose files nobody else may read: the umask decides, as for any other file.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(MAGIC + json.dumps(header).encode() + b"\n" + body)
+        temporary.write_bytes(MAGIC + json.dumps(header).encode() + b"\n" + body)
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _refuse_diverged(path: Path, arrays: Any) -> None:

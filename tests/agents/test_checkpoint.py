@@ -121,6 +121,16 @@ def test_a_missing_file_or_folder_is_named(tmp_path):
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_the_umask_decides_who_may_read_a_checkpoint(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        save_checkpoint(tmp_path / "checkpoint.msgpack", tree(), META)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "checkpoint.msgpack").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
 def fail(*_):
     raise OSError(28, "No space left on device")
 
