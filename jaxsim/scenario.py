@@ -22,6 +22,7 @@ from jaxsim.enumeration import (
     score_plans,
 )
 from jaxsim.env import EnvParams
+from jaxsim.errors import check_fields, is_count
 from jaxsim.load import load_process
 from jaxsim.network import network_process
 from jaxsim.plan import LowerChoices, Plan, default_lower_choices, empty_plan
@@ -29,6 +30,9 @@ from jaxsim.step_time import NetworkView
 from jaxsim.workload import JobSpec, Workload, build_workload
 
 Jitter = Literal["ou", "uniform", "none"]
+# The largest settings: what is computed from them must stay finite in float32.
+LARGEST = 1e9
+MOST = {"uniform": 10.0, "base_spread": 10.0, "latency": 1.0, "load_share": 1.0, "load_swing": 10.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +68,15 @@ class ScenarioSettings:
     def __post_init__(self):
         for name in ("white", "ou_sigma", "ou_tau"):
             low, high = getattr(self, name)
-            if not 0 <= low <= high:
-                raise ValueError(f"{name}: expected 0 <= low <= high, got {low}, {high}")
-        for name in ("uniform", "base_spread", "latency", "load_share", "load_swing"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}: expected a number >= 0, got {getattr(self, name)}")
-        if not self.interval_s > 0 or self.horizon < 1:
-            raise ValueError("interval_s > 0 and horizon >= 1 are needed")
+            if not 0 <= low <= high <= LARGEST:
+                allowed = f"0 <= low <= high <= {LARGEST:g}"
+                raise ValueError(f"{name}: expected {allowed}, got {low}, {high}")
+        for name, most in MOST.items():
+            allowed = f"a number from 0 to {most:g}"
+            check_fields(self, (name,), allowed, lambda x, most=most: 0 <= x <= most)
+        allowed = f"a number > 0 and <= {LARGEST:g}"
+        check_fields(self, ("interval_s",), allowed, lambda x: 0 < x <= LARGEST)
+        check_fields(self, ("horizon",), "an integer >= 1", is_count)
 
 
 @struct.dataclass

@@ -363,7 +363,19 @@ BAD = [
     ("train", ["--epochs", "0"], ["epochs", ">= 1"]),
     ("train", ["--seeds", "[1,1]"], ["seeds", "different"]),
     ("train", ["--scenario.jitter", "brownian"], ["jitter"]),
-    ("train", ["--scenario.horizon", "0"], ["horizon"]),
+    ("train", ["--scenario.horizon", "0"], ["scenario.horizon", ">= 1"]),
+    *(
+        ("train", [f"--scenario.{name}", value], [f"scenario.{name}", value.strip(".")])
+        for name in ("uniform", "base_spread", "latency", "load_share", "load_swing", "interval_s")
+        for value in (".inf", ".nan", "1e+30")
+    ),
+    *(
+        ("evaluate", [f"--scenario.{name}", value], [f"scenario.{name}", "low <= high", "inf"])
+        for name in ("white", "ou_sigma", "ou_tau")
+        for value in ("[.inf,.inf]", "[0,.inf]")
+    ),
+    ("evaluate", ["--scenario.ou_tau", "[.nan,1]"], ["scenario.ou_tau", "nan"]),
+    ("evaluate", ["--scenario.interval_s", "0"], ["scenario.interval_s", "> 0"]),
     ("train", ["--weights", "[1,0,0]"], ["weights"]),
     ("train", ["--weights", "[.nan,0,0,0]"], ["weights", "four numbers >= 0", "nan"]),
     ("train", ["--weights", "[-1,0,0,0]"], ["weights", "-1"]),
