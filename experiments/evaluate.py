@@ -333,6 +333,7 @@ def evaluate(config: EvaluateConfig) -> Path:
     """Evaluate and return the run folder. Raises InputError, RecordError."""
     if config.json not in (None, "-"):
         check_output(config.json, "--json")
+    RunWriter.check("evaluate", config.out)
     evaluation = Evaluation(config)
     body = dataclasses.asdict(config)
     with RunWriter.create("evaluate", body, config.seeds, config.out) as writer:
