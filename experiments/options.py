@@ -23,6 +23,13 @@ def parse(config_class: type[T], argv: list[str], prog: str) -> T:
     return _build(config_class, prog, lambda p: p.parse_args([_underscored(a) for a in argv]))
 
 
+def given_keys(config_class: type, argv: list[str]) -> list[str]:
+    """The keys that a command line which `parse` accepts sets, itself or by its --config file."""
+    arguments = [_underscored(a) for a in argv]
+    keys = _parser(config_class, "").parse_args(arguments, defaults=False).keys()
+    return [key for key in keys if key != "config"]
+
+
 def from_mapping(config_class: type[T], body: dict, source: str) -> T:
     """Build a config dataclass from a nested mapping; `source` is what the error line names."""
     return _build(config_class, source, lambda p: p.parse_object(body))
@@ -34,15 +41,20 @@ def are_weights(values: tuple[float, ...]) -> bool:
 
 
 def _build(config_class: type[T], source: str, read: Callable[[ArgumentParser], Namespace]) -> T:
-    parser = ArgumentParser(
-        prog=source, description=config_class.__doc__, exit_on_error=False, allow_abbrev=False
-    )
-    parser.add_argument("--config", action=ActionConfigFile, help="YAML file with the keys below")
-    parser.add_class_arguments(config_class)
+    parser = _parser(config_class, source)
     try:
         return _instance(config_class, read(parser))
     except (ArgumentError, ValueError, TypeError, OSError) as error:
         raise InputError(f"{source}: {' '.join(str(error).split())}") from None
+
+
+def _parser(config_class: type, prog: str) -> ArgumentParser:
+    parser = ArgumentParser(
+        prog=prog, description=config_class.__doc__, exit_on_error=False, allow_abbrev=False
+    )
+    parser.add_argument("--config", action=ActionConfigFile, help="YAML file with the keys below")
+    parser.add_class_arguments(config_class)
+    return parser
 
 
 def _instance(kind: type[T], values: Namespace, path: str = "") -> T:

@@ -20,7 +20,7 @@ from agents.hi_ppo.training import EpochMetrics, Trainer, TrainSettings, check_s
 from analysis.records import RunWriter, load
 from experiments.errors import run_command
 from experiments.evaluation import Evaluator, learned_maker
-from experiments.options import are_weights, from_mapping, parse
+from experiments.options import are_weights, from_mapping, given_keys, parse
 from experiments.setup import load_world, use_compile_cache
 from jaxsim.errors import InputError, check_fields, is_count
 from jaxsim.scenario import ScenarioSettings, scenario_bank
@@ -46,7 +46,8 @@ class TrainConfig:
         checkpoint_every: epochs between two checkpoints
         table_size: plans in the table at most
         out: run folder; outputs/train-<time> if none is given
-        resume: run folder to go on with; its own configuration holds
+        resume: run folder to go on with; its own configuration holds, but for a new `epochs`, over
+            which the learning rate then decays
     """
 
     cluster: str | None = None
@@ -99,14 +100,16 @@ class TrainingRun:
         self.maker = learned_maker(config.train.hidden, config.train.every)
         self.state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
 
-    def resume(self, writer: RunWriter) -> int:
+    def resume(self, writer: RunWriter) -> tuple[int, float]:
         """Take up where the last checkpoint left off, forget what was recorded after it, and return
-        the epochs done."""
+        the epochs done and the time they took [s]."""
         self.state = restore(load_checkpoint(writer.dir), self.state)
         done = int(self.state.epoch[0])
         writer.truncate("metrics", "update", done + 1)
         writer.truncate("eval", "update", done)
-        return done
+        record = load(writer.dir)
+        spent = record.table("metrics", ["wall_s"])["wall_s"] if done else []
+        return done, float(max(spent, default=0.0))
 
     def save(self, writer: RunWriter) -> None:
         """Write the checkpoint, whole or not at all."""
@@ -125,17 +128,17 @@ class TrainingRun:
 
         Returns the regret [%] of every seed on held-out scenarios.
         """
-        done = self.resume(writer) if self.config.resume else 0
+        done, spent_s = self.resume(writer) if self.config.resume else (0, 0.0)
         try:
-            return self._epochs(writer, done)
+            return self._epochs(writer, done, time.perf_counter() - spent_s)
         except KeyboardInterrupt:
             # The state is always that of a whole epoch; what was recorded after it, resuming drops.
             with _DeferredInterrupt():
                 self.save(writer)
             raise
 
-    def _epochs(self, writer: RunWriter, done: int) -> dict[int, float]:
-        config, started = self.config, time.perf_counter()
+    def _epochs(self, writer: RunWriter, done: int, started: float) -> dict[int, float]:
+        config = self.config
         per_epoch = self.trainer.steps_per_epoch * len(config.seeds)
         regrets = self.evaluate(writer, done) if self._evaluates(done) else {}
         bar = tqdm(
@@ -256,18 +259,36 @@ def _json_config(config: TrainConfig) -> dict:
     return {k: v for k, v in body.items() if k not in ("out", "resume")}
 
 
-def _resumed_config(path: str) -> TrainConfig:
-    """The configuration of the run that is to go on."""
-    return from_mapping(TrainConfig, {**load(path).run["config"], "resume": path}, path)
+def resumed_config(config: TrainConfig, given: list[str]) -> TrainConfig:
+    """The configuration of the run that is to go on, with `epochs` from the command line if it is
+    among the `given` keys.
+
+    Raises InputError for any other key: a run's results are those of one configuration.
+    """
+    others = [key for key in given if key not in ("resume", "epochs")]
+    if others:
+        raise InputError(
+            f"train: {others[0]}: cannot be changed with --resume, {config.resume} keeps its own "
+            "configuration; allowed beside it: epochs"
+        )
+    kept = {**load(config.resume).run["config"], "resume": config.resume}
+    changed = {"epochs": config.epochs} if "epochs" in given else {}
+    return from_mapping(TrainConfig, {**kept, **changed}, config.resume)
 
 
 def train(config: TrainConfig) -> Path:
-    """Train and return the run folder. Raises InputError, RecordError, KeyboardInterrupt."""
+    """Train and return the run folder; a `config` with `resume` must be that of `resumed_config`.
+
+    Raises InputError, RecordError, KeyboardInterrupt.
+    """
     if config.resume:
-        config = _resumed_config(config.resume)
-        load_checkpoint(config.resume)  # refuse a damaged one before anything is written
-    run = TrainingRun(config)
+        # Refuse a damaged one before anything is written.
+        done = load_checkpoint(config.resume).meta["epoch"]
+        if config.epochs < done:
+            raise InputError(f"train: epochs: {done} are done already, got {config.epochs}")
     folder = config.resume or config.out
+    RunWriter.check("train", folder, resume=bool(config.resume))
+    run = TrainingRun(config)
     with RunWriter.create(
         "train", _json_config(config), list(config.seeds), folder, resume=bool(config.resume)
     ) as writer:
@@ -294,7 +315,11 @@ def main(argv: list[str] | None = None) -> int:
 
     def command() -> None:
         use_compile_cache()
-        train(parse(TrainConfig, sys.argv[1:] if argv is None else argv, "train"))
+        given = sys.argv[1:] if argv is None else argv
+        config = parse(TrainConfig, given, "train")
+        if config.resume is not None:
+            config = resumed_config(config, given_keys(TrainConfig, given))
+        train(config)
 
     return run_command(command)
 

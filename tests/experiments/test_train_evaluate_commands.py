@@ -114,6 +114,62 @@ def test_ctrl_c_saves_after_the_epoch_at_hand_and_resumes_exactly(trained, tmp_p
     equals_uninterrupted(folder, trained)
 
 
+@pytest.fixture
+def interrupted(tmp_path):
+    """Folder of a training run that Ctrl-C ended after 7 epochs."""
+    folder = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 7, lambda: signal.raise_signal(signal.SIGINT))
+        assert train.main([*ARGV, "--out", str(folder)]) == 130
+    return folder
+
+
+def test_the_clock_of_a_resumed_run_goes_on(interrupted):
+    metrics = load(interrupted).table("metrics")
+    metrics.assign(wall_s=1000.0 + metrics["update"]).to_csv(
+        interrupted / "metrics.csv", index=False
+    )
+    assert train.main(["--resume", str(interrupted)]) == 0
+    after = load(interrupted).table("metrics")
+    assert after["wall_s"].is_monotonic_increasing
+    assert (after["wall_s"][after["update"] > 7] > 1007).all()
+
+
+def test_a_resumed_run_may_be_made_longer_or_shorter(interrupted, monkeypatch):
+    run = shared_run()
+
+    def same_pieces(config):
+        run.config = config
+        return run
+
+    monkeypatch.setattr(train, "TrainingRun", same_pieces)
+    assert train.main(["--resume", str(interrupted), "--epochs", "9"]) == 0
+    record = load(interrupted)
+    assert record.run["config"]["epochs"] == 9 and record.run["status"] == "finished"
+    assert (
+        record.table("metrics")["update"].max() == load_checkpoint(interrupted).meta["epoch"] == 9
+    )
+    assert record.table("eval")["update"].max() == 9
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--seeds", "[0,1,2]"], "seeds"),  # refused even where it is the default
+        (["--epochs", "200", "--train.upper.clip", "0.3"], "train.upper.clip"),
+        (["--config", "more.yaml"], "scenarios"),
+        (["--out", "elsewhere"], "out"),
+        (["--epochs", "6"], "epochs"),
+    ],
+)
+def test_a_resumed_run_takes_no_other_option(interrupted, capsys, argv, named):
+    Path("more.yaml").write_text("scenarios: 8\n")
+    before = {p.name: p.read_bytes() for p in interrupted.iterdir()}
+    line = refused(capsys, "train", ["--resume", str(interrupted), *argv])
+    assert line.startswith(f"error: train: {named}: ")
+    assert {p.name: p.read_bytes() for p in interrupted.iterdir()} == before
+
+
 @pytest.mark.parametrize("epoch", [0, 100])
 def test_ctrl_c_in_an_evaluation_saves_the_last_whole_epoch_and_resumes_exactly(
     trained, tmp_path, capsys, epoch
@@ -476,6 +532,18 @@ def test_a_folder_that_holds_something_is_not_written_to(
     before = sorted((p.name, p.stat().st_mtime_ns) for p in trained.iterdir())
     assert "not empty" in refused(capsys, program, [*argv, "--out", str(trained)])
     assert sorted((p.name, p.stat().st_mtime_ns) for p in trained.iterdir()) == before
+
+
+@pytest.mark.parametrize("program", ["train", "evaluate"])
+def test_the_run_folder_is_checked_before_the_work(program, capsys, monkeypatch):
+    module, worker = {"train": (train, "TrainingRun"), "evaluate": (evaluate, "Evaluation")}[
+        program
+    ]
+    monkeypatch.setattr(module, worker, lambda *_: pytest.fail("work has started"))
+    Path("thesis.txt").write_text("years of work")
+    for folder in (".", "thesis.txt", "thesis.txt/run"):
+        assert folder in refused(capsys, program, ["--out", folder])
+    assert [p.name for p in Path().iterdir()] == ["thesis.txt"]
 
 
 def test_a_run_whose_checkpoint_is_damaged_is_left_as_it_is(trained, tmp_path, capsys):
