@@ -20,7 +20,7 @@ from agents.rollout import Episode
 from analysis.records import RunWriter, to_jsonable, write_json
 from analysis.summary import evaluation_summary
 from experiments.errors import run_command
-from experiments.evaluation import Evaluator, Maker, learned_maker, named_maker, tune
+from experiments.evaluation import Evaluator, Maker, learned_maker, lost_pct, named_maker, tune
 from experiments.files import check_output
 from experiments.options import are_weights, parse
 from experiments.setup import load_world, use_compile_cache
@@ -161,19 +161,21 @@ def contestants(
 def scenario_rows(
     contestant: Contestant, metrics: EpisodeMetrics, evaluator: Evaluator, bound: np.ndarray
 ) -> pd.DataFrame:
-    """scenarios.csv of one contestant."""
-    best = np.maximum(evaluator.clairvoyant[0].progress, 1e-9)
+    """scenarios.csv of one contestant; what is not defined, such as a regret where nothing can run
+    or the step time of a job that never ran, is missing."""
     frame = pd.DataFrame(dataclasses.asdict(metrics))
-    relative = frame["progress"] / best
+    # Rewards are measured in what the best static plan does: undefined where that is nothing.
+    frame = frame.replace([np.inf, -np.inf], np.nan)
+    regret_pct = lost_pct(metrics.progress, evaluator.clairvoyant[0].progress)
     head = {
         "scheduler": contestant.name,
         "policy_seed": contestant.policy_seed,
         "scenario": np.arange(len(frame)),
         "headroom_pct": evaluator.headroom_pct,
         "progress": frame.pop("progress"),
-        "progress_rel": relative,
-        "regret_pct": 100.0 * (1.0 - relative),
-        "bound_pct": 100.0 * (1.0 - relative * best / np.maximum(bound, 1e-9)),
+        "progress_rel": 1.0 - regret_pct / 100.0,
+        "regret_pct": regret_pct,
+        "bound_pct": lost_pct(metrics.progress, bound),
     }
     return pd.concat([pd.DataFrame(head), frame], axis=1)
 
@@ -274,9 +276,11 @@ class Evaluation:
         writer.write_table("scenarios", frames)
         writer.write_table("decisions", decisions)
         threshold_pct = self.config.threshold_pct
-        if evaluator.headroom_pct.max() < threshold_pct:
+        if not np.any(evaluator.headroom_pct >= threshold_pct):
             # Not on standard output, which may be for the JSON alone.
             remark = f"no scenario has {threshold_pct:g} % headroom: all are compared"
+            if np.isnan(evaluator.headroom_pct).all():
+                remark = "no plan can run in any scenario: there is nothing to compare"
             tqdm.write(remark, file=sys.stderr)
             threshold_pct = 0.0
         summary = evaluation_summary(

@@ -89,8 +89,14 @@ class TrainingRun:
         )
         self.horizon = config.scenario.horizon
         scenarios = config.scenario, range(config.scenarios), "train", config.weights
-        tqdm.write(f"{spec.name}: {self.info.plans_in_table} plans of {self.info.plans_scored}")
         params, keys = scenario_bank(self.world, *scenarios)
+        stuck = int(np.sum(np.asarray(params.progress_ref) <= 0))
+        if stuck:
+            raise InputError(
+                f"train: no plan runs at mean load in {stuck} of {config.scenarios} scenarios: "
+                "scenario.load_share must leave GPUs for one"
+            )
+        tqdm.write(f"{spec.name}: {self.info.plans_in_table} plans of {self.info.plans_scored}")
         make = jax.jit(jax.vmap(make_tape, in_axes=(0, None, 0, None)), static_argnums=3)
         tapes = _in_chunks(make, params, self.world.table, keys, self.horizon)
         self.trainer = Trainer(config.train, self.world.table, tapes, self.horizon, config.epochs)
@@ -205,6 +211,8 @@ class TrainingRun:
         for i, seed in enumerate(self.config.seeds):
             policy = jax.tree.map(lambda x, i=i: x[i], self.state.policy)
             regret = self.evaluator.regret_pct(self.maker, policy)
+            # Scenarios in which nothing can run say nothing.
+            regret = regret[np.isfinite(regret)] if np.isfinite(regret).any() else regret
             low, high = np.percentile(regret, [25, 75])
             regrets[seed] = float(regret.mean())
             rows.append(

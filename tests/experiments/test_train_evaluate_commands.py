@@ -23,6 +23,7 @@ from experiments import cli, evaluate, train
 from experiments.evaluate import EvaluateConfig
 from experiments.evaluation import tune
 from experiments.options import from_mapping, parse
+from experiments.tables import scheduler_table
 from experiments.train import TrainConfig, TrainingRun
 from jaxsim.scenario import scenario_bank
 
@@ -354,6 +355,24 @@ def test_the_seeds_alone_name_the_scenarios(evaluated):
             assert not np.any(some[0] == other)
 
 
+def test_where_nothing_can_run_nothing_is_guessed(tmp_path, capsys):
+    """Local jobs hold all GPUs: no regret, no step time, no price."""
+    argv = [*EVALUATE, "--scenario.load-share", "1.0", "--schedulers", "best_static,clairvoyant"]
+    capsys.readouterr()
+    assert evaluate.main([*argv, "--out", "run", "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert "nothing to compare" in err and "Warning" not in err
+    result = strict(out)
+    assert result["headroom"]["n_kept"] == 0
+    for name, row in result["schedulers"].items():
+        for key in ("regret_pct", "bound_pct", "headroom_pct", "step_s", "usd_per_mtoken"):
+            assert row[key] is None, (name, key)
+        assert row["tokens_per_s"] == 0 and row["regret_ci95_pct"] == [None, None]
+    rows = load(tmp_path / "run").table("scenarios")
+    assert (rows["progress"] == 0).all() and rows["regret_pct"].isna().all()
+    assert "0 of 3 scenarios" in scheduler_table(result)
+
+
 def test_the_report_is_made_from_both_run_folders(trained, evaluated, capsys):
     assert report.main([str(evaluated[0]), str(trained)]) == 0
     path = evaluated[0] / "report.md"
@@ -381,6 +400,8 @@ def test_rivals_are_tuned_to_the_value_of_least_regret_on_their_grid():
             tuned = tune(fake, ["best_static", name])
             assert getattr(tuned, field) == best and fake.asked == len(grid)
     assert tune(Fake(0.0), ["best_static", "random"]) == SchedulerSettings()
+    nothing_runs = Fake(float("nan"))
+    assert tune(nothing_runs, ["hysteresis"]) == SchedulerSettings() and nothing_runs.asked
 
 
 CLUSTER = """
@@ -436,6 +457,7 @@ BAD = [
     ("train", ["--weights", "[.nan,0,0,0]"], ["weights", "four numbers >= 0", "nan"]),
     ("train", ["--weights", "[-1,0,0,0]"], ["weights", "-1"]),
     ("train", ["--weights", "[1,.inf,0,0]"], ["weights", "inf"]),
+    ("train", ["--scenario.load_share", "1", "--scenarios", "1"], ["load_share", "1 of 1"]),
     ("train", ["--train.rollout", "0"], ["rollout", ">= 1"]),
     ("train", ["--train.every", "0"], ["every", ">= 1"]),
     ("train", ["--train.hidden", "0"], ["hidden", ">= 1"]),
@@ -453,7 +475,6 @@ BAD = [
     ("train", ["--model", "llama-8t"], ["llama-8t", "llama-7b"]),
     ("train", ["--cluster", "nowhere.yaml"], ["nowhere.yaml"]),
     ("train", ["--cluster", "gpu.yaml"], ["gpu.yaml", "H9000", "A100-80GB"]),
-    ("train", ["--resume", "nowhere"], ["nowhere", "run.json"]),
     ("evaluate", ["--schedulers", "hysteria"], ["hysteria", *SCHEDULERS, LEARNED]),
     ("evaluate", ["--schedulers", ","], ["schedulers"]),
     ("evaluate", ["--weights", "1,0,0"], ["weights", "1,0,0"]),
@@ -558,6 +579,12 @@ def test_a_run_whose_checkpoint_is_damaged_is_left_as_it_is(trained, tmp_path, c
     line = refused(capsys, "train", ["--resume", str(folder)])
     assert str(checkpoint) in line and "truncated" in line
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+def test_a_folder_that_holds_no_run_is_not_resumed(capsys, tmp_path):
+    line = refused(capsys, "train", ["--resume", "nowhere"])
+    assert "nowhere" in line and "run.json" in line
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_evaluation_is_not_resumed_as_training(evaluated, capsys):
