@@ -11,6 +11,7 @@ COMMANDS = {
     "train": ("experiments.train", "train Hi-PPO"),
     "evaluate": ("experiments.evaluate", "compare schedulers on the same scenarios"),
     "cluster": ("experiments.cluster", "make cluster and trace files from measurements"),
+    "network": ("experiments.network", "fit how measured links move, compare predictors"),
     "bench": ("experiments.bench", "measure speed"),
     "ddp": ("experiments.ddp", "compare micro-batch schedules in real data-parallel training"),
     "report": ("analysis.report", "write a report from run folders"),

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -45,7 +45,8 @@ class EvaluateConfig:
         weights: w1 to w4 of the reward, as w1,w2,w3,w4
         trace: trace CSV of the links; each seed starts it elsewhere
         load: load CSV of local jobs
-        jitter: overrides scenario.jitter; with a trace the default is none
+        jitter: uniform, ou, regime, heavy, outage, none or a fitted FILE.yaml; overrides
+            scenario.jitter; with a trace the default is none
         schedulers: names and checkpoint paths, separated by commas; all = every one
         checkpoint: what the name hi_ppo means; the checkpoint that ships if none is given
         seeds: scenarios to play
@@ -65,7 +66,7 @@ class EvaluateConfig:
     weights: str = "1,0,0,0"
     trace: str | None = None
     load: str | None = None
-    jitter: Literal["uniform", "ou", "none"] | None = None
+    jitter: str | None = None
     schedulers: str = "all"
     checkpoint: str | None = None
     seeds: int = 32
@@ -83,6 +84,7 @@ class EvaluateConfig:
                 raise ValueError(f"{name}: expected an integer >= {low}, got {getattr(self, name)}")
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps: expected an integer >= 1, got {self.steps}")
+        _ = self.world_settings  # so that a bad override is refused before anything is loaded
 
     @property
     def world_settings(self) -> ScenarioSettings:
@@ -241,6 +243,7 @@ class Evaluation:
         self.weights = parse_weights(config.weights)
         self.names, self.checkpoints = requested(config)
         self.settings = config.world_settings
+        self.settings.links()  # refuse a bad jitter file before anything is computed
         self.spec, self.world, self.info = load_world(
             config.cluster, config.model, config.global_batch, config.seq, config.table_size
         )

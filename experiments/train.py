@@ -84,6 +84,7 @@ class TrainingRun:
             check_sizes(config.train, config.scenario.horizon)
         except ValueError as error:
             raise InputError(f"train: {error}") from None
+        config.scenario.links()  # refuse a bad jitter file before anything is computed
         spec, self.world, self.info = load_world(
             config.cluster, config.model, config.global_batch, config.seq, config.table_size
         )

@@ -44,7 +44,11 @@ GPU_PRESETS: dict[str, GpuSpec] = {
     "A100-80GB": GpuSpec(312.0, 85.90, 2039.0, 300.0),
     "H100-80GB": GpuSpec(989.4, 85.90, 3352.0, 450.0),
     "GH200-96GB": GpuSpec(989.4, 103.08, 4000.0, 450.0),
+    # Meta's part with HBM2e, limited to 500 W (torchtitan's published benchmarks).
+    "H100-96GB-500W": GpuSpec(989.4, 103.08, 2400.0, 450.0),
 }
+# Names under which published tables list the same part.
+GPU_ALIASES = {"GH-96": "GH200-96GB", "H100": "H100-80GB", "A100": "A100-80GB"}
 
 
 def gpu_spec(value: str | Mapping, source: str) -> GpuSpec:
@@ -53,6 +57,7 @@ def gpu_spec(value: str | Mapping, source: str) -> GpuSpec:
     Raises InputError that names `source`, the key and the allowed values.
     """
     if isinstance(value, str):
+        value = GPU_ALIASES.get(value, value)
         if value not in GPU_PRESETS:
             raise InputError(f"{source}: gpu: unknown {value!r}; known: {', '.join(GPU_PRESETS)}")
         return GPU_PRESETS[value]

@@ -25,11 +25,14 @@ def _uniform(word: Array) -> Array:
     return (word >> jnp.uint32(8)).astype(jnp.float32) * jnp.float32(2.0**-24)
 
 
-def link_uniforms(key: Array, n_domains: int) -> tuple[Array, Array, Array]:
-    """Three independent uniforms on [0, 1) per directed link, [K, K] each (the last has 16 bits)."""
+def link_uniforms(key: Array, n_domains: int, block: int = 0) -> tuple[Array, Array, Array]:
+    """Three independent uniforms on [0, 1) per directed link, [K, K] each (the last has 16 bits).
+
+    Another `block` (static, 0 to 255) is another, independent draw from the same key.
+    """
     index = jnp.arange(n_domains, dtype=jnp.uint32)
     shape = (n_domains, n_domains)
-    source = jnp.broadcast_to(index[:, None], shape).ravel()
+    source = jnp.broadcast_to(index[:, None] + jnp.uint32(block << 24), shape).ravel()
     destination = jnp.broadcast_to(index[None, :], shape).ravel()
     a, b = _words(key, source, destination)
     low = ((a & jnp.uint32(255)) << jnp.uint32(8)) | (b & jnp.uint32(255))

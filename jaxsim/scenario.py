@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,16 +22,25 @@ from jaxsim.enumeration import (
 )
 from jaxsim.env import EnvParams
 from jaxsim.errors import check_fields, is_count
+from jaxsim.link_process import (
+    FITTED_KINDS,
+    FittedLink,
+    draw_links,
+    fitted_links,
+    is_file_name,
+    process_of_links,
+)
 from jaxsim.load import load_process
-from jaxsim.network import network_process
+from jaxsim.network import NetworkProcess, network_process
 from jaxsim.plan import LowerChoices, Plan, default_lower_choices, empty_plan
 from jaxsim.step_time import NetworkView
 from jaxsim.workload import JobSpec, Workload, build_workload
 
-Jitter = Literal["ou", "uniform", "none"]
 # The largest settings: what is computed from them must stay finite in float32.
 LARGEST = 1e9
 MOST = {"uniform": 10.0, "base_spread": 10.0, "latency": 1.0, "load_share": 1.0, "load_swing": 10.0}
+PLAIN_JITTERS = ("uniform", "ou", "none")
+JITTERS = ("uniform", "ou", *FITTED_KINDS, "none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,20 +48,22 @@ class ScenarioSettings:
     """How the world of a seed is drawn.
 
     Attributes:
-        jitter: ou = drift plus white noise, uniform = white noise alone, none = steady links
+        jitter: ou = drift plus white noise, uniform = white noise alone, none = steady links;
+            regime, heavy, outage = as measured paths move, each link as one of them; or a file of
+            `hippo network fit`, FILE.yaml or FILE.yaml:KIND
         uniform: amplitude of the uniform jitter (0.3 = +-30 %, the usual setting)
         white: range of the white noise beside the drift
         ou_sigma: range of the drift's standard deviation
         ou_tau: range of the drift's correlation time [intervals], drawn log-uniformly
         base_spread: standard deviation of the log of each link's base around the cluster file's
-        latency: uniform amplitude of the round-trip time
+        latency: uniform amplitude of the round-trip time, unless it was fitted as well
         load_share: mean share of the GPUs held by local jobs
         load_swing: uniform relative movement of that share
         interval_s: decision interval [s]
         horizon: decision intervals per episode
     """
 
-    jitter: Jitter = "ou"
+    jitter: str = "ou"
     uniform: float = 0.3
     white: tuple[float, float] = (0.0, 0.15)
     ou_sigma: tuple[float, float] = (0.15, 0.45)
@@ -66,6 +76,9 @@ class ScenarioSettings:
     horizon: int = 128
 
     def __post_init__(self):
+        if self.jitter not in JITTERS and not is_file_name(self.jitter):
+            known = ", ".join(JITTERS)
+            raise ValueError(f"jitter: expected {known} or FILE.yaml, got {self.jitter!r}")
         for name in ("white", "ou_sigma", "ou_tau"):
             low, high = getattr(self, name)
             if not 0 <= low <= high <= LARGEST:
@@ -77,6 +90,13 @@ class ScenarioSettings:
         allowed = f"a number > 0 and <= {LARGEST:g}"
         check_fields(self, ("interval_s",), allowed, lambda x: 0 < x <= LARGEST)
         check_fields(self, ("horizon",), "an integer >= 1", is_count)
+
+    def links(self) -> tuple[FittedLink, ...] | None:
+        """Measured paths that the links move like; None where the settings alone say how.
+
+        Raises InputError for a file that cannot be used.
+        """
+        return None if self.jitter in PLAIN_JITTERS else fitted_links(self.jitter)
 
 
 @struct.dataclass
@@ -142,43 +162,38 @@ def scenario_bank(
     """Params and keys of many scenarios, leaves [S, ...]; nothing is deployed at the start.
 
     `split` separates training from test seeds: the same number in two splits is another world. A
-    seed shifts the traces' offset and draws jitter and load.
+    seed shifts the traces' offset and draws jitter and load. Raises InputError for a jitter file
+    that cannot be used.
     """
+    links = settings.links()
     params, keys = [], []
     for seed in seeds:
         rng = np.random.default_rng([seed, sum(map(ord, split))])
-        params.append(_scenario(world, settings, rng, weights, network_trace, load_trace))
+        params.append(_scenario(world, settings, links, rng, weights, network_trace, load_trace))
         keys.append(int(rng.integers(2**31)))
     stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *params)
     stacked = jax.jit(jax.vmap(_with_reference, in_axes=(0, None)))(stacked, world.table)
     return stacked, jax.vmap(jax.random.key)(jnp.asarray(keys, jnp.uint32))
 
 
-def _scenario(world, settings, rng, weights, network_trace, load_trace) -> EnvParams:
+def _scenario(world, settings, links, rng, weights, network_trace, load_trace) -> EnvParams:
     k = world.cluster.mask.shape[0]
-    moves = settings.jitter != "none"
-    drifts = settings.jitter == "ou"
     white, sigma = rng.uniform(*settings.white), rng.uniform(*settings.ou_sigma)
-    white = white if drifts else settings.uniform
     tau = np.exp(rng.uniform(*np.log(np.maximum(settings.ou_tau, 1e-3))))
     base = jnp.asarray(_base_factor(rng, settings.base_spread, (k, k)), jnp.float32)
     offsets = rng.integers(2**20, size=2)
     cluster = world.cluster
     trace = None if network_trace is None else jnp.asarray(network_trace, jnp.float32)
     load = None if load_trace is None else jnp.asarray(load_trace, jnp.float32)
+    replay = {
+        "trace": trace,
+        "trace_offset": 0 if trace is None else int(offsets[0]) % trace.shape[0],
+    }
     return EnvParams(
         cluster=cluster.replace(bandwidth_gb_per_s=cluster.bandwidth_gb_per_s * base),
         jobs=world.jobs,
         calibration=world.calibration,
-        network=network_process(
-            k,
-            white=white if moves else 0.0,
-            latency=settings.latency if moves else 0.0,
-            ou_sigma=sigma if drifts else 0.0,
-            ou_tau=tau,
-            trace=trace,
-            trace_offset=0 if trace is None else int(offsets[0]) % trace.shape[0],
-        ),
+        network=_network(settings, links, rng, k, white, sigma, tau, replay),
         load=load_process(
             k,
             settings.load_share,
@@ -192,6 +207,31 @@ def _scenario(world, settings, rng, weights, network_trace, load_trace) -> EnvPa
         weights=jnp.asarray(weights, jnp.float32),
         interval_s=jnp.float32(settings.interval_s),
         horizon=jnp.int32(settings.horizon),
+    )
+
+
+def _network(
+    settings: ScenarioSettings,
+    links: tuple[FittedLink, ...] | None,
+    rng: np.random.Generator,
+    n_domains: int,
+    white: float,
+    sigma: float,
+    tau: float,
+    replay: dict,
+) -> NetworkProcess:
+    if links is not None:
+        rows = draw_links(links, n_domains, rng)
+        return process_of_links(links, rows, settings.interval_s, settings.latency, **replay)
+    drifts, moves = settings.jitter == "ou", settings.jitter != "none"
+    white = white if drifts else settings.uniform
+    return network_process(
+        n_domains,
+        white=white if moves else 0.0,
+        latency=settings.latency if moves else 0.0,
+        ou_sigma=sigma if drifts else 0.0,
+        ou_tau=tau,
+        **replay,
     )
 
 

@@ -18,8 +18,10 @@ from jaxsim.errors import InputError
 # Recompute modes: nothing, the attention core only, the whole layer.
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
 OPERATORS = ("qkv", "attention", "projection", "ffn", "elementwise")
-ATTENTION = OPERATORS.index("attention")
 ACTIVATION_BYTES = 2  # 16-bit activations and gradients on the wire
+# What activations are stored in and matrix products computed in; float8 only multiplies.
+PRECISIONS = ("bf16", "fp16", "fp32", "float8")
+FP32, FLOAT8 = PRECISIONS.index("fp32"), PRECISIONS.index("float8")
 STATE_BYTES_PER_PARAM = (
     14  # bf16 weight 2 + fp32 master, momentum, variance 12: what a move carries
 )
@@ -74,7 +76,7 @@ class JobSpec:
     """One training job on the host.
 
     `causal_flops`: count half of the attention matrix (today's Megatron) or all of it (SC 2021).
-    `flash_attention`: the score matrix never reaches memory.
+    `flash_attention`: the score matrix never reaches memory, and its masked half costs nothing.
     """
 
     model: ModelConfig
@@ -82,7 +84,26 @@ class JobSpec:
     seq: int = 4096  # [tokens]
     causal_flops: bool = True
     flash_attention: bool = True
+    precision: str = "bf16"  # one of PRECISIONS
+    compiled: bool = True  # element-wise operators are fused
+    sequence_parallel: bool = True  # Korthikanti et al. 2022
+    async_tensor_parallel: bool = False  # collectives overlap the products around them
+    virtual_stages: int = 1  # model chunks per pipeline stage (Narayanan et al. 2021)
     step_budget: float = float("inf")  # [training steps] after which the job is finished
+
+
+@struct.dataclass
+class StoredActivations:
+    """What one layer keeps of one sequence for its backward pass, tp = 1; [J] [GB] each.
+
+    Korthikanti et al. 2022 (MLSys 2023), eqs. 2-4: sequence parallelism divides all of it by tp,
+    tensor parallelism alone only what is not replicated.
+    """
+
+    replicated_gb: Array  # inputs of norms and blocks, dropout masks: 10 s h
+    sliced_gb: Array  # attention and FFN inside a tensor-parallel group: 24 s h in a plain layer
+    scores_gb: Array  # softmax, its dropout and mask: 5 a s^2, none under flash attention
+    input_gb: Array  # the layer's input, all that full recomputation keeps: 2 s h
 
 
 @struct.dataclass
@@ -94,15 +115,26 @@ class Workload:
     global_batch: Array  # [J] int32 [sequences]
     tokens_per_step: Array  # [J] float32
     step_budget: Array  # [J] [training steps]
-    op_tflop: Array  # [J, O] [TFLOP] forward, per layer and sequence
-    op_io_gb: Array  # [J, O] [GB] activations through HBM, forward, per layer and sequence
-    op_weight_gb: Array  # [J, O] [GB] 16-bit weights of one layer
-    head_tflop: Array  # [J] [TFLOP] logits, forward, per sequence
+    seq: Array  # [J] float32 [tokens]
+    hidden: Array  # [J] float32
+    kv_width: Array  # [J] float32, hidden x kv_heads / heads
+    heads: Array  # [J] float32
+    ffn: Array  # [J] float32
+    ffn_inputs: Array  # [J] float32, products into the FFN's width: 1 plain, 2 gated
+    vocab: Array  # [J] float32
+    precision: Array  # [J] int32, index into PRECISIONS
+    flash: Array  # [J] bool
+    causal: Array  # [J] bool, the scores' masked half is skipped where the kernel can
+    compiled: Array  # [J] bool
+    sequence_parallel: Array  # [J] bool
+    async_tensor_parallel: Array  # [J] bool
+    virtual_stages: Array  # [J] float32
+    useful_tflop: Array  # [J] [TFLOP] of one training step: 3 x forward, no recomputation
     layer_gparams: Array  # [J] [1e9 parameters] one layer
     embedding_gparams: Array  # [J] [1e9 parameters] one embedding table
-    boundary_gb: Array  # [J] [GB] 16-bit activations between two layers, per sequence
-    kv_gb: Array  # [J] [GB] 16-bit keys and values of one layer, per sequence
-    activation_gb: Array  # [J, 3] [GB] stored per layer and sequence, by recompute mode, tp = 1
+    boundary_gb: Array  # [J] [GB] activations between two layers, per sequence
+    kv_gb: Array  # [J] [GB] keys and values of one layer, per sequence
+    stored: StoredActivations
     logits_gb: Array  # [J] [GB] fp32 logits, per sequence
 
     def job(self, j: int) -> Workload:
@@ -115,49 +147,44 @@ class Workload:
         return self.layers.astype(jnp.float32) * self.layer_gparams + 2.0 * self.embedding_gparams
 
     @property
-    def useful_tflop(self) -> Array:
-        """[J] [TFLOP] of one training step: 3 x forward, recomputation not counted."""
-        layer = self.op_tflop.sum(-1) * self.layers.astype(jnp.float32)
-        return 3.0 * (layer + self.head_tflop) * self.global_batch.astype(jnp.float32)
-
-    @property
     def state_gb_per_layer(self) -> Array:
         """[J] [GB] weights and optimizer state that move with a layer; embeddings spread evenly."""
         return STATE_BYTES_PER_PARAM * self.gparams / self.layers.astype(jnp.float32)
 
 
-def operator_table(job: JobSpec) -> dict[str, np.ndarray]:
-    """Return forward FLOPs and bytes of one layer for one sequence, [O] each, in OPERATORS' order.
+def operator_tflop(job: JobSpec) -> np.ndarray:
+    """Return forward TFLOP of one layer for one sequence, [O] in OPERATORS' order.
 
-    FLOPs: Narayanan et al., SC 2021, eq. 3, split by operator, with grouped queries and gated FFN.
+    Narayanan et al., SC 2021, eq. 3, split by operator, with grouped queries and gated FFN.
     """
     m, s, h = job.model, float(job.seq), float(job.model.hidden)
     kv = h * m.kv_heads / m.heads
     causal = 0.5 if job.causal_flops else 1.0
     flops = [2 * s * h * (h + 2 * kv), 4 * s * s * h * causal, 2 * s * h * h]
     flops += [2 * m.ffn_matrices * s * h * m.ffn, 20 * s * h]
-    scores = 0.0 if job.flash_attention else 4.0 * m.heads * s * s
-    io = [s * (2 * h + 2 * kv), s * (2 * h + 2 * kv) + scores, 2 * s * h]
-    io += [s * (2 * h + m.ffn_matrices * m.ffn), 8 * s * h]
-    weights = [h * (h + 2 * kv), 0.0, h * h, m.ffn_matrices * h * m.ffn, 2 * h]
+    return np.array(flops) / 1e12
+
+
+def stored_bytes(job: JobSpec) -> dict[str, float]:
+    """Return StoredActivations' fields in bytes, per layer and sequence at tp = 1.
+
+    Korthikanti et al. 2022, sec. 4, with grouped queries and gated FFN; values wider than 16 bits
+    scale everything (masks are a small part).
+    """
+    m, s, h = job.model, float(job.seq), float(job.model.hidden)
+    kv = h * m.kv_heads / m.heads
+    wide = value_bytes(job) / ACTIVATION_BYTES
     return {
-        "tflop": np.array(flops) / 1e12,
-        "io_gb": np.array(io) * ACTIVATION_BYTES / 1e9,
-        "weight_gb": np.array(weights) * ACTIVATION_BYTES / 1e9,
+        "replicated": wide * 10 * s * h,
+        "sliced": wide * s * (4 * h + 4 * kv + 2 * m.ffn_matrices * m.ffn),
+        "scores": 0.0 if job.flash_attention else wide * m.heads * s * s,
+        "input": wide * 2 * s * h,
     }
 
 
-def activation_bytes(job: JobSpec) -> np.ndarray:
-    """Return [3] bytes stored per layer and sequence at tp = 1, by recompute mode.
-
-    Korthikanti et al. 2022 (MLSys 2023), sec. 4: 34 s h + 5 a s^2 without recompute, 34 s h with
-    selective recompute or flash attention, 2 s h with full recompute; 34 counts a plain 4 h FFN.
-    """
-    m, s, h = job.model, float(job.seq), float(job.model.hidden)
-    # 18 s h around the FFN, 16 s h in a plain 4 h one: 4 bytes per FFN element and matrix pair.
-    base = s * (18 * h + 2 * m.ffn_matrices * m.ffn)
-    scores = 0.0 if job.flash_attention else 5.0 * m.heads * s * s
-    return np.array([base + scores, base, 2 * s * h])
+def value_bytes(job: JobSpec) -> float:
+    """Return the bytes of one activation."""
+    return 4.0 if job.precision == "fp32" else float(ACTIVATION_BYTES)
 
 
 def build_workload(jobs: Sequence[JobSpec], pad_to: int | None = None) -> Workload:
@@ -166,36 +193,49 @@ def build_workload(jobs: Sequence[JobSpec], pad_to: int | None = None) -> Worklo
     rows = [_job_row(job) for job in jobs]
     # A padded job copies the first one, so that no ratio of its numbers is ill-defined.
     rows += [{**rows[0], "mask": False}] * (size - len(jobs))
-    ints = {"layers", "global_batch"}
-    return Workload(
-        **{
-            key: jnp.asarray(
-                np.stack([np.asarray(row[key]) for row in rows]),
-                bool if key == "mask" else jnp.int32 if key in ints else jnp.float32,
-            )
-            for key in rows[0]
-        }
-    )
+    return Workload(**jax.tree.map(_column, *rows))
+
+
+def _column(*values) -> Array:
+    """Stack one field over jobs: flags stay bool, counts int32, all else float32."""
+    kind = {bool: bool, int: jnp.int32}.get(type(values[0]), jnp.float32)
+    return jnp.asarray(np.array(values), kind)
 
 
 def _job_row(job: JobSpec) -> dict:
-    m, s, table = job.model, job.seq, operator_table(job)
-    boundary = s * m.hidden * ACTIVATION_BYTES / 1e9
+    if job.precision not in PRECISIONS:
+        raise InputError(f"precision: unknown {job.precision!r}; known: {', '.join(PRECISIONS)}")
+    m, s = job.model, job.seq
+    boundary = s * m.hidden * value_bytes(job) / 1e9
+    stored = {f"{name}_gb": x / 1e9 for name, x in stored_bytes(job).items()}
+    head_tflop = 2.0 * s * m.hidden * m.vocab / 1e12
+    layers_tflop = operator_tflop(job).sum() * m.layers
     return {
         "mask": True,
         "layers": m.layers,
         "global_batch": job.global_batch,
-        "tokens_per_step": job.global_batch * s,
+        "tokens_per_step": float(job.global_batch * s),
         "step_budget": job.step_budget,
-        "op_tflop": table["tflop"],
-        "op_io_gb": table["io_gb"],
-        "op_weight_gb": table["weight_gb"],
-        "head_tflop": 2.0 * s * m.hidden * m.vocab / 1e12,
+        "seq": float(s),
+        "hidden": float(m.hidden),
+        "kv_width": m.hidden * m.kv_heads / m.heads,
+        "heads": float(m.heads),
+        "ffn": float(m.ffn),
+        "ffn_inputs": m.ffn_matrices - 1.0,
+        "vocab": float(m.vocab),
+        "precision": PRECISIONS.index(job.precision),
+        "flash": job.flash_attention,
+        "causal": job.causal_flops,
+        "compiled": job.compiled,
+        "sequence_parallel": job.sequence_parallel,
+        "async_tensor_parallel": job.async_tensor_parallel,
+        "virtual_stages": float(job.virtual_stages),
+        "useful_tflop": float(3.0 * (layers_tflop + head_tflop) * job.global_batch),
         "layer_gparams": m.layer_params / 1e9,
         "embedding_gparams": m.embedding_params / 1e9,
         "boundary_gb": boundary,
         "kv_gb": 2 * boundary * m.kv_heads / m.heads,
-        "activation_gb": activation_bytes(job) / 1e9,
+        "stored": StoredActivations(**stored),
         "logits_gb": 4.0 * s * m.vocab / 1e9,
     }
 

@@ -313,3 +313,51 @@ def test_traffic_map_of_no_traffic_and_of_many_domains_can_be_drawn(tmp_path):
     figure = figures.traffic_map(table)
     assert len(figure.axes[0].texts) == 0  # fourteen numbers a row would not be readable
     assert figures.save(figure, tmp_path / "map.png").stat().st_size > 1000
+
+
+# --- links --------------------------------------------------------------------------------------
+
+
+def movement(key, at, **sources):
+    return pd.DataFrame([
+        {"source": name, key: k, "value": v, "lo": v - 1.0, "hi": v + 2.0}
+        for name, values in sources.items()
+        for k, v in zip(at, values, strict=True)
+    ])  # fmt: skip
+
+
+def test_quantiles_of_every_process_are_drawn_against_those_measured():
+    levels = [0.05, 0.5, 0.95]
+    table = movement(
+        "level", levels, measured=[-20.0, 0.0, 10.0], heavy=[-25, 0, 12], ou=[-9, 0, 9]
+    )
+    figure = figures.fitted_quantiles(table)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["heavy", "ou"]
+    dots = [one for one in figure.axes[0].lines if one.get_marker() == "o"]
+    np.testing.assert_allclose(dots[0].get_xdata(), [-20, 0, 10])
+    np.testing.assert_allclose(dots[0].get_ydata(), [-25, 0, 12])
+    with pytest.raises(ValueError, match="measured"):
+        figures.fitted_quantiles(table[table["source"] != "measured"])
+
+
+def test_memory_and_shares_are_drawn_beside_those_measured():
+    memory = movement("lag_s", [60, 120], measured=[0.3, 0.2], regime=[0.2, 0.1])
+    shares = movement("path", ["a>b", "b>a"], measured=[2.0, 9.0], regime=[3.0, 8.0])
+    left, right = figures.fitted_memory(memory, shares).axes
+    np.testing.assert_allclose(line(left, "regime").get_ydata(), [0.2, 0.1])
+    assert [bar.get_height() for bar in right.patches] == [9.0, 2.0]  # in order of the share
+    np.testing.assert_allclose(line(right, "regime").get_ydata(), [8.0, 3.0])
+
+
+def test_errors_of_predictors_and_what_they_save_are_drawn_by_horizon():
+    rows = [
+        {"predictor": name, "horizon_s": h, "error_pct": e, "lo": e - 1, "hi": e + 1,
+         "gain_pct": gain, "gain_lo": gain - 2, "gain_hi": gain + 2}
+        for name, e, gain in (("persistence", 8.0, 0.0), ("median", 6.0, 25.0))
+        for h in (20.0, 60.0)
+    ]  # fmt: skip
+    left, right = figures.prediction_errors(pd.DataFrame(rows), "persistence").axes
+    assert labels(left) == ["persistence", "median"]
+    assert len(left.containers) == 2 and len(right.containers) == 1  # not against itself
+    drawn = np.asarray(right.containers[0].lines[0].get_ydata(), float)
+    np.testing.assert_allclose(drawn, [25.0, 25.0])

@@ -5,11 +5,18 @@ from __future__ import annotations
 from analysis.records import RunRecord
 from analysis.sections.common import Picture, Section
 from analysis.sections.evaluation import evaluation_sections
+from analysis.sections.network import fit_sections, prediction_sections
 from analysis.sections.other import bench_sections, summary_sections
 from analysis.sections.training import training_sections
 
 __all__ = ["Picture", "Section", "sections_of"]
-_MAKERS = {"evaluate": evaluation_sections, "train": training_sections, "bench": bench_sections}
+_MAKERS = {
+    "evaluate": evaluation_sections,
+    "train": training_sections,
+    "bench": bench_sections,
+    "network_fit": fit_sections,
+    "network_predict": prediction_sections,
+}
 
 
 def sections_of(record: RunRecord, notes: list[str]) -> list[Section]:

@@ -1,1 +1,1 @@
-"""Embedded clusters."""
+"""Embedded clusters, and link processes fitted to measured paths."""

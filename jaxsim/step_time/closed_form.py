@@ -27,7 +27,7 @@ from jaxsim.step_time.pipeline import (
     pipeline_time,
     topology,
 )
-from jaxsim.workload import ATTENTION, Workload
+from jaxsim.workload import Workload
 
 
 @struct.dataclass
@@ -50,6 +50,7 @@ class StepCost:
     bubble_s: Array  # [] [s] pipeline fill and imbalance
     exposed_wan_s: Array  # [] [s] WAN pipeline traffic that nothing hides
     sync_s: Array  # [] [s] exposed gradient sync, inside domains and over the WAN
+    optimizer_s: Array  # [] [s] weight update and the host's work per step
     wan_busy_s: Array  # [] [s] the busiest WAN link's transfer time, hidden or not
     memory_gb: Array  # [K] [GB] on the fullest GPU
     gpus_used: Array  # [K] int32 GPUs computing (dp reduced to what is available)
@@ -59,6 +60,12 @@ class StepCost:
     efficiency: Array  # [] progress of a step relative to synchronous 16-bit training
     fits: Array  # [] bool, memory suffices
     runs: Array  # [] bool, fits and at least one replica finds GPUs
+
+    @property
+    def total_s(self) -> Array:
+        """[] [s] sum of the parts: the step's time, memory permitting or not."""
+        parts = self.compute_s + self.bubble_s + self.optimizer_s
+        return parts + self.communication_s
 
     @property
     def overlap(self) -> Array:
@@ -86,6 +93,7 @@ class _Stages:
     layer: LayerTime
     tensor_s: Array
     context_s: Array
+    compute_s: Array
 
 
 def replicas_running(plan: Plan, gpus_available: Array) -> Array:
@@ -110,15 +118,14 @@ def _stages(
     recompute = per_domain(plan, plan.recompute)
     dp = replicas_running(plan, gpus_available)
     planned = per_domain(plan, plan.dp * plan.batch_share).astype(jnp.float32)
-    layer = layer_time(work, cluster.gpu, calibration, micro_batch, recompute, plan.tp, plan.cp)
-    attention_s = (
-        work.op_tflop[ATTENTION]
-        * micro_batch.astype(jnp.float32)
-        / (plan.tp * plan.cp).astype(jnp.float32)
-        / (cluster.gpu.peak_tflops * calibration.attention_efficiency)
-    )
-    layers = jnp.ceil(plan.layers.astype(jnp.float32) / jnp.maximum(plan.pp, 1).astype(jnp.float32))
     link = (work, cluster, calibration, micro_batch)
+    reduce_s = collectives.tensor_reduce_s(*link, plan.tp, plan.cp)
+    lower = (micro_batch, recompute, plan.tp, plan.cp)
+    layer = layer_time(work, cluster.gpu, calibration, *lower, reduce_s)
+    context_s = collectives.context_parallel_s(*link, layer.attention_s, plan.tp, plan.cp)
+    layers = jnp.ceil(plan.layers.astype(jnp.float32) / jnp.maximum(plan.pp, 1).astype(jnp.float32))
+    pace = layers * straggling(plan, cluster, calibration, dp)
+    compute_s = pace * (layer.forward_s + layer.backward_s) + calibration.micro_batch_s
     return _Stages(
         topo=topology(plan),
         dp=dp,
@@ -128,9 +135,18 @@ def _stages(
         schedule=per_domain(plan, plan.schedule),
         layers=layers,
         layer=layer,
-        tensor_s=layers * collectives.tensor_parallel_s(*link, recompute, plan.tp, plan.cp),
-        context_s=layers * collectives.context_parallel_s(*link, attention_s, plan.tp, plan.cp),
+        tensor_s=pace * layer.tensor_s,
+        context_s=pace * context_s,
+        compute_s=compute_s,
     )
+
+
+def straggling(plan: Plan, cluster: Cluster, calibration: Calibration, dp: Array) -> Array:
+    """[] factor >= 1: a synchronous step waits for the slowest of its nodes."""
+    gpus = (dp * plan.tp * plan.pp * plan.cp).astype(jnp.float32)
+    nodes = gpus / jnp.maximum(cluster.gpus_per_node, 1).astype(jnp.float32)
+    total = jnp.sum(jnp.where(plan.used, nodes, 0.0))
+    return 1.0 + calibration.straggler * jnp.log2(jnp.maximum(total, 1.0))
 
 
 def _timed(
@@ -146,18 +162,29 @@ def _timed(
     directed link."""
     rate = jnp.maximum(view.bandwidth_gb_per_s * calibration.wan_efficiency, 1e-9)
     send_s = sent_gb / rate
-    compute_s = st.layers * (st.layer.forward_s + st.layer.backward_s)
-    stage_s = jnp.where(plan.used, compute_s + st.tensor_s + st.context_s, 0.0)
+    hop_s = collectives.stage_hop_s(work, cluster, calibration, plan, st.dp, st.micro_batch)
+    # A stage blocks while it hands a micro-batch on, once each way and chunk.
+    handing_s = jnp.where(plan.pp > 1, 2.0 * work.virtual_stages * hop_s, 0.0)
+    stage_s = jnp.where(plan.used, st.compute_s + st.tensor_s + st.context_s + handing_s, 0.0)
+    head_s = st.layer.head_s + jnp.where(plan.pp > 1, 0.0, st.layer.embedding_s)
     timed = pipeline_time(
         st.topo,
         plan.pp,
         st.schedule,
         st.micro_batches,
         stage_s,
-        st.layer.head_s,
-        collectives.stage_hop_s(work, cluster, calibration, plan, st.dp, st.micro_batch),
+        head_s,
+        hop_s,
         send_s,
         0.5 * view.rtt_s,
+    )
+    v = work.virtual_stages
+    busy_s = jnp.where(
+        st.topo.together, (stage_s + jnp.where(st.topo.last, head_s, 0.0))[None, :], 0.0
+    )
+    busy_s = st.micro_batches * busy_s.max(axis=1)
+    timed = timed.replace(
+        total_s=busy_s + (timed.total_s - busy_s) / v, ideal_s=busy_s + (timed.ideal_s - busy_s) / v
     )
     return timed, send_s
 
@@ -206,9 +233,10 @@ def job_step_cost(
     ideal_s = jnp.sum(here * timed.ideal_s)
 
     ring_gb = sync.ring_bytes_gb(work, plan, st.topo)
-    ring_rate = jnp.maximum(view.bandwidth_gb_per_s * calibration.wan_ring_efficiency, 1e-9)
+    ring_rate = sync.ring_rate_gb_per_s(view.bandwidth_gb_per_s, plan.sync_period, calibration)
     wan_sync_s = sync.ring_s(plan, ring_gb * in_sync, ring_rate, 0.5 * view.rtt_s)
     sync_s = _exposed_sync(plan, work, cluster, calibration, st, wan_sync_s)
+    optimizer_s = _optimizer_s(plan, work, cluster, calibration, st)
     micro_batches = st.micro_batches[:, None]
     h = plan.sync_period.astype(jnp.float32)
     wan_gb = activation_gb * micro_batches + ring_gb / h
@@ -216,13 +244,14 @@ def job_step_cost(
     fits = jnp.all(memory <= cluster.gpu.memory_gb)
     runs = fits & jnp.any(plan.used) & jnp.all(jnp.where(plan.used, st.dp > 0, True))
     return StepCost(
-        step_s=jnp.where(runs, total_s + sync_s, jnp.inf),
+        step_s=jnp.where(runs, total_s + sync_s + optimizer_s, jnp.inf),
         compute_s=parts[0],
         tensor_parallel_s=parts[1],
         context_parallel_s=parts[2],
         bubble_s=ideal_s - sum(parts),
         exposed_wan_s=total_s - ideal_s,
         sync_s=sync_s,
+        optimizer_s=optimizer_s,
         wan_busy_s=(send_s * micro_batches).max() + wan_sync_s / h,
         memory_gb=memory,
         gpus_used=st.dp * plan.tp * plan.pp * plan.cp * plan.used.astype(jnp.int32),
@@ -313,8 +342,8 @@ def _memory_gb(
 
 def _bottleneck_parts(plan: Plan, st: _Stages, here: Array) -> tuple[Array, Array, Array]:
     """[] [s] compute, tensor- and context-parallel time of the slowest stage of group `here`."""
-    compute_s = st.layers * (st.layer.forward_s + st.layer.backward_s)
-    compute_s = compute_s + jnp.where(st.topo.last, st.layer.head_s, 0.0)
+    head_s = st.layer.head_s + jnp.where(plan.pp > 1, 0.0, st.layer.embedding_s)
+    compute_s = st.compute_s + jnp.where(st.topo.last, head_s, 0.0)
     mine = jnp.sum(jnp.where(st.topo.together, here[:, None], 0.0), axis=0)
     stage_s = (compute_s + st.tensor_s + st.context_s) * mine
     worst = (jnp.arange(here.shape[0]) == jnp.argmax(stage_s)).astype(jnp.float32)
@@ -336,16 +365,42 @@ def _exposed_sync(
 ) -> Array:
     """[] [s] per step: gradient sync less what hides behind the last backward pass."""
     params = params_per_gpu(work, plan, st.topo.first, st.topo.last)
-    inside_s = collectives.data_parallel_s(cluster, calibration, plan, st.dp, params)
-    backward_s = jnp.where(plan.used, st.layers * st.layer.backward_s, 0.0).max()
-    exposed = jnp.where(plan.used, inside_s, 0.0).max() + wan_sync_s
-    exposed = jnp.maximum(exposed - calibration.dp_overlap * backward_s, 0.0)
+    pass_s = collectives.data_parallel_pass_s(cluster, calibration, plan, st.dp, params)
+    backward_s = st.layers * st.layer.backward_s
+    inside_s = jnp.where(plan.zero_stage == 3, 0.0, 2.0 * pass_s)
+    inside_s = jnp.where(plan.used, inside_s, 0.0).max()
+    last_backward_s = jnp.where(plan.used, backward_s, 0.0).max()
+    hidden_s = calibration.dp_overlap * last_backward_s
+    exposed = jnp.maximum(inside_s + wan_sync_s - hidden_s, 0.0)
     h = plan.sync_period.astype(jnp.float32)
     # Between outer syncs only the replicas inside a domain talk.
-    local = jnp.maximum(
-        jnp.where(plan.used, inside_s, 0.0).max() - calibration.dp_overlap * backward_s, 0.0
-    )
-    return exposed / h + local * (1.0 - 1.0 / h)
+    local = jnp.maximum(inside_s - hidden_s, 0.0)
+    sharded = jnp.where(plan.zero_stage == 3, _gather_s(calibration, st, pass_s), 0.0)
+    sharded = jnp.where(plan.used, sharded, 0.0).max()
+    return exposed / h + local * (1.0 - 1.0 / h) + sharded
+
+
+def _gather_s(calibration: Calibration, st: _Stages, pass_s: Array) -> Array:
+    """[K] [s] exposed by ZeRO-3: weights gathered in both directions of every micro-batch, gradients
+    scattered after the last, each behind the pass that it accompanies."""
+    forward_s = calibration.shard_overlap * st.layers * st.layer.forward_s
+    backward_s = calibration.shard_overlap * st.layers * st.layer.backward_s
+    gathers = jnp.maximum(pass_s - forward_s, 0.0) + jnp.maximum(pass_s - backward_s, 0.0)
+    room_s = jnp.maximum(backward_s - pass_s, 0.0)
+    # The first layer's weights and the last one's gradients have nothing to hide behind.
+    ends_s = 2.0 * pass_s / jnp.maximum(st.layers, 1.0)
+    return st.micro_batches * gathers + jnp.maximum(pass_s - room_s, 0.0) + ends_s
+
+
+def _optimizer_s(
+    plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, st: _Stages
+) -> Array:
+    """[] [s] weight update of the fullest GPU, bound by HBM, and the host's work per step."""
+    params = params_per_gpu(work, plan, st.topo.first, st.topo.last)
+    shards = jnp.where(plan.zero_stage >= 1, jnp.maximum(st.dp, 1), 1).astype(jnp.float32)
+    rate = cluster.gpu.memory_gb_per_s * calibration.memory_efficiency
+    update_s = params / shards * calibration.optimizer_bytes / rate
+    return jnp.where(plan.used, update_s, 0.0).max() + calibration.step_fixed_s
 
 
 def step_cost(

@@ -8,7 +8,7 @@ from jax import Array
 from jaxsim.calibration import Calibration
 from jaxsim.cluster import Cluster
 from jaxsim.plan import PLACEMENT_DP_INNER, Plan
-from jaxsim.workload import RECOMPUTE_FULL, Workload
+from jaxsim.workload import Workload
 
 
 def ring_gb_per_s(cluster: Cluster, calibration: Calibration, stride: Array, ranks: Array) -> Array:
@@ -24,24 +24,24 @@ def ring_gb_per_s(cluster: Cluster, calibration: Calibration, stride: Array, ran
     return jnp.where(inside, nvlink, network)
 
 
-def tensor_parallel_s(
+def tensor_reduce_s(
     work: Workload,
     cluster: Cluster,
     calibration: Calibration,
     micro_batch: Array,
-    recompute: Array,
     tp: Array,
     cp: Array,
 ) -> Array:
-    """[K] [s] per layer and micro-batch: 4 ring all-reduces of 2 s b h bytes, 6 with full recompute.
+    """[K] [s] of one all-reduce of a layer's output over the tensor-parallel group.
 
-    Shoeybi et al. 2019 (Megatron-LM), sec. 3: two in each direction.
+    A layer needs two in each direction (Shoeybi et al. 2019, Megatron-LM, sec. 3); sequence
+    parallelism splits each into an all-gather and a reduce-scatter of the same bytes.
     """
     n = tp.astype(jnp.float32)
     volume = work.boundary_gb * micro_batch.astype(jnp.float32) / cp.astype(jnp.float32)
     rate = ring_gb_per_s(cluster, calibration, jnp.ones_like(tp), tp)
-    one = 2.0 * (n - 1.0) * (volume / (n * rate) + calibration.collective_alpha_s)
-    return jnp.where(recompute == RECOMPUTE_FULL, 6.0, 4.0) * one
+    latency_s = calibration.collective_alpha_s * jnp.log2(n)
+    return latency_s + 2.0 * (n - 1.0) * volume / (n * rate)
 
 
 def context_parallel_s(
@@ -62,7 +62,7 @@ def context_parallel_s(
     chunk_gb = work.kv_gb * micro_batch.astype(jnp.float32) / (n * tp.astype(jnp.float32))
     hop_s = chunk_gb / ring_gb_per_s(cluster, calibration, tp, cp)
     hidden_s = attention_s / n
-    return 3.0 * (n - 1.0) * jnp.maximum(hop_s + calibration.collective_alpha_s - hidden_s, 0.0)
+    return 3.0 * (n - 1.0) * jnp.maximum(hop_s + calibration.hop_alpha_s - hidden_s, 0.0)
 
 
 def stage_hop_s(
@@ -79,24 +79,27 @@ def stage_hop_s(
     volume = work.boundary_gb * micro_batch.astype(jnp.float32) / shard
     pair = jnp.full_like(plan.tp, 2)
     hop = volume / ring_gb_per_s(cluster, calibration, plan.tp * plan.cp * inner, pair)
-    return jnp.where(plan.pp > 1, hop + calibration.collective_alpha_s, 0.0)
+    return jnp.where(plan.pp > 1, hop + calibration.hop_alpha_s, 0.0)
 
 
-def data_parallel_s(
+def data_parallel_pass_s(
     cluster: Cluster,
     calibration: Calibration,
     plan: Plan,
     dp: Array,
     params_per_gpu: Array,
 ) -> Array:
-    """[K] [s] gradient reduce-scatter and weight all-gather over the dp replicas in the domain.
+    """[K] [s] of one pass (reduce-scatter or all-gather) over the replicas in the domain, 16-bit.
 
-    2 P elements a step for ZeRO 0-2, 3 P for ZeRO-3 (Rajbhandari et al. 2020, sec. 7), 16-bit;
-    `params_per_gpu` is [K] in 1e9.
+    A step takes two passes for ZeRO 0-2, three for ZeRO-3 (Rajbhandari et al. 2020, sec. 7).
+    Context-parallel ranks hold the same weights, so they are replicas here; `params_per_gpu` is [K]
+    in 1e9.
     """
-    n = dp.astype(jnp.float32)
+    ranks = dp * plan.cp
+    n = ranks.astype(jnp.float32)
     inner = jnp.where(plan.placement == PLACEMENT_DP_INNER, 1, plan.pp).astype(jnp.int32)
-    rate = ring_gb_per_s(cluster, calibration, plan.tp * plan.cp * inner, dp)
-    passes = jnp.where(plan.zero_stage == 3, 3.0, 2.0)
-    one_pass = (n - 1.0) * (2.0 * params_per_gpu / (n * rate) + calibration.collective_alpha_s)
-    return jnp.where(dp > 1, passes * one_pass, 0.0)
+    rate = ring_gb_per_s(cluster, calibration, plan.tp * inner, ranks)
+    rate = rate * calibration.data_parallel_efficiency
+    volume_s = (n - 1.0) * 2.0 * params_per_gpu / (n * rate)
+    latency_s = calibration.collective_alpha_s * jnp.log2(jnp.maximum(n, 1.0))
+    return jnp.where(ranks > 1, volume_s + latency_s, 0.0)

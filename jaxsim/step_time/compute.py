@@ -1,4 +1,4 @@
-"""Time that the GPUs of one stage spend computing."""
+"""Time that the GPUs of one stage spend computing, operator by operator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,22 @@ from jax import Array
 
 from jaxsim.calibration import Calibration
 from jaxsim.gpu import Gpu
-from jaxsim.workload import ATTENTION, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Workload
+from jaxsim.workload import FLOAT8, FP32, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Workload
+
+TILE = 128.0 * 128.0  # results that one thread block of a matrix product computes
+LAYER_KERNELS = (
+    7.0  # element-wise kernels of a layer, forward: norms, dropout, residual, activation
+)
+# Values read and written per token and hidden element: two norms (2 each), two additions of dropout
+# and residual (3.5 each, the mask counts half).
+LAYER_VALUES = 11.0
+# Backward against forward: softmax re-reads its output, the other kernels write two gradients.
+SOFTMAX_BACKWARD, ELEMENTWISE_BACKWARD = 1.5, 1.7
+# Dao 2022 (FlashAttention), app. B: five products backward, two forward.
+FLASH_BACKWARD = 2.5
+# Megatron's fused softmax works on blocks of four (micro-batch x heads / tp) matrices.
+FUSED_SOFTMAX_BLOCK = 4.0
+ACCUMULATED_BYTES = 8.0  # read gradient and sum, write sum, and the gradient's first write; 16-bit
 
 
 @struct.dataclass
@@ -17,39 +32,197 @@ class LayerTime:
 
     forward_s: Array
     backward_s: Array  # recomputation included
-    head_s: Array  # forward and backward of the logits, last stage only
+    tensor_s: Array  # exposed tensor-parallel collectives of all passes
+    attention_s: Array  # attention core, forward: what a context-parallel ring hides behind
+    head_s: Array  # logits and loss, forward and backward, last stage only
+    embedding_s: Array  # lookup and its gradient, first stage only
+
+
+@struct.dataclass
+class _Shape:
+    """What every operator asks for; [K] each unless said otherwise."""
+
+    micro_batch: Array
+    tp: Array
+    cp: Array
+    tokens: Array  # per GPU
+    value_bytes: Array  # [] [B]
+    product_tflops: Array  # [] [TFLOP/s] peak of the layers' products
+    core_tflops: Array  # [] [TFLOP/s] peak of attention and logits
+    gb_per_s: Array  # [] [GB/s] HBM that kernels reach
+
+
+def soft_max(a: Array, b: Array) -> Array:
+    """(a^4 + b^4)^(1/4): two resources in parallel, each hiding most of the lesser load.
+
+    The power is the one that joint fits to launch-bound and GPU-bound steps came back to (4.1-4.6).
+    """
+    high, low = jnp.maximum(a, b), jnp.minimum(a, b)
+    ratio = low / jnp.maximum(high, 1e-30)
+    return high * jnp.sqrt(jnp.sqrt(1.0 + ratio * ratio * ratio * ratio))
 
 
 def layer_time(
     work: Workload,
     gpu: Gpu,
-    calibration: Calibration,
+    cal: Calibration,
     micro_batch: Array,
     recompute: Array,
     tp: Array,
     cp: Array,
+    reduce_s: Array,
 ) -> LayerTime:
-    """Roofline per operator: the slower of arithmetic and memory traffic (Williams et al. 2009).
+    """Roofline per operator, then the slower of the GPU's work and the host that launches it.
 
-    micro_batch, recompute, tp and cp are [K] int32; `work` has no job axis. The backward pass costs
-    twice the forward; recomputation adds the attention core (selective) or the layer (full).
-    A layer takes at least its launch time: small shapes are launch-bound, not slower.
+    micro_batch, recompute, tp and cp are [K] int32, reduce_s [K] [s] is one all-reduce of the
+    layer's output over the tensor-parallel group; `work` has no job axis. Recomputation adds a
+    forward pass (full), the attention core (selective, unfused) or every second layer's forward
+    pass (selective, flash attention: torchtitan's layer mode).
     """
-    batch = micro_batch.astype(jnp.float32)[:, None]
-    slices = tp.astype(jnp.float32)[:, None]
-    chunks = cp.astype(jnp.float32)[:, None]
-    n_ops = work.op_tflop.shape[-1]
-    is_attention = jnp.arange(n_ops) == ATTENTION
-    efficiency = jnp.where(
-        is_attention, calibration.attention_efficiency, calibration.gemm_efficiency
-    )
-    shard = batch / (slices * chunks)
-    arithmetic_s = work.op_tflop[None, :] * shard / (gpu.peak_tflops * efficiency[None, :])
-    traffic_gb = work.op_weight_gb[None, :] / slices + work.op_io_gb[None, :] * shard
-    memory_s = traffic_gb / (gpu.memory_gb_per_s * calibration.memory_efficiency)
-    op_s = jnp.maximum(arithmetic_s, memory_s)  # [K, O]
-    forward_s = jnp.maximum(op_s.sum(axis=1), calibration.layer_launch_s)
+    shape = _shape(work, gpu, cal, micro_batch, tp, cp)
+    linear_s, core_s, scores_s, elementwise_s, fallback = _forward(work, cal, shape)
+    sliced = shape.tp > 1.0
+    pace = 1.0 + jnp.where(sliced, cal.tensor_straggler, 0.0)
+    forward_s = linear_s + core_s + scores_s + elementwise_s
+    params = 1e9 * work.layer_gparams / shape.tp
+    accumulate_s = _accumulation_s(params, cal, shape)
+    core_back = jnp.where(work.flash, FLASH_BACKWARD, 2.0)
+    backward_s = 2.0 * linear_s + core_back * core_s + SOFTMAX_BACKWARD * scores_s
+    backward_s = backward_s + ELEMENTWISE_BACKWARD * elementwise_s + accumulate_s
+
+    extra_s = jnp.where(fallback, cal.fallback_launch_s, 0.0)
+    exposed = jnp.where(work.async_tensor_parallel, cal.async_exposed, 1.0)
+    wait_s = jnp.where(sliced, 2.0 * reduce_s * exposed, 0.0)
+
+    def passed(busy_s, launch_s):
+        alone_s = soft_max(busy_s, launch_s + extra_s)
+        together_s = soft_max(busy_s + wait_s, launch_s + extra_s)
+        return alone_s * pace, (together_s - alone_s) * pace
+
+    forward_s, forward_wait_s = passed(forward_s, cal.launch_forward_s)
+    backward_s, backward_wait_s = passed(backward_s, cal.launch_backward_s)
+    some = jnp.where(work.flash, 0.5 * forward_s, (core_s + scores_s) * pace)
     again_s = jnp.where(recompute == RECOMPUTE_FULL, forward_s, 0.0)
-    again_s = jnp.where(recompute == RECOMPUTE_SELECTIVE, op_s[:, ATTENTION], again_s)
-    head_s = 3.0 * work.head_tflop * shard[:, 0] / (gpu.peak_tflops * calibration.gemm_efficiency)
-    return LayerTime(forward_s, 2.0 * forward_s + again_s, head_s)
+    again_s = jnp.where(recompute == RECOMPUTE_SELECTIVE, some, again_s)
+    repeats = jnp.where(recompute == RECOMPUTE_FULL, 1.0, 0.0)
+    half = (recompute == RECOMPUTE_SELECTIVE) & work.flash
+    repeats = jnp.where(half, 0.5, repeats)
+    return LayerTime(
+        forward_s=forward_s,
+        backward_s=backward_s + again_s,
+        tensor_s=(1.0 + repeats) * forward_wait_s + backward_wait_s,
+        attention_s=core_s + scores_s,
+        head_s=_head_s(work, cal, shape),
+        embedding_s=_embedding_s(work, cal, shape),
+    )
+
+
+def _shape(
+    work: Workload, gpu: Gpu, cal: Calibration, micro_batch: Array, tp: Array, cp: Array
+) -> _Shape:
+    batch, slices, chunks = (x.astype(jnp.float32) for x in (micro_batch, tp, cp))
+    wide = work.precision == FP32
+    core = gpu.peak_tflops * jnp.where(wide, cal.fp32_speed, 1.0)
+    return _Shape(
+        micro_batch=batch,
+        tp=slices,
+        cp=chunks,
+        tokens=batch * work.seq / chunks,
+        value_bytes=jnp.where(wide, 4.0, 2.0),
+        product_tflops=core * jnp.where(work.precision == FLOAT8, cal.float8_speed, 1.0),
+        core_tflops=core,
+        gb_per_s=gpu.memory_gb_per_s * cal.memory_efficiency,
+    )
+
+
+def _gemm_s(
+    cal: Calibration,
+    shape: _Shape,
+    peak: Array,
+    efficiency: Array,
+    rows: Array,
+    columns: Array,
+    depth: Array,
+    count: Array | float = 1.0,
+) -> Array:
+    """[K] [s] of `count` products [rows, depth] x [depth, columns] in one kernel.
+
+    Efficiency falls with the last, partly empty wave of tiles and with a short inner dimension; the
+    form x / (x + half) was fitted to operator profiles (Vidur, MLSys 2024).
+    """
+    results = count * rows * columns
+    reach = results / (results + TILE * cal.gemm_tail_tiles) * depth / (depth + cal.gemm_depth)
+    arithmetic_s = 2e-12 * results * depth / (peak * efficiency * reach)
+    moved = results + count * depth * (rows + columns)
+    memory_s = 1e-9 * shape.value_bytes * moved / shape.gb_per_s
+    return soft_max(arithmetic_s, memory_s) + cal.kernel_s
+
+
+def gemm_alone_s(gpu: Gpu, cal: Calibration, rows: Array, columns: Array, depth: Array) -> Array:
+    """[N] [s] of 16-bit products on their own, as operator profiles time them; shapes are [N]."""
+    one = jnp.float32(1.0)
+    rate = gpu.memory_gb_per_s * cal.memory_efficiency
+    shape = _Shape(one, one, one, rows, 2.0 * one, gpu.peak_tflops, gpu.peak_tflops, rate)
+    return _gemm_s(cal, shape, gpu.peak_tflops, cal.gemm_efficiency, rows, columns, depth)
+
+
+def _memory_s(cal: Calibration, shape: _Shape, values: Array) -> Array:
+    """[K] [s] of a kernel that moves `values` activations through HBM."""
+    return 1e-9 * shape.value_bytes * values / shape.gb_per_s + cal.kernel_s
+
+
+def _forward(
+    work: Workload, cal: Calibration, shape: _Shape
+) -> tuple[Array, Array, Array, Array, Array]:
+    """[K] [s] of the layer's products, attention core, softmax and element-wise kernels; and [K]
+    bool where the fused softmax does not apply."""
+    h, tp, tokens = work.hidden, shape.tp, shape.tokens
+    product = (cal, shape, shape.product_tflops, cal.gemm_efficiency, tokens)
+    linear_s = (
+        _gemm_s(*product, (h + 2.0 * work.kv_width) / tp, h)
+        + _gemm_s(*product, h, h / tp)
+        + _gemm_s(*product, work.ffn_inputs * work.ffn / tp, h)
+        + _gemm_s(*product, h, work.ffn / tp)
+    )
+    matrices = shape.micro_batch * work.heads / tp
+    rows, width = work.seq / shape.cp, h / work.heads
+    batched = (cal, shape, shape.core_tflops, cal.batched_gemm_efficiency, rows)
+    unfused_s = _gemm_s(*batched, work.seq, width, matrices)
+    unfused_s = unfused_s + _gemm_s(*batched, width, work.seq, matrices)
+    seen = jnp.where(work.causal, 0.5, 1.0)
+    flash_tflop = 4e-12 * seen * matrices * rows * work.seq * width
+    flash_s = flash_tflop / (shape.core_tflops * cal.flash_efficiency) + cal.kernel_s
+    fallback = ~work.flash & (jnp.mod(matrices, FUSED_SOFTMAX_BLOCK) != 0.0)
+    scores = matrices * rows * work.seq * cal.softmax_passes
+    scores = scores * jnp.where(fallback, cal.fallback_passes, 1.0)
+    scores_s = jnp.where(work.flash, 0.0, _memory_s(cal, shape, scores))
+    copies = jnp.where(work.sequence_parallel, tp, 1.0)
+    values = tokens * (LAYER_VALUES * h / copies + (work.ffn_inputs + 1.0) * work.ffn / tp)
+    values = values * jnp.where(work.compiled, 1.0, cal.eager_passes)
+    elementwise_s = _memory_s(cal, shape, values) + (LAYER_KERNELS - 1.0) * cal.kernel_s
+    return linear_s, jnp.where(work.flash, flash_s, unfused_s), scores_s, elementwise_s, fallback
+
+
+def _accumulation_s(params: Array, cal: Calibration, shape: _Shape) -> Array:
+    """[K] [s] per micro-batch to add the gradients of `params` parameters to their sum."""
+    return 1e-9 * ACCUMULATED_BYTES * cal.accumulation_passes * params / shape.gb_per_s
+
+
+def _head_s(work: Workload, cal: Calibration, shape: _Shape) -> Array:
+    """[K] [s] of logits and cross entropy, both directions; fp32 logits cross HBM several times."""
+    sliced = work.vocab / shape.tp
+    product_s = _gemm_s(
+        cal, shape, shape.core_tflops, cal.gemm_efficiency, shape.tokens, sliced, work.hidden
+    )
+    whole = (shape.tp == 1.0) & ~work.flash
+    product_s = product_s / jnp.where(whole, cal.vocabulary_efficiency, 1.0)
+    loss_s = 4e-9 * cal.head_passes * shape.tokens * sliced / shape.gb_per_s
+    params = 1e9 * work.embedding_gparams / shape.tp
+    return 3.0 * product_s + loss_s + _accumulation_s(params, cal, shape)
+
+
+def _embedding_s(work: Workload, cal: Calibration, shape: _Shape) -> Array:
+    """[K] [s] of the lookup, its dropout and the table's gradient."""
+    params = 1e9 * work.embedding_gparams / shape.tp
+    values = 6.0 * shape.tokens * work.hidden
+    return _memory_s(cal, shape, values) + _accumulation_s(params, cal, shape)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
+from jaxsim.calibration import Calibration
+from jaxsim.cluster import GBIT_PER_GBYTE
 from jaxsim.plan import FULL_PRECISION_BITS, Plan, layer_range, n_groups
 from jaxsim.step_time.pipeline import Topology
 from jaxsim.workload import Workload
@@ -38,6 +40,20 @@ def ring_bytes_gb(work: Workload, plan: Plan, topo: Topology) -> Array:
     precision = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
     volume = 2.0 * (groups - 1.0) / groups * GRADIENT_BYTES * gparams * precision
     return jnp.where(ring, volume, 0.0)
+
+
+def ring_rate_gb_per_s(bandwidth_gb_per_s: Array, sync_period: Array, cal: Calibration) -> Array:
+    """[...] [GB/s] that a ring reaches on links of the given bandwidth.
+
+    One large outer sync (H > 1) fills a link better than the buckets of a gradient sync, and slow
+    links lose a larger share: both as measured over shaped links.
+    """
+    filled = jnp.where(sync_period > 1, cal.outer_sync_efficiency, cal.wan_ring_efficiency)
+    lost_gb_per_s = cal.slow_link_gbps / GBIT_PER_GBYTE
+    rate = (
+        filled * bandwidth_gb_per_s / (1.0 + lost_gb_per_s / jnp.maximum(bandwidth_gb_per_s, 1e-9))
+    )
+    return jnp.maximum(rate, 1e-9)
 
 
 def ring_s(plan: Plan, bytes_gb: Array, ring_gb_per_s: Array, latency_s: Array) -> Array:

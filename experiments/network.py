@@ -1,0 +1,364 @@
+r"""How links move: fit processes to measured paths, compare predictors of their bandwidth.
+
+    python -m experiments.network fit --traces CSV [CSV ...] --out FILE.yaml
+    python -m experiments.network predict --traces CSV [CSV ...] [--json FILE]
+
+Both write a run folder, of which `hippo report` makes a page with figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from tqdm import tqdm
+
+from analysis.records import RunWriter, to_jsonable, write_json
+from experiments.cluster_trace import WIDE
+from experiments.errors import run_command
+from experiments.files import check_output, write_text
+from experiments.network_check import (
+    COPIES,
+    LIMITS,
+    REVERSED,
+    STATISTICS,
+    Check,
+    best_kind,
+    ceiling,
+    check_crossed,
+    check_later,
+    check_others,
+    own_rows,
+    pooled_autocorrelation,
+    random_halves,
+    replicate,
+)
+from experiments.network_fit import PathFit, combine, fit_path
+from experiments.network_paths import Series, read_series
+from experiments.network_predict import (
+    REFERENCE,
+    WINDOW,
+    best_predictor,
+    folds_of,
+    held_out_errors,
+    summarise_errors,
+)
+from experiments.setup import use_compile_cache
+from jaxsim.errors import InputError
+from jaxsim.link_process import KINDS, LinkProcesses, load_link_processes
+
+LEVELS_SHOWN = (0.005, 0.01, 0.02, 0.05, *np.linspace(0.1, 0.9, 17), 0.95, 0.98, 0.99, 0.995)
+LAGS_SHOWN = tuple(range(1, 11))
+RESAMPLES = 500
+HALVES = 50
+SHARES = (0.5, 0.6, 0.7, 0.8)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    return run_command(lambda: _run(argv))
+
+
+def _run(argv: list[str] | None) -> None:
+    parser, commands = _parser()
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        usage = " ".join(commands[options.command].format_usage().split())
+        raise InputError(f"{options.command}: unknown argument {unknown[0]!r}; {usage}")
+    use_compile_cache()
+    options.run(options)
+
+
+def fit(options: argparse.Namespace) -> None:
+    """Fit every kind of process, check each on what it was not fitted to, write file and run."""
+    target = check_output(options.out)
+    series, left_out = read_series(options.traces, options.interval)
+    if len(series) < 2:
+        raise InputError("--traces: one path can be used; 2 are needed to check one on the other")
+    interval_s, seed = float(options.interval), options.seed
+    config = {
+        "traces": options.traces,
+        "interval_s": interval_s,
+        "fit_share": options.fit_share,
+        "kind": options.kind,
+        "out": str(options.out),
+    }
+    with RunWriter.create("network_fit", config, seed, options.run_dir) as writer:
+        fits = {
+            kind: [fit_path(one, interval_s, kind) for one in series]
+            for kind in tqdm(KINDS, desc="fit", unit="kind")
+        }
+        checks = _checks(series, fits, interval_s, options.fit_share, seed)
+        writer.append("checks", [row for kind in KINDS for row in _check_rows(kind, checks[kind])])
+        halves = _halves(writer, series, fits, interval_s, seed)
+        _parts(writer, series, interval_s, seed)
+        _movement(writer, series, fits, interval_s, seed)
+        kind = best_kind(checks) if options.kind == "best" else options.kind
+        source = f"{', '.join(Path(t).name for t in options.traces)}, {len(series)} paths"
+        links = {k: combine(fits[k], interval_s, k) for k in KINDS}
+        made = LinkProcesses(interval_s, source, kind, links)
+        write_text(target, made.to_yaml(), load_link_processes)
+        writer.finish(
+            {
+                "kind": kind,
+                "paths": len(series),
+                "intervals": sum(len(one) for one in series),
+                "left_out": left_out,
+                "passed": {k: {c.name: c.passed for c in checks[k]} for k in KINDS},
+                "random_halves": halves,
+                "file": str(options.out),
+            }
+        )
+    for line in _told(checks, kind):
+        print(line)
+    print(f"{options.out}: {len(series)} paths, {', '.join(KINDS)}; the file alone means {kind}")
+    print(f"run folder: {writer.dir}")
+
+
+def _checks(
+    series: Sequence[Series],
+    fits: Mapping[str, Sequence[PathFit]],
+    interval_s: float,
+    share: float,
+    seed: int,
+) -> dict[str, list[Check]]:
+    """On the later part of every record; on groups of paths by the others; on every other path in
+    order of name, both ways round."""
+    even, odd = range(0, len(series), 2), range(1, len(series), 2)
+    out = {}
+    for kind in tqdm(KINDS, desc="check", unit="kind"):
+        later = check_later(series, interval_s, kind, share, seed)
+        args = (series, fits[kind], interval_s, kind)
+        crossed = check_crossed(*args, seed)
+        others = [check_others(*args, even, seed), check_others(*args, odd, seed, REVERSED)]
+        out[kind] = [later, crossed, *others]
+    return out
+
+
+def _check_rows(kind: str, checks: Sequence[Check]) -> list[dict]:
+    return [
+        {
+            "kind": kind,
+            "check": one.name,
+            "statistic": STATISTICS[i],
+            "measured_pct": one.measured[i],
+            "predicted_pct": one.predicted[i],
+            "lo_pct": one.low[i],
+            "hi_pct": one.high[i],
+            "error_pp": one.error[i],
+            "limit_pp": LIMITS[i],
+        }
+        for one in checks
+        for i in range(len(STATISTICS))
+    ]
+
+
+def _halves(writer: RunWriter, series, fits, interval_s: float, seed: int) -> dict[str, float]:
+    """Share of random halves of the paths whose fits pass on the other half, by kind; and of the
+    pooled record of all paths, which no fit to a half can be expected to beat."""
+    halves = random_halves(len(series), HALVES, seed)
+    errors = {"all paths themselves": ceiling(series, halves)}
+    for kind in tqdm(KINDS, desc="random halves", unit="kind"):
+        args = (series, fits[kind], interval_s, kind)
+        found = [check_others(*args, half, seed, copies=COPIES // 10) for half in halves]
+        errors[kind] = np.array([one.error for one in found])
+    rows = [
+        {"forecast": name, "half": i, **dict(zip(STATISTICS, row.tolist(), strict=True))}
+        for name, table in errors.items()
+        for i, row in enumerate(table)
+    ]
+    writer.append("halves", rows)
+    return {k: float((np.abs(v) <= LIMITS).all(axis=1).mean()) for k, v in errors.items()}
+
+
+def _parts(writer: RunWriter, series: Sequence[Series], interval_s: float, seed: int) -> None:
+    """Table of the errors on the later part of every record, by how much of it was fitted."""
+    rows = []
+    for share in tqdm(SHARES, desc="later parts", unit="share"):
+        for kind in KINDS:
+            one = check_later(series, interval_s, kind, share, seed)
+            errors = dict(zip(STATISTICS, one.error.tolist(), strict=True))
+            rows.append({"kind": kind, "fit_share": share, **errors, "passed": one.passed})
+    writer.append("parts", rows)
+
+
+def _movement(writer: RunWriter, series, fits, interval_s: float, seed: int) -> None:
+    """Tables of quantiles, autocorrelation and share outside +-30 %: measured and every kind."""
+    records = {"measured": resampled(series, seed)}
+    for kind in KINDS:
+        links = combine(fits[kind], interval_s, kind)
+        copies = replicate(series, links, interval_s, own_rows(len(series)), seed)
+        records[kind] = [(copy, series) for copy in copies]
+    for name, copies in records.items():
+        pools = [np.concatenate(factors) for factors, _ in copies]
+        quantiles = np.array([100.0 * (np.quantile(p, LEVELS_SHOWN) - 1.0) for p in pools])
+        memory = np.array([pooled_autocorrelation(f, s, LAGS_SHOWN)[0] for f, s in copies])
+        outside = np.array([[_outside(f) for f in factors] for factors, _ in copies])
+        factors = [one.factor for one in series]
+        centre = {}
+        if name == "measured":  # the estimate is the record itself, the copies say how sure it is
+            centre["quantiles"] = 100.0 * (np.quantile(np.concatenate(factors), LEVELS_SHOWN) - 1.0)
+            centre["memory"] = pooled_autocorrelation(factors, series, LAGS_SHOWN)[0]
+            centre["outside"] = np.array([_outside(f) for f in factors])
+        paths = [one.path for one in series]
+        lags = [lag * interval_s for lag in LAGS_SHOWN]
+        _append(writer, "quantiles", name, "level", LEVELS_SHOWN, quantiles, centre)
+        _append(writer, "memory", name, "lag_s", lags, memory, centre)
+        _append(writer, "outside", name, "path", paths, outside, centre)
+
+
+def _outside(factors: np.ndarray) -> float:
+    return 100.0 * float(np.mean(np.abs(factors - 1.0) > WIDE))
+
+
+def _append(writer, table: str, source: str, key: str, at, copies: np.ndarray, centre: dict):
+    low, high = np.nanquantile(copies, [0.025, 0.975], axis=0)
+    middle = centre.get(table, np.nanmean(copies, axis=0))
+    rows = zip(at, middle.tolist(), low.tolist(), high.tolist(), strict=True)
+    writer.append(
+        table,
+        [{"source": source, key: k, "value": v, "lo": lo, "hi": hi} for k, v, lo, hi in rows],
+    )
+
+
+def resampled(series: Sequence[Series], seed: int) -> list[tuple[list[np.ndarray], list[Series]]]:
+    """The measured paths with their bursts of tests drawn again, with replacement.
+
+    Tests of one burst are not independent, bursts are as close to it as there is. A redrawn burst
+    is set apart from its neighbours, so that no pair of intervals is made up.
+    """
+    generator = np.random.default_rng(seed)
+    out = []
+    for _ in range(RESAMPLES):
+        drawn = [_redrawn(one, generator) for one in series]
+        out.append(([one.factor for one in drawn], drawn))
+    return out
+
+
+def _redrawn(series: Series, generator: np.random.Generator) -> Series:
+    bursts = np.split(np.arange(len(series)), np.flatnonzero(np.diff(series.bursts())) + 1)
+    index, row, end = [], [], 0
+    for pick in generator.integers(len(bursts), size=len(bursts)):
+        burst = bursts[pick]
+        index.append(burst)
+        row.append(end + series.row[burst] - series.row[burst[0]])
+        end = row[-1][-1] + 10 * max(LAGS_SHOWN)
+    return Series(series.path, np.concatenate(row), series.factor[np.concatenate(index)], None)
+
+
+def predict(options: argparse.Namespace) -> None:
+    """Try every predictor on paths it was not fitted to, write the errors by horizon."""
+    series, left_out = read_series(options.traces, options.interval)
+    interval_s, seed = float(options.interval), options.seed
+    config = {"traces": options.traces, "interval_s": interval_s, "window": WINDOW}
+    rows = held_out_errors(series, seed)
+    errors = summarise_errors(rows, interval_s, seed)
+    best = best_predictor(errors)
+    with RunWriter.create("network_predict", config, seed, options.run_dir) as writer:
+        writer.append("errors", errors.to_dict("records"))
+        by_path = rows.assign(error_pct=100.0 * rows["error"].abs())
+        by_path = by_path.groupby(["path", "predictor", "horizon"], sort=False)["error_pct"].mean()
+        writer.append("paths", by_path.reset_index().to_dict("records"))
+        summary = {
+            "best": best,
+            "reference": REFERENCE,
+            "folds": len(folds_of(len(series))),
+            "paths": len(series),
+            "left_out": left_out,
+            "errors": errors.to_dict("records"),
+        }
+        writer.finish(summary)
+    if options.json == "-":
+        print(json.dumps(to_jsonable(summary), indent=2, allow_nan=False))
+        return
+    if options.json is not None:
+        write_json(options.json, summary)
+    print(
+        f"mean absolute error [% of the path's median], saved against {REFERENCE} [%], by horizon:"
+    )
+    for name, part in errors.groupby("predictor", sort=False):
+        cells = [
+            f"{r.horizon_s:g} s {r.error_pct:.2f} ({r.gain_pct:+.1f})" for r in part.itertuples()
+        ]
+        print(f"  {name + (' *' if name == best else ''):13} {'; '.join(cells)}")
+    print(f"run folder: {writer.dir}")
+
+
+def _told(checks: Mapping[str, Sequence[Check]], kind: str) -> list[str]:
+    lines = ["worst error of pooled p5/p25/p75/p95 | of the share outside +-30 %, in points:"]
+    for name in checks:
+        parts = [
+            f"{c.name} {np.abs(c.error[:4]).max():.1f} | {abs(c.error[4]):.1f}"
+            f"{'' if c.passed else ' (too far)'}"
+            for c in checks[name]
+        ]
+        lines.append(f"  {name + (' *' if name == kind else ''):10} {'; '.join(parts)}")
+    return lines
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses abbreviations, and reports a fault by the exception that every command reports."""
+
+    def __init__(self, **settings) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{self.prog}: {message}")
+
+
+def _parser() -> tuple[_Parser, dict[str, _Parser]]:
+    parser = _Parser(prog="hippo network", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True, metavar="fit | predict")
+    one = commands.add_parser("fit", help="measured paths -> file of processes for --jitter")
+    add = one.add_argument
+    _shared(add)
+    add("--out", metavar="FILE", required=True, help="YAML file to write")
+    add("--kind", choices=(*KINDS, "best"), default="best", help="what the file alone means")
+    share = "of each record that is fitted when the rest is checked (default 0.7)"
+    add("--fit-share", type=_share, default=0.7, help=share)
+    one.set_defaults(run=fit)
+    two = commands.add_parser("predict", help="measured paths -> errors of predictors by horizon")
+    _shared(two.add_argument, interval=20)
+    two.add_argument("--json", metavar="FILE", help="result, - = standard output and nothing else")
+    two.set_defaults(run=predict)
+    return parser, {"fit": one, "predict": two}
+
+
+def _shared(add: Callable, interval: int = 60) -> None:
+    files = "tests, samples or traces of paths, .gz too"
+    add("--traces", metavar="CSV", nargs="+", required=True, help=files)
+    add("--interval", type=_seconds, default=interval, help=f"whole seconds (default {interval})")
+    add("--seed", type=_seed, default=0, help="of all that is drawn (default 0)")
+    add("--run-dir", metavar="DIR", help="run folder (default outputs/network-...)")
+
+
+def _number(text: str, allowed: Callable[[float], bool], wanted: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and allowed(value)):
+        raise argparse.ArgumentTypeError(f"expected {wanted}, got {text!r}")
+    return value
+
+
+def _seconds(text: str) -> int:
+    return int(_number(text, lambda x: x >= 1 and x == int(x), "whole seconds >= 1"))
+
+
+def _seed(text: str) -> int:
+    return int(_number(text, lambda x: x >= 0 and x == int(x), "a whole number >= 0"))
+
+
+def _share(text: str) -> float:
+    return _number(text, lambda x: 0.2 <= x <= 0.9, "a number from 0.2 to 0.9")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

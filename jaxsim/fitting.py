@@ -1,0 +1,255 @@
+"""Fitting a calibration: maximum a posteriori under a robust loss, with intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from scipy.optimize import least_squares
+
+from jaxsim.calibration import PRIORS, Calibration
+from jaxsim.measured import GIB, MeasuredRun, predict_runs, run_arrays
+from jaxsim.profiles import Profile
+from jaxsim.shaped_links import SyncRun, predict_sync_s
+
+# Relative error at which a measurement is believed; one per kind, none per data set or row. Beyond
+# it the loss grows linearly (soft L1), so that a broken run cannot pull the fit.
+STEP_NOISE, MEMORY_NOISE, SYNC_NOISE = 0.007, 0.03, 0.03
+PROFILE_NOISE = {"operators": 0.10, "collectives": 0.10, "layers": 0.05}
+# A data set speaks as this many rows at most and at least (three times its rows, if they are few):
+# rows of one campaign share their errors.
+ROWS_AT_MOST, ROWS_AT_LEAST = 54, 24
+# Cards of one type differ between sites: what a profile fixes, it fixes to this and no further.
+PROFILE_FLOOR = 0.08
+Z95 = 1.959964
+
+
+@dataclasses.dataclass(frozen=True)
+class Belief:
+    """Gaussian on each parameter's unbounded scale, in the order of PRIORS; [D] each."""
+
+    centre: np.ndarray
+    spread: np.ndarray
+
+    def calibration(self, z: Array) -> Calibration:
+        """Parameters at `z` [D] standard deviations from the centre; differentiable."""
+        free = jnp.asarray(self.centre, jnp.float32) + jnp.asarray(self.spread, jnp.float32) * z
+        return Calibration(
+            **{
+                name: jax.nn.sigmoid(free[i]) if prior.share else jnp.exp(free[i])
+                for i, (name, prior) in enumerate(PRIORS.items())
+            }
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """One data set: its residuals in units of its noise."""
+
+    name: str
+    n: int
+    residuals: Callable[[Calibration], Array]  # -> [n]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """A fitted calibration. `covariance` [D, D] is on the unbounded scale."""
+
+    belief: Belief  # posterior: centre and marginal spread
+    covariance: np.ndarray
+    prior: Belief
+    told_by: dict[str, dict[str, float]]  # parameter -> data set -> share of its information
+
+    @property
+    def calibration(self) -> Calibration:
+        return self.belief.calibration(jnp.zeros(len(PRIORS), jnp.float32))
+
+    def interval(self, name: str) -> tuple[float, float]:
+        """95 % interval of a parameter."""
+        i = list(PRIORS).index(name)
+        ends = [self.belief.centre[i] + s * Z95 * self.belief.spread[i] for s in (-1, 1)]
+        if PRIORS[name].share:
+            return tuple(1.0 / (1.0 + np.exp(-e)) for e in ends)
+        return tuple(np.exp(e) for e in ends)
+
+    def identified(self, name: str) -> float:
+        """1 - (posterior spread / prior spread): 0 = the data say nothing, 1 = they fix it."""
+        i = list(PRIORS).index(name)
+        return float(1.0 - min(self.belief.spread[i] / self.prior.spread[i], 1.0))
+
+    def samples(self, n: int, seed: int) -> Calibration:
+        """`n` draws from the posterior, leaves [n]."""
+        rng = np.random.default_rng(seed)
+        z = rng.multivariate_normal(np.zeros(len(PRIORS)), self.covariance, n) / self.belief.spread
+        return jax.vmap(self.belief.calibration)(jnp.asarray(z, jnp.float32))
+
+
+# What is known of an architecture beside the common priors, (value, spread). A100: large products
+# reach about 280 of 312 TFLOP/s, NVSwitch all-reduces 230 of 300 GB/s (public nccl-tests), and the
+# Megatron-LM of 2021 sent gradients after the backward pass. H100: large products
+# H100 reach 650-750 of 989 TFLOP/s (Vidur's profile), FlashAttention-2 about 35 % there (Shah et al.
+# 2024, FlashAttention-3); at 500 of 700 W clocks under load are a fifth lower (an assumption).
+ARCHITECTURE = {
+    "A100": {
+        "gemm_efficiency": (0.90, 0.1),
+        "memory_efficiency": (0.85, 0.12),
+        "nvlink_efficiency": (0.78, 0.15),
+        "dp_overlap": (0.05, 0.3),
+        "straggler": (0.02, 1.0),
+    },
+    "H100": {"gemm_efficiency": (0.74, 0.2), "flash_efficiency": (0.38, 0.2)},
+    "H100-96GB-500W": {"gemm_efficiency": (0.60, 0.25), "flash_efficiency": (0.31, 0.25)},
+}
+
+
+def prior_belief(gpu: str = "") -> Belief:
+    """The documented priors, with what is known of the GPU's architecture."""
+    special = ARCHITECTURE.get(gpu, ARCHITECTURE.get(gpu.split("-")[0], {}))
+    known = {name: special.get(name, (p.value, p.spread)) for name, p in PRIORS.items()}
+    centre = [PRIORS[name].to_free(value) for name, (value, _) in known.items()]
+    return Belief(np.array(centre), np.array([spread for _, spread in known.values()]))
+
+
+def step_evidence(runs: Sequence[MeasuredRun]) -> list[Evidence]:
+    """Step times and peak memory, one Evidence per data set and quantity."""
+    found = []
+    for name in dict.fromkeys(r.dataset for r in runs):
+        timed = [r for r in runs if r.dataset == name and r.step_s is not None]
+        weighed = [r for r in runs if r.dataset == name and r.peak_memory_gib is not None]
+        if timed:
+            measured = np.array([r.step_s for r in timed], np.float32)
+            found.append(_log_ratios(name, timed, measured, STEP_NOISE, lambda c: c.total_s))
+        if weighed:
+            gb = np.array([r.peak_memory_gib * GIB / 1e9 for r in weighed], np.float32)
+            kind = f"{name} memory"
+            found.append(_log_ratios(kind, weighed, gb, MEMORY_NOISE, lambda c: c.memory_gb[:, 0]))
+    return found
+
+
+def _log_ratios(name, runs, measured, noise, of_cost) -> Evidence:
+    arrays, n = run_arrays(runs), len(runs)
+    rows = min(max(n, min(ROWS_AT_LEAST, 3 * n)), ROWS_AT_MOST)
+    weight = (rows / n) ** 0.5 / noise
+    target = jnp.asarray(measured)
+
+    def residuals(cal: Calibration) -> Array:
+        return weight * jnp.log(of_cost(predict_runs(arrays, cal)) / target)
+
+    return Evidence(name, n, residuals)
+
+
+def sync_evidence(runs: Sequence[SyncRun]) -> list[Evidence]:
+    """Syncs over shaped links as evidence on the WAN's parameters."""
+    if not runs:
+        return []
+    target = jnp.asarray([r.sync_s for r in runs], jnp.float32)
+
+    def residuals(cal: Calibration) -> Array:
+        return jnp.log(predict_sync_s(runs, cal) / target) / SYNC_NOISE
+
+    return [Evidence("shaped links", len(runs), residuals)]
+
+
+def profile_evidence(profiles: Sequence[Profile]) -> list[Evidence]:
+    """Profiles as evidence, each speaking as at most ROWS_AT_MOST rows."""
+
+    def residuals_of(profile: Profile):
+        target = jnp.asarray(profile.measured_s)
+        n = len(profile.measured_s)
+        weight = (min(n, ROWS_AT_MOST) / n) ** 0.5 / PROFILE_NOISE[profile.kind]
+
+        def residuals(cal: Calibration) -> Array:
+            off = jnp.log(profile.predict(cal) / target)
+            return weight * (off - off.mean() if profile.shape_only else off)
+
+        return residuals
+
+    return [Evidence(p.name, len(p.measured_s), residuals_of(p)) for p in profiles]
+
+
+def fit(evidence: Sequence[Evidence], prior: Belief, max_evaluations: int = 200) -> Fit:
+    """Maximum a posteriori of all evidence at once; intervals by Laplace's approximation.
+
+    Trust-region least squares (Branch et al. 1999) on soft-L1 residuals; the Jacobian comes from
+    forward-mode differentiation of the simulator.
+    """
+    d = len(PRIORS)
+
+    def data(z):
+        cal = prior.calibration(z)
+        return jnp.concatenate([e.residuals(cal) for e in evidence] + [z])
+
+    value = jax.jit(data)
+    slope = jax.jit(jax.jacfwd(data))
+    done = least_squares(
+        lambda z: np.asarray(value(jnp.asarray(z, jnp.float32)), np.float64),
+        np.zeros(d),
+        jac=lambda z: np.asarray(slope(jnp.asarray(z, jnp.float32)), np.float64),
+        loss="soft_l1",
+        max_nfev=max_evaluations,
+    )
+    z = jnp.asarray(done.x, jnp.float32)
+    jacobian = np.asarray(slope(z), np.float64)
+    # Soft L1 weighs a residual r by 1 / sqrt(1 + r^2); the prior's rows keep their weight.
+    off = np.asarray(value(z), np.float64)
+    weight = (1.0 + off**2) ** -0.25
+    weight[-d:] = 1.0
+    jacobian = jacobian * weight[:, None]
+    covariance = np.linalg.inv(jacobian.T @ jacobian)
+    covariance = covariance * np.outer(prior.spread, prior.spread)
+    centre = prior.centre + prior.spread * np.asarray(done.x)
+    posterior = Belief(centre, np.sqrt(np.diag(covariance)))
+    return Fit(posterior, covariance, prior, _shares(evidence, jacobian))
+
+
+def _shares(evidence: Sequence[Evidence], jacobian: np.ndarray) -> dict[str, dict[str, float]]:
+    """How much of each parameter's Fisher information every data set holds."""
+    start, information = 0, {}
+    for e in evidence:
+        rows = jacobian[start : start + e.n]
+        information[e.name] = (rows**2).sum(axis=0)
+        start += e.n
+    total = np.maximum(sum(information.values()), 1e-12)
+    return {
+        name: {e: float(information[e][i] / total[i]) for e in information}
+        for i, name in enumerate(PRIORS)
+    }
+
+
+def fit_in_stages(
+    runs: Sequence[MeasuredRun],
+    profiles: Sequence[Profile] = (),
+    syncs: Sequence[SyncRun] = (),
+    prior: Belief | None = None,
+) -> Fit:
+    """Profiles first, then step times and memory with what the profiles left of the prior.
+
+    A small table of step times can be matched by many combinations of operator speeds; the
+    profiles choose among them (the shape of matrix products, NVLink, launch).
+    """
+    prior = prior_belief() if prior is None else prior
+    first, start = None, prior
+    if profiles:
+        first = fit(profile_evidence(profiles), prior)
+        floor = np.minimum(np.maximum(first.belief.spread, PROFILE_FLOOR), prior.spread)
+        start = Belief(first.belief.centre, floor)
+    # A profile of whole layers is of the runs' own software: it keeps its say.
+    same_stack = [p for p in profiles if p.kind == "layers"]
+    evidence = step_evidence(runs) + profile_evidence(same_stack) + sync_evidence(syncs)
+    if not evidence:
+        return fit([], prior) if first is None else first
+    second = fit(evidence, start)
+    told: Mapping[str, dict[str, float]] = {} if first is None else first.told_by
+    from_profiles = 1.0 - np.minimum(start.spread / prior.spread, 1.0)
+    merged = {
+        name: {
+            **{e: share * from_profiles[i] for e, share in told.get(name, {}).items()},
+            **{e: share * (1 - from_profiles[i]) for e, share in second.told_by[name].items()},
+        }
+        for i, name in enumerate(PRIORS)
+    }
+    return dataclasses.replace(second, prior=prior, told_by=merged)
