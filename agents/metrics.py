@@ -12,7 +12,7 @@ from jaxsim.env import EnvParams
 
 @struct.dataclass
 class EpisodeMetrics:
-    """[] each; means are over the intervals in which the job computed."""
+    """[] each; means are over the intervals in which the job computed, NaN where it never did."""
 
     progress: Array  # [training steps], efficiency included
     step_s: Array  # [s] computing time per step
@@ -40,20 +40,21 @@ def episode_metrics(episode: Episode, params: EnvParams) -> EpisodeMetrics:
     cost = record.cost
     steps = progress / cost.efficiency[:, 0]
     ran = (train_s > 0).astype(jnp.float32)
-    n_ran = jnp.maximum(ran.sum(), 1.0)
+    n_ran = jnp.where(ran.sum() > 0, ran.sum(), jnp.nan)
 
     def mean(values):
         return jnp.sum(jnp.where(ran > 0, values, 0.0)) / n_ran
 
     step_s = cost.step_s[:, 0]
     mean_step_s = mean(step_s)
-    total = jnp.maximum(steps.sum(), 1e-9)
-    tokens = total * params.jobs.tokens_per_step[0]
+    total = jnp.where(steps.sum() > 0, steps.sum(), jnp.nan)
+    tokens = steps.sum() * params.jobs.tokens_per_step[0]
     span_s = progress.shape[0] * params.interval_s
     used = (cost.memory_gb[:, 0] > 0).astype(jnp.float32)
     fullness = (cost.memory_gb[:, 0] / params.cluster.gpu.memory_gb).sum(axis=1)
     moved_gb = jnp.sum(record.wan_gb + record.migration_gb)
     carried_gb = jnp.sum(episode.bandwidth_gb_per_s) * params.interval_s
+    usd = (record.egress_usd + record.gpu_usd).sum()
     parts = record.reward_parts
     return EpisodeMetrics(
         progress=progress.sum(),
@@ -66,7 +67,7 @@ def episode_metrics(episode: Episode, params: EnvParams) -> EpisodeMetrics:
         comm_to_compute=mean(cost.communication_s[:, 0] / jnp.maximum(cost.compute_s[:, 0], 1e-9)),
         overlap=mean(cost.overlap[:, 0]),
         wan_gb_per_step=moved_gb / total,
-        usd_per_mtoken=(record.egress_usd + record.gpu_usd).sum() / (tokens / 1e6),
+        usd_per_mtoken=usd / (total * params.jobs.tokens_per_step[0] / 1e6),
         replans=jnp.sum(record.switched[1:, 0].astype(jnp.float32)),
         reward=episode.reward.mean(),
         reward_eff=parts.efficiency.mean(),

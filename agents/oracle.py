@@ -1,4 +1,9 @@
-"""What the future holds: tapes of a scenario, the exact optimum over a plan table, and the bound."""
+"""What the future holds: tapes of a scenario, the optimum over a plan table, and the bound.
+
+The optimum is exact over sequences of table rows that finish each move before the next begins. The
+environment also lets a move be given up when its target loses a domain; where local jobs take whole
+domains in the midst of moves, a schedule that uses this could do better.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +88,8 @@ def migration_table(setup: Setup) -> MigrationTable:
 def clairvoyant_values(
     setup: Setup, views: NetworkView, rate: Array, moves: MigrationTable
 ) -> tuple[Array, Array]:
-    """Exact dynamic programme over (interval x row), the future known.
+    """Dynamic programme over (interval x row), the future known; exact but for moves that are given
+    up halfway, which the environment allows where a move's target has lost a domain.
 
     From row p at the start of interval t one either stays, rate[t, p] x interval steps richer, or
     moves to q: a restart, then each link carries its bytes through the intervals as they come; the
@@ -153,14 +159,15 @@ def first_deployment(setup: Setup, rate: Array, value: Array) -> tuple[Array, Ar
 
 def family_bound(params: EnvParams, family: Plan, views: NetworkView) -> Array:
     """[] training steps over intervals 1.. of the best plan of the whole family in each interval,
-    with no switching cost: nothing in the family can beat it."""
+    with no switching cost: nothing in the family can beat it, with batch shares as `complete` sets
+    them (proportional to the groups' speed, in whole micro-batches). Other shares are outside it."""
     args = (params.choices, params.jobs.job(0), params.cluster, params.calibration)
     rate, _ = score_plans(family, jax.tree.map(lambda x: x[1:], views), *args)
     return jnp.sum(rate.max(axis=1)) * params.interval_s
 
 
 def make_clairvoyant(setup: Setup) -> Scheduler:
-    """Follow the exact optimum. Reads the future, as its argument says."""
+    """Follow the optimum of `clairvoyant_values`. Reads the future, as its argument says."""
 
     def decide(key, observation, memory, truth):
         del key

@@ -41,19 +41,23 @@ class Setup:
     calibration: Calibration
     choices: LowerChoices
     table: PlanTable
-    usual: NetworkView  # base bandwidth and mean load
+    usual: NetworkView  # base bandwidth and the configured mean load
     interval_s: Array  # [] [s]
 
 
 def make_setup(params: EnvParams, table: PlanTable, job: int = 0) -> Setup:
-    """Collect a scenario's public facts; nothing of its future is in them."""
+    """Collect a scenario's public facts; nothing of its future is in them.
+
+    A load trace is future: of local jobs only the configured share is known ahead.
+    """
+    no_trace = params.load.replace(trace=jnp.zeros_like(params.load.trace))
     return Setup(
         cluster=params.cluster,
         work=params.jobs.job(job),
         calibration=params.calibration,
         choices=params.choices,
         table=table,
-        usual=mean_view(params),
+        usual=mean_view(params.replace(load=no_trace)),
         interval_s=params.interval_s,
     )
 

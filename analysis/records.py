@@ -157,6 +157,13 @@ class RunWriter:
         self._run = run
         self._headers: dict[str, list[str]] = {}
 
+    @staticmethod
+    def check(kind: str, out: str | Path | None, resume: bool = False) -> None:
+        """Raise the RecordError that `create` would raise for this folder, before the work that
+        fills it; nothing is written."""
+        if out is not None:
+            _folder_state(Path(out), kind, resume)
+
     @classmethod
     def create(
         cls,
@@ -310,6 +317,9 @@ def _folder_state(directory: Path, kind: str, resume: bool) -> dict:
     """run.json of the run to resume, {} for a new one; RecordError where neither is allowed."""
     if directory.exists() and not directory.is_dir():
         raise RecordError(f"{directory}: is a file; allowed is a new or empty folder")
+    above = next(p for p in (directory, *directory.absolute().parents) if p.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise RecordError(f"{directory}: cannot be written: {above} is no folder to write to")
     if not directory.exists() or not any(directory.iterdir()):
         return {}
     if not resume:

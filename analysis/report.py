@@ -24,10 +24,13 @@ METHOD = f"""\
 - **Progress** is training work really done in an episode: downtime, transfers and stalls count as
   no progress. Progress relative to clairvoyant is taken on each scenario, then averaged.
 - **Clairvoyant** knows the future of every link and load and plays the best sequence of plans of
-  the plan table, moves paid for. It cannot be built; it says what was possible.
+  the plan table, moves paid for. It cannot be built; it says what was possible. The sequence is
+  exact but for one thing: it never gives up a move halfway, which the simulator allows where the
+  move's target has lost a domain.
 - **Regret** [%] = 100 (1 - progress / clairvoyant's progress).
-- **To bound** [%] is the same against the best plan of every interval with moves free of charge,
-  which nothing can beat.
+- **To bound** [%] is the same against the best plan of every interval with moves free of charge.
+  No sequence of plans of that family can beat it; batch shares are proportional to the groups'
+  speed, and other shares lie outside the family.
 - **Headroom** of a scenario [%] is what clairvoyant gains over the best plan that never changes.
 - **Intervals** are percentile bootstrap intervals of the mean, {100 * statistics.LEVEL:g} % nominal
   coverage, {statistics.RESAMPLES:,} resamples. Scenarios are resampled as the independent units

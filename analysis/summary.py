@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.statistics import bootstrap_interval, paired_differences, scenario_matrix
+from analysis.statistics import Interval, bootstrap_interval, paired_differences, scenario_matrix
 
 # Averaged over scenarios and policy seeds; progress and regret come with intervals as well.
 MEAN_COLUMNS = (
@@ -38,6 +38,9 @@ SCENARIO_COLUMNS = (
 )
 
 
+_MISSING = Interval(estimate=None, lo=None, hi=None)  # where nothing could run
+
+
 def with_headroom(scenarios: pd.DataFrame, threshold_pct: float | None) -> pd.DataFrame:
     """Rows of the scenarios where clairvoyant gains at least `threshold_pct` over best static."""
     if threshold_pct is None:
@@ -58,13 +61,16 @@ def headroom_summary(scenarios: pd.DataFrame, threshold_pct: float) -> dict:
 
 
 def scheduler_summary(scenarios: pd.DataFrame, scheduler: str) -> dict:
-    """Means of one scheduler's columns; regret with its 95 % interval. None: never measured."""
-    regret = bootstrap_interval(scenario_matrix(scenarios, scheduler, "regret_pct").to_numpy())
+    """Means of one scheduler's columns; regret with its 95 % interval. None: never measured, or
+    not defined because nothing could run."""
+    regret = _MISSING
+    if scenarios["regret_pct"].notna().any():
+        regret = bootstrap_interval(scenario_matrix(scenarios, scheduler, "regret_pct").to_numpy())
     means = scenarios.loc[scenarios["scheduler"] == scheduler, list(MEAN_COLUMNS)].mean()
     return {
         "regret_pct": regret["estimate"],
         "regret_ci95_pct": _bounds(regret),
-        **{name: None if np.isnan(value) else float(value) for name, value in means.items()},
+        **{name: float(value) if np.isfinite(value) else None for name, value in means.items()},
     }
 
 
@@ -79,8 +85,10 @@ def paired_gains(scenarios: pd.DataFrame, scheduler: str) -> dict[str, dict]:
     gains = {}
     for other in percent["scheduler"].unique():
         if other != scheduler:
-            difference = paired_differences(percent, scheduler, other, "percent")
-            gain = bootstrap_interval(difference.to_numpy())
+            gain = _MISSING
+            if percent["percent"].notna().any():
+                difference = paired_differences(percent, scheduler, other, "percent")
+                gain = bootstrap_interval(difference.to_numpy())
             gains[other] = {"gain_pct": gain["estimate"], "ci95": _bounds(gain)}
     return gains
 
@@ -104,6 +112,8 @@ def evaluation_summary(
     """
     headroom = headroom_summary(scenarios, threshold_pct)
     kept = with_headroom(scenarios, threshold_pct)
+    if scenarios["headroom_pct"].isna().all():
+        kept = scenarios  # nothing could run anywhere: every measure is missing
     if kept.empty:
         raise ValueError(f"no scenario has a headroom of at least {threshold_pct} %")
     schedulers = {}
@@ -126,5 +136,5 @@ def _decision_times(decisions: pd.DataFrame | None, scheduler: str) -> dict:
     return {column: float(row[column]) for column in columns}
 
 
-def _bounds(interval: dict) -> list[float]:
+def _bounds(interval: dict) -> list[float | None]:
     return [interval["lo"], interval["hi"]]

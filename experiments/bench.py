@@ -26,6 +26,7 @@ from agents.hi_ppo.training import Trainer, TrainSettings, make_tape
 from analysis.records import RunWriter, to_jsonable, write_json
 from experiments.bench_plans import FIDELITIES, plans_on_all_devices
 from experiments.errors import run_command
+from experiments.files import check_output
 from experiments.options import parse
 from jaxsim.calibration import default_calibration
 from jaxsim.cluster import ClusterSpec, load_cluster
@@ -308,7 +309,9 @@ def _bytes(n_domains: int, n_envs: int) -> float:
 
 
 def bench(config: BenchConfig) -> None:
-    """Measure, print the table, keep the records."""
+    """Measure, print the table, keep the records. Raises InputError, RecordError."""
+    if config.json not in (None, "-"):
+        check_output(config.json, "--json")
     plans = functools.partial(bench_plans, fidelity=config.fidelity)
     measure = {"env": bench_env, "plans": plans, "train": bench_train}[config.what]
     rows = []

@@ -12,6 +12,8 @@ COMMANDS = {
     "evaluate": ("experiments.evaluate", "compare schedulers on the same scenarios"),
     "cluster": ("experiments.cluster", "make cluster and trace files from measurements"),
     "network": ("experiments.network", "fit how measured links move, compare predictors"),
+    "validate": ("experiments.validate", "compare predictions with measured runs"),
+    "calibrate": ("experiments.calibrate", "fit efficiency parameters to measured runs"),
     "bench": ("experiments.bench", "measure speed"),
     "ddp": ("experiments.ddp", "compare micro-batch schedules in real data-parallel training"),
     "report": ("analysis.report", "write a report from run folders"),

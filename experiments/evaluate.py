@@ -20,8 +20,9 @@ from agents.rollout import Episode
 from analysis.records import RunWriter, to_jsonable, write_json
 from analysis.summary import evaluation_summary
 from experiments.errors import run_command
-from experiments.evaluation import Evaluator, Maker, learned_maker, named_maker, tune
-from experiments.options import parse
+from experiments.evaluation import Evaluator, Maker, learned_maker, lost_pct, named_maker, tune
+from experiments.files import check_output
+from experiments.options import are_weights, parse
 from experiments.setup import load_world, use_compile_cache
 from experiments.tables import scheduler_table
 from jaxsim.cluster import ClusterSpec
@@ -113,7 +114,7 @@ def parse_weights(text: str) -> tuple[float, float, float, float]:
         values = tuple(float(x) for x in text.split(","))
     except ValueError:
         values = ()
-    if len(values) != 4 or any(not np.isfinite(v) or v < 0 for v in values):
+    if not are_weights(values):
         raise InputError(f"weights: expected four numbers >= 0 as w1,w2,w3,w4, got {text!r}")
     return values
 
@@ -162,19 +163,21 @@ def contestants(
 def scenario_rows(
     contestant: Contestant, metrics: EpisodeMetrics, evaluator: Evaluator, bound: np.ndarray
 ) -> pd.DataFrame:
-    """scenarios.csv of one contestant."""
-    best = np.maximum(evaluator.clairvoyant[0].progress, 1e-9)
+    """scenarios.csv of one contestant; what is not defined, such as a regret where nothing can run
+    or the step time of a job that never ran, is missing."""
     frame = pd.DataFrame(dataclasses.asdict(metrics))
-    relative = frame["progress"] / best
+    # Rewards are measured in what the best static plan does: undefined where that is nothing.
+    frame = frame.replace([np.inf, -np.inf], np.nan)
+    regret_pct = lost_pct(metrics.progress, evaluator.clairvoyant[0].progress)
     head = {
         "scheduler": contestant.name,
         "policy_seed": contestant.policy_seed,
         "scenario": np.arange(len(frame)),
         "headroom_pct": evaluator.headroom_pct,
         "progress": frame.pop("progress"),
-        "progress_rel": relative,
-        "regret_pct": 100.0 * (1.0 - relative),
-        "bound_pct": 100.0 * (1.0 - relative * best / np.maximum(bound, 1e-9)),
+        "progress_rel": 1.0 - regret_pct / 100.0,
+        "regret_pct": regret_pct,
+        "bound_pct": lost_pct(metrics.progress, bound),
     }
     return pd.concat([pd.DataFrame(head), frame], axis=1)
 
@@ -276,9 +279,11 @@ class Evaluation:
         writer.write_table("scenarios", frames)
         writer.write_table("decisions", decisions)
         threshold_pct = self.config.threshold_pct
-        if evaluator.headroom_pct.max() < threshold_pct:
+        if not np.any(evaluator.headroom_pct >= threshold_pct):
             # Not on standard output, which may be for the JSON alone.
             remark = f"no scenario has {threshold_pct:g} % headroom: all are compared"
+            if np.isnan(evaluator.headroom_pct).all():
+                remark = "no plan can run in any scenario: there is nothing to compare"
             tqdm.write(remark, file=sys.stderr)
             threshold_pct = 0.0
         summary = evaluation_summary(
@@ -333,6 +338,9 @@ def liveliest(evaluator: Evaluator, threshold_pct: float) -> int:
 
 def evaluate(config: EvaluateConfig) -> Path:
     """Evaluate and return the run folder. Raises InputError, RecordError."""
+    if config.json not in (None, "-"):
+        check_output(config.json, "--json")
+    RunWriter.check("evaluate", config.out)
     evaluation = Evaluation(config)
     body = dataclasses.asdict(config)
     with RunWriter.create("evaluate", body, config.seeds, config.out) as writer:

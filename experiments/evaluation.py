@@ -35,6 +35,12 @@ def named_maker(name: str, settings: SchedulerSettings) -> Maker:
     return lambda setup, _: make_by_name(name, settings)(setup)
 
 
+def lost_pct(progress: np.ndarray, best: np.ndarray) -> np.ndarray:
+    """What `progress` lacks of `best` [%]; NaN where nothing can run."""
+    best = np.where(best > 0, best, np.nan)
+    return 100.0 * (1.0 - progress / best)
+
+
 class Evaluator:
     """A bank of scenarios with everything that schedulers are compared against."""
 
@@ -63,9 +69,11 @@ class Evaluator:
 
     @property
     def headroom_pct(self) -> np.ndarray:
-        """[S] what clairvoyant gains over the best static plan (it can always play that one)."""
-        static = np.maximum(self.static[0].progress, 1e-9)
-        return np.maximum(100.0 * (self.clairvoyant[0].progress / static - 1.0), 0.0)
+        """[S] what clairvoyant gains over the best static plan (it can always play that one);
+        infinite where that one never runs, NaN where nothing can."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = self.clairvoyant[0].progress / self.static[0].progress
+        return np.maximum(100.0 * (ratio - 1.0), 0.0)
 
     def bound(self) -> np.ndarray:
         """[S] training steps of the best plan of the whole family in every interval, moves free."""
@@ -98,9 +106,8 @@ class Evaluator:
         return episode_metrics(episode, params), episode
 
     def regret_pct(self, maker: Maker, policy: Any = ()) -> np.ndarray:
-        """[S] regret to clairvoyant."""
-        progress = self.play(maker, policy)[0].progress
-        return 100.0 * (1.0 - progress / np.maximum(self.clairvoyant[0].progress, 1e-9))
+        """[S] regret to clairvoyant, NaN where nothing can run."""
+        return lost_pct(self.play(maker, policy)[0].progress, self.clairvoyant[0].progress)
 
     def decision_ms(self, maker: Maker, policy: Any = (), calls: int = 200) -> tuple[float, float]:
         """Median and 99th percentile of one decision at batch 1, plan on the host included."""
@@ -141,6 +148,8 @@ def tune(evaluator: Evaluator, names: list[str]) -> SchedulerSettings:
             settings = SchedulerSettings(**{field: value})
             return make_by_name(name, settings)(setup)
 
-        means = [evaluator.regret_pct(maker, jnp.float32(v)).mean() for v in grid]
-        best[field] = grid[int(np.argmin(means))]
+        regrets = np.stack([evaluator.regret_pct(maker, jnp.float32(v)) for v in grid])
+        regrets = regrets[:, np.isfinite(regrets).all(axis=0)]
+        if regrets.size:  # else nothing can run, and the default is as good as any value
+            best[field] = grid[int(np.argmin(regrets.mean(axis=1)))]
     return SchedulerSettings(**best)

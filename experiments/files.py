@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
@@ -71,15 +72,18 @@ def numbers(text: pd.Series, path: str | Path, above: float | None = None) -> np
     return values
 
 
-def check_output(path: str | Path) -> Path:
-    """Return `path` resolved if a text file can be put there; else raise InputError."""
+def check_output(path: str | Path, option: str = "--out") -> Path:
+    """Return `path` resolved if a text file can be put there; else raise InputError that names the
+    option it was given with."""
     target = Path(path).resolve()
     if not target.parent.is_dir():
-        raise InputError(f"--out {path}: the folder {target.parent} does not exist")
+        raise InputError(f"{option} {path}: the folder {target.parent} does not exist")
     if target.exists() and not target.is_file():
-        raise InputError(f"--out {path}: exists and is not a file")
+        raise InputError(f"{option} {path}: exists and is not a file")
+    if not os.access(target.parent, os.W_OK):
+        raise InputError(f"{option} {path}: the folder {target.parent} cannot be written to")
     if target.suffix in COMPRESSED:
-        raise InputError(f"--out {path}: plain text is written; leave out {target.suffix}")
+        raise InputError(f"{option} {path}: plain text is written; leave out {target.suffix}")
     return target
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, get_type_hints
 
 from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace
 
-from jaxsim.errors import InputError
+from jaxsim.errors import InputError, is_non_negative
 
 T = TypeVar("T")
 
@@ -23,23 +23,52 @@ def parse(config_class: type[T], argv: list[str], prog: str) -> T:
     return _build(config_class, prog, lambda p: p.parse_args([_underscored(a) for a in argv]))
 
 
+def given_keys(config_class: type, argv: list[str]) -> list[str]:
+    """The keys that a command line which `parse` accepts sets, itself or by its --config file."""
+    arguments = [_underscored(a) for a in argv]
+    keys = _parser(config_class, "").parse_args(arguments, defaults=False).keys()
+    return [key for key in keys if key != "config"]
+
+
 def from_mapping(config_class: type[T], body: dict, source: str) -> T:
     """Build a config dataclass from a nested mapping; `source` is what the error line names."""
     return _build(config_class, source, lambda p: p.parse_object(body))
 
 
+def are_weights(values: tuple[float, ...]) -> bool:
+    """w1 to w4 of the reward: four finite numbers >= 0."""
+    return len(values) == 4 and all(map(is_non_negative, values))
+
+
 def _build(config_class: type[T], source: str, read: Callable[[ArgumentParser], Namespace]) -> T:
+    parser = _parser(config_class, source)
+    try:
+        return _instance(config_class, read(parser))
+    except (ArgumentError, ValueError, TypeError, OSError) as error:
+        raise InputError(f"{source}: {' '.join(str(error).split())}") from None
+
+
+def _parser(config_class: type, prog: str) -> ArgumentParser:
     parser = ArgumentParser(
-        prog=source, description=config_class.__doc__, exit_on_error=False, allow_abbrev=False
+        prog=prog, description=config_class.__doc__, exit_on_error=False, allow_abbrev=False
     )
     parser.add_argument("--config", action=ActionConfigFile, help="YAML file with the keys below")
     parser.add_class_arguments(config_class)
+    return parser
+
+
+def _instance(kind: type[T], values: Namespace, path: str = "") -> T:
+    """The dataclass with its nested ones; a check that fails names the whole key."""
+    types = get_type_hints(kind)
+    fields = {}
+    for name in (field.name for field in dataclasses.fields(kind)):
+        fields[name] = values[name]
+        if dataclasses.is_dataclass(types[name]):
+            fields[name] = _instance(types[name], values[name], f"{path}{name}.")
     try:
-        ready = parser.instantiate_classes(read(parser))
-        names = [f.name for f in dataclasses.fields(config_class)]
-        return config_class(**{n: getattr(ready, n) for n in names})
-    except (ArgumentError, ValueError, TypeError, OSError) as error:
-        raise InputError(f"{source}: {' '.join(str(error).split())}") from None
+        return kind(**fields)
+    except ValueError as error:
+        raise ValueError(f"{path}{error}") from None
 
 
 def _underscored(argument: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -30,7 +31,8 @@ def scheduler_table(summary: dict) -> str:
     for i, name in enumerate(columns):
         table.add_column(name, justify="left" if i == 0 else "right")
     rows = summary["schedulers"]
-    for name in sorted(rows, key=lambda n: rows[n]["regret_pct"]):
+    regret = {n: row["regret_pct"] for n, row in rows.items()}
+    for name in sorted(rows, key=lambda n: np.inf if regret[n] is None else regret[n]):
         table.add_row(name, *_cells(rows[name]))
     console = Console(width=max(120, shutil.get_terminal_size().columns), color_system=None)
     with console.capture() as captured:
@@ -41,7 +43,7 @@ def scheduler_table(summary: dict) -> str:
 def _cells(row: dict) -> list[str]:
     low, high = row["regret_ci95_pct"]
     values = [
-        (100 - row["regret_pct"], "{:.1f}"),
+        (None if row["regret_pct"] is None else 100 - row["regret_pct"], "{:.1f}"),
         (None if low is None else (100 - high, 100 - low), "{0[0]:.1f} to {0[1]:.1f}"),
         (row["step_s"], "{:.1f}"),
         (None if row["utilisation"] is None else 100 * row["utilisation"], "{:.1f}"),

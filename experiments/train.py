@@ -20,9 +20,9 @@ from agents.hi_ppo.training import EpochMetrics, Trainer, TrainSettings, check_s
 from analysis.records import RunWriter, load
 from experiments.errors import run_command
 from experiments.evaluation import Evaluator, learned_maker
-from experiments.options import from_mapping, parse
+from experiments.options import are_weights, from_mapping, given_keys, parse
 from experiments.setup import load_world, use_compile_cache
-from jaxsim.errors import InputError
+from jaxsim.errors import InputError, check_fields, is_count
 from jaxsim.scenario import ScenarioSettings, scenario_bank
 
 
@@ -46,7 +46,8 @@ class TrainConfig:
         checkpoint_every: epochs between two checkpoints
         table_size: plans in the table at most
         out: run folder; outputs/train-<time> if none is given
-        resume: run folder to go on with; its own configuration holds
+        resume: run folder to go on with; its own configuration holds, but for a new `epochs`, over
+            which the learning rate then decays
     """
 
     cluster: str | None = None
@@ -67,9 +68,9 @@ class TrainConfig:
     resume: str | None = None
 
     def __post_init__(self):
-        for name in ("epochs", "scenarios", "eval_scenarios", "eval_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected an integer >= 1, got {getattr(self, name)}")
+        counts = ("epochs", "scenarios", "eval_scenarios", "eval_every", "checkpoint_every")
+        check_fields(self, counts, "an integer >= 1", is_count)
+        check_fields(self, ("weights",), "four numbers >= 0", are_weights)
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: expected different integers >= 0, got {self.seeds}")
 
@@ -89,8 +90,14 @@ class TrainingRun:
         )
         self.horizon = config.scenario.horizon
         scenarios = config.scenario, range(config.scenarios), "train", config.weights
-        tqdm.write(f"{spec.name}: {self.info.plans_in_table} plans of {self.info.plans_scored}")
         params, keys = scenario_bank(self.world, *scenarios)
+        stuck = int(np.sum(np.asarray(params.progress_ref) <= 0))
+        if stuck:
+            raise InputError(
+                f"train: no plan runs at mean load in {stuck} of {config.scenarios} scenarios: "
+                "scenario.load_share must leave GPUs for one"
+            )
+        tqdm.write(f"{spec.name}: {self.info.plans_in_table} plans of {self.info.plans_scored}")
         make = jax.jit(jax.vmap(make_tape, in_axes=(0, None, 0, None)), static_argnums=3)
         tapes = _in_chunks(make, params, self.world.table, keys, self.horizon)
         self.trainer = Trainer(config.train, self.world.table, tapes, self.horizon, config.epochs)
@@ -100,14 +107,16 @@ class TrainingRun:
         self.maker = learned_maker(config.train.hidden, config.train.every)
         self.state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
 
-    def resume(self, writer: RunWriter) -> int:
+    def resume(self, writer: RunWriter) -> tuple[int, float]:
         """Take up where the last checkpoint left off, forget what was recorded after it, and return
-        the epochs done."""
+        the epochs done and the time they took [s]."""
         self.state = restore(load_checkpoint(writer.dir), self.state)
         done = int(self.state.epoch[0])
         writer.truncate("metrics", "update", done + 1)
         writer.truncate("eval", "update", done)
-        return done
+        record = load(writer.dir)
+        spent = record.table("metrics", ["wall_s"])["wall_s"] if done else []
+        return done, float(max(spent, default=0.0))
 
     def save(self, writer: RunWriter) -> None:
         """Write the checkpoint, whole or not at all."""
@@ -122,12 +131,21 @@ class TrainingRun:
         save_checkpoint(writer.dir / FILE_NAME, self.state, meta)
 
     def loop(self, writer: RunWriter) -> dict[int, float]:
-        """Run the epochs that are left; Ctrl-C saves after the epoch at hand, then raises.
+        """Run the epochs that are left; Ctrl-C saves the last whole epoch, then raises.
 
         Returns the regret [%] of every seed on held-out scenarios.
         """
-        config, started = self.config, time.perf_counter()
-        done = self.resume(writer) if config.resume else 0
+        done, spent_s = self.resume(writer) if self.config.resume else (0, 0.0)
+        try:
+            return self._epochs(writer, done, time.perf_counter() - spent_s)
+        except KeyboardInterrupt:
+            # The state is always that of a whole epoch; what was recorded after it, resuming drops.
+            with _DeferredInterrupt():
+                self.save(writer)
+            raise
+
+    def _epochs(self, writer: RunWriter, done: int, started: float) -> dict[int, float]:
+        config = self.config
         per_epoch = self.trainer.steps_per_epoch * len(config.seeds)
         regrets = self.evaluate(writer, done) if self._evaluates(done) else {}
         bar = tqdm(
@@ -147,8 +165,7 @@ class TrainingRun:
                     self._record(writer, epoch, metrics, time.perf_counter() - started, speed)
                     bar.update(per_epoch)
                     bar.set_postfix(progress=f"{metrics.progress_rel.mean():.3f}")
-                    due = epoch % config.checkpoint_every == 0 or epoch == config.epochs
-                    if due or interrupt.seen:
+                    if epoch % config.checkpoint_every == 0 or epoch == config.epochs:
                         self.save(writer)
                 if interrupt.seen:
                     raise KeyboardInterrupt
@@ -195,6 +212,8 @@ class TrainingRun:
         for i, seed in enumerate(self.config.seeds):
             policy = jax.tree.map(lambda x, i=i: x[i], self.state.policy)
             regret = self.evaluator.regret_pct(self.maker, policy)
+            # Scenarios in which nothing can run say nothing.
+            regret = regret[np.isfinite(regret)] if np.isfinite(regret).any() else regret
             low, high = np.percentile(regret, [25, 75])
             regrets[seed] = float(regret.mean())
             rows.append(
@@ -249,18 +268,36 @@ def _json_config(config: TrainConfig) -> dict:
     return {k: v for k, v in body.items() if k not in ("out", "resume")}
 
 
-def _resumed_config(path: str) -> TrainConfig:
-    """The configuration of the run that is to go on."""
-    return from_mapping(TrainConfig, {**load(path).run["config"], "resume": path}, path)
+def resumed_config(config: TrainConfig, given: list[str]) -> TrainConfig:
+    """The configuration of the run that is to go on, with `epochs` from the command line if it is
+    among the `given` keys.
+
+    Raises InputError for any other key: a run's results are those of one configuration.
+    """
+    others = [key for key in given if key not in ("resume", "epochs")]
+    if others:
+        raise InputError(
+            f"train: {others[0]}: cannot be changed with --resume, {config.resume} keeps its own "
+            "configuration; allowed beside it: epochs"
+        )
+    kept = {**load(config.resume).run["config"], "resume": config.resume}
+    changed = {"epochs": config.epochs} if "epochs" in given else {}
+    return from_mapping(TrainConfig, {**kept, **changed}, config.resume)
 
 
 def train(config: TrainConfig) -> Path:
-    """Train and return the run folder. Raises InputError, RecordError, KeyboardInterrupt."""
+    """Train and return the run folder; a `config` with `resume` must be that of `resumed_config`.
+
+    Raises InputError, RecordError, KeyboardInterrupt.
+    """
     if config.resume:
-        config = _resumed_config(config.resume)
-        load_checkpoint(config.resume)  # refuse a damaged one before anything is written
-    run = TrainingRun(config)
+        # Refuse a damaged one before anything is written.
+        done = load_checkpoint(config.resume).meta["epoch"]
+        if config.epochs < done:
+            raise InputError(f"train: epochs: {done} are done already, got {config.epochs}")
     folder = config.resume or config.out
+    RunWriter.check("train", folder, resume=bool(config.resume))
+    run = TrainingRun(config)
     with RunWriter.create(
         "train", _json_config(config), list(config.seeds), folder, resume=bool(config.resume)
     ) as writer:
@@ -287,7 +324,11 @@ def main(argv: list[str] | None = None) -> int:
 
     def command() -> None:
         use_compile_cache()
-        train(parse(TrainConfig, sys.argv[1:] if argv is None else argv, "train"))
+        given = sys.argv[1:] if argv is None else argv
+        config = parse(TrainConfig, given, "train")
+        if config.resume is not None:
+            config = resumed_config(config, given_keys(TrainConfig, given))
+        train(config)
 
     return run_command(command)
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.resources
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import yaml
 from flax import struct
 from jax import Array
 
 from jaxsim.errors import InputError
+
+Z95 = 1.959964
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +37,10 @@ class Prior:
     def to_free(self, value: float) -> float:
         """The parameter on its unbounded scale."""
         return math.log(value / (1.0 - value)) if self.share else math.log(value)
+
+    def from_free(self, free: float) -> float:
+        """The inverse of `to_free`."""
+        return 1.0 / (1.0 + math.exp(-free)) if self.share else math.exp(free)
 
     @property
     def unit(self) -> str:
@@ -106,6 +115,9 @@ class Calibration:
     dp_overlap: Array = _share(
         0.3, 0.7, "[share] of the last backward pass that hides gradient sync"
     )
+    gather_efficiency: Array = _share(
+        0.5, 0.8, "[share] of the gradient ring's rate in gathering sharded weights"
+    )
     shard_overlap: Array = _share(
         0.85, 0.7, "[share] of a pass that hides traffic of sharded weights"
     )
@@ -133,49 +145,145 @@ class Calibration:
 PRIORS: dict[str, Prior] = {f.name: f.metadata["prior"] for f in dataclasses.fields(Calibration)}
 
 
+SHIPPED = "calibrations.yaml"
+
+
+@dataclasses.dataclass(frozen=True)
+class Belief:
+    """Gaussian over the parameters on their unbounded scales, in the order of PRIORS."""
+
+    centre: np.ndarray  # [D]
+    covariance: np.ndarray  # [D, D]
+
+    @property
+    def spread(self) -> np.ndarray:
+        """[D] marginal standard deviations."""
+        return np.sqrt(np.diag(self.covariance))
+
+    def calibration(self, z: Array | None = None) -> Calibration:
+        """Parameters at `z` [D] marginal deviations from the centre (None: at it); differentiable."""
+        free = jnp.asarray(self.centre, jnp.float32)
+        if z is not None:
+            free = free + jnp.asarray(self.spread, jnp.float32) * z
+        return from_free(free)
+
+    def samples(self, n: int, seed: int) -> Calibration:
+        """`n` draws, leaves [n]: carried through the simulator they give a prediction's interval."""
+        draws = np.random.default_rng(seed).multivariate_normal(self.centre, self.covariance, n)
+        return jax.vmap(from_free)(jnp.asarray(draws, jnp.float32))
+
+    def interval(self, name: str) -> tuple[float, float]:
+        """95 % interval of a parameter."""
+        i = list(PRIORS).index(name)
+        ends = [self.centre[i] + sign * Z95 * self.spread[i] for sign in (-1.0, 1.0)]
+        return PRIORS[name].from_free(ends[0]), PRIORS[name].from_free(ends[1])
+
+
+def from_free(free: Array) -> Calibration:
+    """Calibration from [D] parameters on their unbounded scales."""
+    return Calibration(
+        **{
+            name: jax.nn.sigmoid(free[i]) if prior.share else jnp.exp(free[i])
+            for i, (name, prior) in enumerate(PRIORS.items())
+        }
+    )
+
+
+def independent(centre: np.ndarray, spread: np.ndarray) -> Belief:
+    """A belief whose parameters are independent; [D] each."""
+    return Belief(np.asarray(centre, np.float64), np.diag(np.asarray(spread, np.float64) ** 2))
+
+
 def prior_calibration() -> Calibration:
     """Return the documented priors."""
     return Calibration(**{name: jnp.float32(prior.value) for name, prior in PRIORS.items()})
 
 
 def default_calibration(gpu: str | None = None) -> Calibration:
-    """Return the fit that ships for a GPU type; the priors where none does (or `gpu` is None)."""
-    shipped = shipped_calibrations()
-    return load_calibration(shipped[gpu]) if gpu in shipped else prior_calibration()
+    """Return the fit that ships for a GPU type or its family; the priors where none does."""
+    belief = shipped_belief(gpu)
+    return prior_calibration() if belief is None else belief.calibration()
 
 
-def shipped_calibrations() -> dict[str, Path]:
-    """Fits that ship with the package, by the name of the GPU type in measured runs."""
-    folder = importlib.resources.files("jaxsim.presets") / "calibrations"
-    found = {}
-    for file in sorted(Path(str(folder)).glob("*.yaml")):
-        for name in yaml.safe_load(file.read_text())["gpus"]:
-            found[name] = file
-    return found
+@functools.cache
+def shipped_belief(gpu: str | None) -> Belief | None:
+    """The shipped fit of a GPU type or, failing that, of its family (the name up to the dash)."""
+    file = importlib.resources.files("jaxsim.presets") / SHIPPED
+    if gpu is None or not file.is_file():
+        return None
+    return _of_gpu(load_beliefs(Path(str(file))), gpu)
 
 
-def load_calibration(path: str | Path) -> Calibration:
-    """Load a calibration file; a parameter that it does not list stays at its prior.
+def _of_gpu(beliefs: dict[str, Belief], gpu: str) -> Belief | None:
+    family = [b for name, b in beliefs.items() if name.split("-")[0] == gpu.split("-")[0]]
+    return beliefs.get(gpu, family[0] if family else None)
+
+
+def load_beliefs(path: str | Path) -> dict[str, Belief]:
+    """Load a calibration file: GPU type -> belief; a parameter that is not listed stays at its prior.
 
     Raises InputError with one line that names the file, the key and the allowed values.
     """
     try:
         body = yaml.safe_load(Path(path).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        line = str(error).replace("\n", " ")
+        line = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read as a calibration: {line}") from None
-    if not isinstance(body, Mapping) or not isinstance(body.get("parameters"), Mapping):
-        raise InputError(f"{path}: parameters: expected a mapping from parameter to its figures")
-    values = {name: prior.value for name, prior in PRIORS.items()}
-    for name, entry in body["parameters"].items():
-        if name not in PRIORS:
-            raise InputError(f"{path}: parameters.{name}: unknown; allowed: {', '.join(PRIORS)}")
-        number = entry.get("value") if isinstance(entry, Mapping) else entry
-        top = 1.0 if PRIORS[name].share else math.inf
-        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < top:
-            below = " and below 1" if PRIORS[name].share else ""
+    entries = body.get("calibrations") if isinstance(body, Mapping) else None
+    if not isinstance(entries, Mapping) or not entries:
+        raise InputError(
+            f"{path}: calibrations: expected a mapping from GPU type to its parameters"
+        )
+    return {
+        str(gpu): _entry(entry, f"{path}: calibrations.{gpu}") for gpu, entry in entries.items()
+    }
+
+
+def _entry(entry: object, where: str) -> Belief:
+    parameters = entry.get("parameters") if isinstance(entry, Mapping) else None
+    if not isinstance(parameters, Mapping):
+        raise InputError(f"{where}: parameters: expected a mapping from parameter to its figures")
+    unknown = [name for name in parameters if name not in PRIORS]
+    if unknown:
+        raise InputError(f"{where}: parameters.{unknown[0]}: unknown; allowed: {', '.join(PRIORS)}")
+    centre = np.array([p.to_free(p.value) for p in PRIORS.values()])
+    spread = np.array([p.spread for p in PRIORS.values()])
+    for i, (name, prior) in enumerate(PRIORS.items()):
+        if name in parameters:
+            figures = parameters[name]
+            value = figures.get("value") if isinstance(figures, Mapping) else figures
+            centre[i] = prior.to_free(_legal(value, prior, f"{where}: parameters.{name}"))
+            if isinstance(figures, Mapping) and "spread" in figures:
+                spread[i] = _legal(figures["spread"], None, f"{where}: parameters.{name}.spread")
+    correlation = np.eye(len(PRIORS))
+    rows = entry.get("correlation")
+    if rows is not None:
+        names = list(parameters)
+        try:
+            given = np.array(rows, np.float64).reshape(len(names), len(names))
+        except (ValueError, TypeError):
             raise InputError(
-                f"{path}: parameters.{name}: expected a number above 0{below}, got {number!r}"
-            )
-        values[name] = float(number)
-    return Calibration(**{name: jnp.float32(value) for name, value in values.items()})
+                f"{where}: correlation: expected {len(names)} rows of as many"
+            ) from None
+        places = [list(PRIORS).index(name) for name in names]
+        correlation[np.ix_(places, places)] = given
+    return Belief(centre, correlation * np.outer(spread, spread))
+
+
+def _legal(number: object, prior: Prior | None, where: str) -> float:
+    top = 1.0 if prior is not None and prior.share else math.inf
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < top:
+        below = "" if math.isinf(top) else " and below 1"
+        raise InputError(f"{where}: expected a number above 0{below}, got {number!r}")
+    return float(number)
+
+
+def load_calibration(path: str | Path, gpu: str) -> Calibration:
+    """The calibration of one GPU type (or its family) from a file; see `load_beliefs`."""
+    beliefs = load_beliefs(path)
+    belief = _of_gpu(beliefs, gpu)
+    if belief is None:
+        raise InputError(
+            f"{path}: calibrations: none for {gpu}; the file has: {', '.join(beliefs)}"
+        )
+    return belief.calibration()

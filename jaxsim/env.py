@@ -180,7 +180,7 @@ def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[Sta
     transition, train_s, moved = advance(transition, rate / crowd, params.interval_s)
     arrived = moving & (train_s > 0)
     plan = _select(arrived, target, plan)
-    active = params.jobs.mask & (state.steps_done < params.jobs.step_budget)
+    active = _active(state, params)
     # Jobs that are finished or still moving leave the links to the others.
     training = active & (~moving | arrived)
     jobs = params.jobs.replace(mask=training)
@@ -210,7 +210,7 @@ def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[Sta
     observation = _observe(new, params)
     parts = record.reward_parts
     signed = jnp.stack([parts.efficiency, parts.utilisation, -parts.cost, -parts.fairness])
-    finished = ~jnp.any(params.jobs.mask & (new.steps_done < params.jobs.step_budget))
+    finished = ~jnp.any(_active(new, params))
     timestep = TimeStep(
         observation=observation,
         reward=jnp.sum(params.weights * signed),
@@ -256,7 +256,8 @@ def _apply(state: State, action: Plan, params: EnvParams):
     # While moving, the target is what a new plan must differ from: holding on to a target whose
     # domain is lost does not start over, going back to the plan in force does (a restart).
     differs = jnp.where(state.moving, reconfigures(state.target, action), changes)
-    switched = may & differs & params.jobs.mask
+    # A finished job stays as it is: its moves would only crowd the links of the others.
+    switched = may & differs & _active(state, params)
     # Free fields follow the action, those of the target while a transition runs.
     free = (state.moving | may) & ~differs
     begin = jax.vmap(begin_transition, in_axes=(0, 0, 0, None, 0))
@@ -265,6 +266,11 @@ def _apply(state: State, action: Plan, params: EnvParams):
     plan = _select(free & ~state.moving, action, state.plan)
     transition = _select(switched, fresh, state.transition)
     return plan, target, state.moving | switched, transition, switched
+
+
+def _active(state: State, params: EnvParams) -> Array:
+    """[J] bool: neither padding nor finished."""
+    return params.jobs.mask & (state.steps_done < params.jobs.step_budget)
 
 
 def _owed_gb(plan: Plan, cost: StepCost) -> Array:

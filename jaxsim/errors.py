@@ -1,4 +1,10 @@
-"""The one exception that bad input raises."""
+"""The one exception that bad input raises, and the one way to check a settings object."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
 
 
 class InputError(ValueError):
@@ -6,3 +12,34 @@ class InputError(ValueError):
 
     Command-line entry points print the line on standard error and exit with status 2.
     """
+
+
+def check_fields(
+    settings: Any, names: Iterable[str], allowed: str, holds: Callable[[Any], bool]
+) -> None:
+    """Raise ValueError that names the first of the fields for which `holds` is False; `allowed`
+    says in words what is expected."""
+    for name in names:
+        value = getattr(settings, name)
+        if not holds(value):
+            raise ValueError(f"{name}: expected {allowed}, got {value}")
+
+
+def is_positive(value: float) -> bool:
+    """> 0 and finite (NaN is not)."""
+    return 0 < value < math.inf
+
+
+def is_non_negative(value: float) -> bool:
+    """>= 0 and finite (NaN is not)."""
+    return 0 <= value < math.inf
+
+
+def is_share(value: float) -> bool:
+    """From 0 to 1 (NaN is not)."""
+    return 0 <= value <= 1
+
+
+def is_count(value: int) -> bool:
+    """At least one."""
+    return value >= 1

@@ -14,6 +14,7 @@ from jax import Array
 
 from jaxsim.errors import InputError
 from jaxsim.noise import domain_uniforms
+from jaxsim.trace import check_span
 
 LOAD_COLUMNS = ("arrival_s", "domain", "gpus", "duration_s")
 
@@ -56,18 +57,22 @@ def read_load_trace(
     """Replay a load CSV (arrival_s,domain,gpus,duration_s) first come, first served.
 
     Returns [R, K] mean GPUs held in each interval. A job with an empty domain goes to the domain
-    where it can start first. Raises InputError for a bad row or a job larger than its domain.
+    where it can start first. Raises InputError for a bad row, a job larger than its domain, or one
+    that ends too late.
     """
     rows = _read_load_rows(Path(path), names, gpus)
     free_at = [np.zeros(int(g)) for g in gpus]
     spans: list[tuple[int, float, float, int]] = []
-    for arrival, domain, need, duration in rows:
+    for arrival, domain, need, duration, line in rows:
         options = [domain] if domain is not None else [k for k, g in enumerate(gpus) if g >= need]
         starts = {k: max(arrival, np.partition(free_at[k], need - 1)[need - 1]) for k in options}
         chosen = min(starts, key=starts.get)
         slots = np.argsort(free_at[chosen], kind="stable")[:need]
         free_at[chosen][slots] = starts[chosen] + duration
-        spans.append((chosen, starts[chosen], starts[chosen] + duration, need))
+        stop = starts[chosen] + duration
+        where = f"{path}: line {line}: arrival_s, wait and duration_s together"
+        check_span(stop, interval_s, where)
+        spans.append((chosen, starts[chosen], stop, need))
     end = max((stop for _, _, stop, _ in spans), default=interval_s)
     held = np.zeros((max(1, math.ceil(end / interval_s)), len(names)), np.float32)
     edges = np.arange(held.shape[0]) * interval_s
@@ -85,7 +90,8 @@ def _read_load_rows(path: Path, names, gpus):
                 raise InputError(f"{path}: expected the columns {','.join(LOAD_COLUMNS)}")
             raw = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+        why = " ".join(str(error).split())
+        raise InputError(f"{path}: cannot be read: {why}") from None
     rows = []
     for line, row in enumerate(raw, start=2):
         domain = row["domain"] or None
@@ -103,5 +109,5 @@ def _read_load_rows(path: Path, names, gpus):
             raise InputError(f"{path}: line {line}: arrival_s >= 0 and duration_s > 0 are needed")
         if not 1 <= need <= largest:
             raise InputError(f"{path}: line {line}: gpus: 1 to {largest} allowed, got {need}")
-        rows.append((arrival, k, need, duration))
+        rows.append((arrival, k, need, duration, line))
     return sorted(rows, key=lambda r: r[0])

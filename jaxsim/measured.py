@@ -19,7 +19,7 @@ from jaxsim.errors import InputError
 from jaxsim.gpu import GPU_ALIASES, GPU_PRESETS
 from jaxsim.plan import SCHEDULE_1F1B, Plan, empty_plan
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost
-from jaxsim.step_time.memory import in_flight_chunks, state_bytes_per_param, stored_gb
+from jaxsim.step_time.memory import in_flight_chunks, layer_memory, state_bytes_per_param
 from jaxsim.workload import (
     PRECISIONS,
     RECOMPUTE_FULL,
@@ -290,9 +290,8 @@ def published_split_gib(runs: Sequence[MeasuredRun], calibration: Calibration) -
     weights = np.array([r.model.layer_params - 2.0 * r.model.hidden for r in runs])  # no norms
     share = weights * layers / np.array([r.tp for r in runs])
     state = share * np.asarray(state_bytes_per_param(plans.zero_stage, plans.dp))[:, 0]
-    held, _ = jax.vmap(stored_gb, in_axes=(0, None, 0, 0, 0, 0))(
-        works, calibration, plans.micro_batch, plans.recompute, plans.tp, plans.cp
-    )
+    layer = jax.vmap(layer_memory, (0, None, 0, 0))(works, calibration, plans.tp, plans.cp)
+    held = plans.micro_batch.astype(jnp.float32) * layer.held(plans.recompute)
     chunks = np.array([in_flight_chunks(r.pp, r.virtual_stages) for r in runs])
     flying = np.minimum(np.asarray(plans.batch_share)[:, 0], np.array([r.pp for r in runs]))
     activations = np.asarray(held, np.float64)[:, 0] * 1e9 * layers * flying * chunks

@@ -21,6 +21,7 @@ from jaxsim.enumeration import (
     score_plans,
 )
 from jaxsim.env import EnvParams
+from jaxsim.errors import check_fields, is_count
 from jaxsim.link_process import (
     FITTED_KINDS,
     FittedLink,
@@ -35,6 +36,9 @@ from jaxsim.plan import LowerChoices, Plan, default_lower_choices, empty_plan
 from jaxsim.step_time import NetworkView
 from jaxsim.workload import JobSpec, Workload, build_workload
 
+# The largest settings: what is computed from them must stay finite in float32.
+LARGEST = 1e9
+MOST = {"uniform": 10.0, "base_spread": 10.0, "latency": 1.0, "load_share": 1.0, "load_swing": 10.0}
 PLAIN_JITTERS = ("uniform", "ou", "none")
 JITTERS = ("uniform", "ou", *FITTED_KINDS, "none")
 
@@ -77,13 +81,15 @@ class ScenarioSettings:
             raise ValueError(f"jitter: expected {known} or FILE.yaml, got {self.jitter!r}")
         for name in ("white", "ou_sigma", "ou_tau"):
             low, high = getattr(self, name)
-            if not 0 <= low <= high:
-                raise ValueError(f"{name}: expected 0 <= low <= high, got {low}, {high}")
-        for name in ("uniform", "base_spread", "latency", "load_share", "load_swing"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}: expected a number >= 0, got {getattr(self, name)}")
-        if not self.interval_s > 0 or self.horizon < 1:
-            raise ValueError("interval_s > 0 and horizon >= 1 are needed")
+            if not 0 <= low <= high <= LARGEST:
+                allowed = f"0 <= low <= high <= {LARGEST:g}"
+                raise ValueError(f"{name}: expected {allowed}, got {low}, {high}")
+        for name, most in MOST.items():
+            allowed = f"a number from 0 to {most:g}"
+            check_fields(self, (name,), allowed, lambda x, most=most: 0 <= x <= most)
+        allowed = f"a number > 0 and <= {LARGEST:g}"
+        check_fields(self, ("interval_s",), allowed, lambda x: 0 < x <= LARGEST)
+        check_fields(self, ("horizon",), "an integer >= 1", is_count)
 
     def links(self) -> tuple[FittedLink, ...] | None:
         """Measured paths that the links move like; None where the settings alone say how.

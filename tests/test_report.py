@@ -54,6 +54,23 @@ def rows_of(text, first_cell):
     return {row[0].strip("*"): dict(zip(table[0], row, strict=True)) for row in table[2:]}
 
 
+def test_the_report_says_what_the_oracle_and_the_bound_leave_out(story):
+    _, _, text = story
+    said = " ".join(text.split())
+    assert "never gives up a move halfway" in said and "other shares lie outside" in said
+    assert "nothing can beat" not in said
+
+
+def test_the_report_says_that_rivals_know_the_trace(evaluation, undrawn):
+    del undrawn
+    assert "**Trace.**" not in write_report([evaluation]).read_text()
+    summary = json.loads((evaluation / "summary.json").read_text())
+    summary["scenario"] = {**(summary.get("scenario") or {}), "trace": "links.csv"}
+    records.write_json(evaluation / "summary.json", summary)
+    text = write_report([evaluation]).read_text()
+    assert "tuned on the trace file that the schedulers are compared on" in text
+
+
 # --- what is in it ------------------------------------------------------------------------------
 
 

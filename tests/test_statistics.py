@@ -242,6 +242,29 @@ def test_summary_refuses_when_no_scenario_has_the_headroom():
         evaluation_summary(evaluation(), None, 50.0)
 
 
+def stuck(frame, scenarios):
+    """The rows of scenarios in which nothing can run, as an evaluation records them."""
+    columns = ["headroom_pct", "progress_rel", "regret_pct"]
+    frame.loc[frame["scenario"].isin(scenarios), columns] = np.nan
+    return frame
+
+
+def test_scenarios_in_which_nothing_runs_are_counted_but_not_compared():
+    summary = evaluation_summary(stuck(evaluation(), [1]), None, 0.0, ["hi_ppo"])
+    assert summary["headroom"]["n_scenarios"] == 3 and summary["headroom"]["n_kept"] == 2
+    assert summary["schedulers"]["hi_ppo"]["regret_pct"] == pytest.approx(5.0)  # of 10, 0, 10, 0
+    assert summary["paired"]["hi_ppo"]["clairvoyant"]["gain_pct"] == pytest.approx(-5.0)
+
+
+def test_where_nothing_runs_anywhere_every_measure_is_missing():
+    summary = evaluation_summary(stuck(evaluation(), [0, 1, 2]), None, 0.0, ["hi_ppo"])
+    assert summary["headroom"]["n_kept"] == 0 and summary["headroom"]["share_of_scenarios"] == 0
+    for row in summary["schedulers"].values():
+        assert row.pop("regret_ci95_pct") == [None, None]
+        assert set(row.values()) == {None}
+    assert summary["paired"]["hi_ppo"]["clairvoyant"] == {"gain_pct": None, "ci95": [None, None]}
+
+
 def test_headroom_counts_scenarios_not_rows():
     frame = evaluation()
     assert headroom_summary(frame, 0.0)["n_scenarios"] == 3

@@ -7,7 +7,6 @@ import hashlib
 import importlib.resources
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +33,34 @@ class Checkpoint:
 
 
 def save_checkpoint(path: Path, tree: Any, meta: dict[str, Any]) -> None:
-    """Write arrays and their description; the file appears complete or not at all."""
-    body = serialization.msgpack_serialize(
-        jax.tree.map(np.asarray, serialization.to_state_dict(tree))
-    )
+    """Write arrays and their description; the file appears complete or not at all.
+
+    Raises InputError, and leaves an older file as it is, where an array is no longer finite: such a
+    policy has diverged.
+    """
+    arrays = jax.tree.map(np.asarray, serialization.to_state_dict(tree))
+    _refuse_diverged(path, arrays)
+    body = serialization.msgpack_serialize(arrays)
     header = {"version": VERSION, "sha256": hashlib.sha256(body).hexdigest(), **meta}
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Not tempfile, whose files nobody else may read: the umask decides, as for any other file.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(MAGIC + json.dumps(header).encode() + b"\n" + body)
+        temporary.write_bytes(MAGIC + json.dumps(header).encode() + b"\n" + body)
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _refuse_diverged(path: Path, arrays: Any) -> None:
+    for where, array in jax.tree_util.tree_leaves_with_path(arrays):
+        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+            name = jax.tree_util.keystr(where, simple=True, separator=".")
+            kept = "the older file is kept" if path.exists() else "there is no older file"
+            raise InputError(
+                f"{path}: not written: {name} is not finite, training has diverged (a smaller "
+                f"learning_rate may help); {kept}"
+            )
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:

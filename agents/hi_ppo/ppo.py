@@ -12,6 +12,8 @@ import optax
 from flax import struct
 from jax import Array
 
+from jaxsim.errors import check_fields, is_count, is_non_negative, is_positive, is_share
+
 
 @dataclasses.dataclass(frozen=True)
 class PPOSettings:
@@ -36,6 +38,13 @@ class PPOSettings:
     epochs: int = 3
     minibatches: int = 4
     trace_decay: float = 0.9
+
+    def __post_init__(self):
+        rates = ("learning_rate", "clip", "max_grad_norm")
+        check_fields(self, rates, "a number > 0", is_positive)
+        check_fields(self, ("value_weight", "entropy_weight"), "a number >= 0", is_non_negative)
+        check_fields(self, ("epochs", "minibatches"), "an integer >= 1", is_count)
+        check_fields(self, ("trace_decay",), "a number from 0 to 1", is_share)
 
 
 @struct.dataclass

@@ -28,6 +28,7 @@ from agents.oracle import MigrationTable, migration_table, solve_truth, table_ra
 from agents.protocol import carry_out, find_row, make_setup, pick_row, score_table
 from jaxsim.enumeration import PlanTable
 from jaxsim.env import EnvParams, State, reset, step, world_tape
+from jaxsim.errors import check_fields, is_count, is_share
 from jaxsim.observation import Observation
 from jaxsim.plan import empty_plan
 from jaxsim.reconfiguration import Transition, transition_s
@@ -60,6 +61,11 @@ class TrainSettings:
     lower: PPOSettings = dataclasses.field(
         default_factory=lambda: PPOSettings(learning_rate=3e-4, epochs=1)
     )
+
+    def __post_init__(self):
+        check_fields(self, ("envs", "rollout", "every", "hidden"), "an integer >= 1", is_count)
+        shares = ("upper_discount", "lower_discount", "shaping", "idle_start")
+        check_fields(self, shares, "a number from 0 to 1", is_share)
 
 
 @struct.dataclass

@@ -91,7 +91,8 @@ def _progress(row: dict) -> tuple[str, str]:
 def _headline(record: RunRecord, scenarios: pd.DataFrame | None) -> Section:
     """The headroom, what the learned schedulers reach, the tables and the comparison."""
     further = "More measures, means over the same scenarios:\n\n" + _further_table(record)
-    text = [headroom_sentence(record.summary["headroom"]), *_claims(record), _main_table(record)]
+    text = [headroom_sentence(record.summary["headroom"]), *_same_trace(record), *_claims(record)]
+    text.append(_main_table(record))
     pictures = ()
     if scenarios is not None:
         text += _disagreements(record, scenarios)
@@ -169,6 +170,15 @@ def _further_table(record: RunRecord) -> str:
         for name in ranking(record)
     ]
     return table(["scheduler", *(title for title, _ in columns.values())], rows)
+
+
+def _same_trace(record: RunRecord) -> Iterator[str]:
+    """What rivals were tuned on, where a recorded trace made the links move."""
+    if (record.summary.get("scenario") or {}).get("trace"):
+        yield (
+            "**Trace.** The tunable rivals were tuned on the trace file that the schedulers are "
+            "compared on, from other starting points: they have seen its kind of weather before."
+        )
 
 
 def _claims(record: RunRecord) -> Iterator[str]:

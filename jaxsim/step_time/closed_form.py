@@ -21,7 +21,7 @@ from jaxsim.plan import (
 )
 from jaxsim.step_time import collectives, sync
 from jaxsim.step_time.compute import LayerTime, layer_time
-from jaxsim.step_time.memory import memory_gb, params_per_gpu
+from jaxsim.step_time.memory import params_per_gpu, stage_memory
 from jaxsim.step_time.pipeline import (
     PipelineTime,
     Topology,
@@ -323,23 +323,15 @@ def choice_fits(
     crowding = dp_planned / jnp.maximum(dp, 1).astype(jnp.float32)
     sequences = per_domain(plan, plan.batch_share * plan.micro_batch).astype(jnp.float32)
     depth = masked_sums(topo.after, plan.pp.astype(jnp.float32)[None])[0]
+    stage = stage_memory(work, calibration, plan, jnp.maximum(dp, 1), topo.first, topo.last)
 
     def allowed(micro_batch, recompute, schedule):
         # Sequences per replica; a float quotient is exact below 2^24.
         share = sequences / micro_batch.astype(jnp.float32)
         divides = share == jnp.floor(share)
         micro_batches = jnp.ceil(share * crowding - 1e-3)
-        memory = memory_gb(
-            work,
-            calibration,
-            plan,
-            jnp.maximum(dp, 1),
-            jnp.full_like(dp, micro_batch),
-            jnp.full_like(dp, recompute),
-            in_flight_limit(schedule, depth, micro_batches),
-            topo.first,
-            topo.last,
-        )
+        in_flight = in_flight_limit(schedule, depth, micro_batches)
+        memory = stage.total_gb(micro_batch, recompute, in_flight)
         bad = plan.used & ~(divides & (memory <= cluster.gpu.memory_gb))
         return jnp.sum(bad.astype(jnp.float32)) == 0.0
 
@@ -351,8 +343,8 @@ def _memory_gb(
 ) -> Array:
     """[K] [GB] on the fullest GPU of each domain; a stalled group holds what one replica needs."""
     dp = jnp.maximum(st.dp, 1)
-    ends = (st.topo.first, st.topo.last)
-    return memory_gb(work, calibration, plan, dp, st.micro_batch, st.recompute, in_flight, *ends)
+    stage = stage_memory(work, calibration, plan, dp, st.topo.first, st.topo.last)
+    return stage.total_gb(st.micro_batch, st.recompute, in_flight)
 
 
 def _bottleneck_parts(plan: Plan, st: _Stages, here: Array) -> tuple[Array, Array, Array]:
@@ -390,7 +382,11 @@ def _exposed_sync(
     h = plan.sync_period.astype(jnp.float32)
     # Between outer syncs only the replicas inside a domain talk.
     local = jnp.maximum(inside_s - hidden_s, 0.0)
-    sharded = jnp.where(plan.zero_stage == 3, _gather_s(calibration, st, pass_s), 0.0)
+    sharded = jnp.where(
+        plan.zero_stage == 3,
+        _gather_s(calibration, st, pass_s / calibration.gather_efficiency),
+        0.0,
+    )
     sharded = jnp.where(plan.used, sharded, 0.0).max()
     return exposed / h + local * (1.0 - 1.0 / h) + sharded
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+from flax import struct
 from jax import Array
 
 from jaxsim.calibration import Calibration
@@ -26,26 +27,38 @@ def state_bytes_per_param(zero_stage: Array, dp: Array) -> Array:
     return STATE_BYTES - sharded + sharded / dp.astype(jnp.float32)
 
 
-def stored_gb(
-    work: Workload, cal: Calibration, micro_batch: Array, recompute: Array, tp: Array, cp: Array
-) -> tuple[Array, Array]:
-    """[K], [K] [GB] that one layer keeps of one micro-batch: under `recompute`, and with none.
+@struct.dataclass
+class LayerMemory:
+    """[K] [GB] of one layer and one sequence of a micro-batch, by recompute mode."""
+
+    none: Array
+    selective: Array
+    full: Array
+
+    def held(self, recompute: Array) -> Array:
+        """What stays until the backward pass."""
+        held = jnp.where(recompute == RECOMPUTE_FULL, self.full, self.none)
+        return jnp.where(recompute == RECOMPUTE_SELECTIVE, self.selective, held)
+
+
+def layer_memory(work: Workload, cal: Calibration, tp: Array, cp: Array) -> LayerMemory:
+    """What one layer keeps of one sequence.
 
     Korthikanti et al. 2022, eqs. 1-6: none 10 + 24 / t + 5 a s / (h t) times s b h, all of it over
     t with sequence parallelism; selective without the scores; full 2. Under flash attention there
     are no scores, and selective means every second layer.
     """
-    slices = tp.astype(jnp.float32)
-    copies = jnp.where(work.sequence_parallel, slices, 1.0)
-    batch = micro_batch.astype(jnp.float32) / cp.astype(jnp.float32)
+    slices, chunks = tp.astype(jnp.float32), cp.astype(jnp.float32)
+    copies = jnp.where(work.sequence_parallel, slices, 1.0) * chunks
+    slices = slices * chunks
     kept = work.stored.replicated_gb / copies + work.stored.sliced_gb / slices
     kept = kept * cal.stored_values
-    whole = kept + cal.stored_scores * work.stored.scores_gb / slices
-    least = work.stored.input_gb / copies * cal.stored_values
-    some = jnp.where(work.flash, 0.5 * (kept + least), kept)
-    held = jnp.where(recompute == RECOMPUTE_FULL, least, whole)
-    held = jnp.where(recompute == RECOMPUTE_SELECTIVE, some, held)
-    return batch * held, batch * whole
+    full = work.stored.input_gb / copies * cal.stored_values
+    return LayerMemory(
+        none=kept + cal.stored_scores * work.stored.scores_gb / slices,
+        selective=jnp.where(work.flash, 0.5 * (kept + full), kept),
+        full=full,
+    )
 
 
 def in_flight_chunks(stages: Array, virtual_stages: Array) -> Array:
@@ -55,47 +68,56 @@ def in_flight_chunks(stages: Array, virtual_stages: Array) -> Array:
     return jnp.where(virtual_stages > 1.0, more, 1.0)
 
 
-def memory_gb(
-    work: Workload,
-    calibration: Calibration,
-    plan: Plan,
-    dp: Array,
-    micro_batch: Array,
-    recompute: Array,
-    in_flight: Array,
-    first: Array,
-    last: Array,
-) -> Array:
-    """[K] [GB] on the fullest GPU of each domain; 0 where unused.
+@struct.dataclass
+class StageMemory:
+    """What the fullest GPU of each domain needs, as a function of the free fields; [K] each."""
 
-    dp, micro_batch, recompute, in_flight (micro-batches held by the domain's first stage) are [K];
-    `first` and `last` mark the domains at the ends of their pipeline, which hold the embeddings and
-    the logits.
+    fixed_gb: Array  # weights, gradients, optimizer, gathered weights, framework
+    layer: LayerMemory
+    layers: Array  # on one GPU
+    chunks: Array  # factor on the micro-batches in flight
+    logits_gb: Array  # per sequence, on the last stage
+    apart: Array  # bool: the stage with the logits is not the one with the most in flight
+    used: Array  # bool
+
+    def total_gb(self, micro_batch: Array, recompute: Array, in_flight: Array) -> Array:
+        """[K] [GB], 0 where unused; in_flight: micro-batches that the domain's first stage holds."""
+        held = self.layer.held(recompute) * self.layers
+        # While the backward pass recomputes a layer, its full activations exist once.
+        working = jnp.where(recompute == RECOMPUTE_NONE, 0.0, self.layer.none)
+        many = held * in_flight * self.chunks
+        # One stage holds the logits, another the most micro-batches: the fullest counts, not both.
+        together = many + self.logits_gb
+        fullest = jnp.where(self.apart, jnp.maximum(many, held + self.logits_gb), together)
+        total = self.fixed_gb + micro_batch.astype(jnp.float32) * (fullest + working)
+        return jnp.where(self.used, total, 0.0)
+
+
+def stage_memory(
+    work: Workload, cal: Calibration, plan: Plan, dp: Array, first: Array, last: Array
+) -> StageMemory:
+    """Memory of a plan as a function of its free fields (one job).
+
+    dp [K]: replicas that share the state; `first` and `last` [K] mark the domains at the ends of
+    their pipeline, which hold the embeddings and the logits.
     """
     stages = plan.pp.astype(jnp.float32)
-    layers = jnp.ceil(plan.layers.astype(jnp.float32) / stages)
     slices = plan.tp.astype(jnp.float32)
-    params = params_per_gpu(work, plan, first, last)
-    scale = calibration.state_bytes / STATE_BYTES
-    state = params * scale * state_bytes_per_param(plan.zero_stage, dp)
-    held, whole = stored_gb(work, calibration, micro_batch, recompute, plan.tp, plan.cp)
-    chunks = in_flight_chunks(stages, work.virtual_stages)
-    # While the backward pass recomputes a layer, its full activations exist once.
-    working = jnp.where(recompute == RECOMPUTE_NONE, 0.0, whole)
-    activations = held * layers * in_flight * chunks + working
-    batch = micro_batch.astype(jnp.float32) / (slices * plan.cp.astype(jnp.float32))
-    logits = jnp.where(last, calibration.stored_logits * work.logits_gb * batch, 0.0)
-    # One pipeline stage holds the logits, another the most micro-batches in flight: the fullest of
-    # them counts, not both.
-    apart = plan.pp > 1
-    of_last = held * layers + working + logits
-    activations = jnp.where(apart & last, jnp.maximum(activations, of_last), activations + logits)
+    state = params_per_gpu(work, plan, first, last) * state_bytes_per_param(plan.zero_stage, dp)
     # Sharded weights exist whole for the layer in use, the next one, and a table at the ends.
     ends = (first | last).astype(jnp.float32)
     gathered = 2.0 * work.layer_gparams + ends * work.embedding_gparams
     gathered = jnp.where(plan.zero_stage == 3, WEIGHT_BYTES * gathered / slices, 0.0)
-    total = state + activations + gathered + calibration.framework_gb
-    return jnp.where(plan.used, total, 0.0)
+    logits = cal.stored_logits * work.logits_gb / (slices * plan.cp.astype(jnp.float32))
+    return StageMemory(
+        fixed_gb=state * cal.state_bytes / STATE_BYTES + gathered + cal.framework_gb,
+        layer=layer_memory(work, cal, plan.tp, plan.cp),
+        layers=jnp.ceil(plan.layers.astype(jnp.float32) / stages),
+        chunks=in_flight_chunks(stages, work.virtual_stages),
+        logits_gb=jnp.where(last, logits, 0.0),
+        apart=plan.pp > 1,
+        used=plan.used,
+    )
 
 
 def params_per_gpu(work: Workload, plan: Plan, first: Array, last: Array) -> Array:

@@ -15,11 +15,12 @@ from agents.baselines import hysteresis, random, self_tuning_hysteresis
 from agents.baselines.hysteresis import make_hysteresis
 from agents.baselines.random import make_random
 from agents.baselines.self_tuning_hysteresis import HORIZONS, make_self_tuning_hysteresis
-from agents.baselines.static import make_single_domain
+from agents.baselines.static import make_single_domain, make_static_even_split
 from agents.protocol import Estimate, Situation, find_row, make_setup
 from agents.registry import SCHEDULERS, SchedulerSettings, make_by_name
 from jaxsim.enumeration import PlanTable
 from jaxsim.env import reset, step
+from jaxsim.plan import empty_plan
 
 ROWS, STEPS = 3, 6
 PLANS = [
@@ -222,6 +223,35 @@ def _plan_of(decide, key, observation):
 
 def test_a_static_plan_never_changes():
     assert set(played()["single_domain"][0].ravel().tolist()) == {1}
+
+
+@pytest.mark.parametrize("make", [make_single_domain, make_static_even_split])
+def test_static_plans_deploy_nothing_where_the_table_has_no_row_of_their_kind(make):
+    """Row 1 is of neither kind but for padding: it must not be played instead."""
+    kinds = {
+        "mask": jnp.array([True, False, True]),
+        "single_domain": jnp.array([False, True, False]),
+        "even_split": jnp.array([False, True, False]),
+    }
+    empty = jax.tree.map(lambda x: jnp.asarray(x)[None], empty_plan(2))
+    start = params().replace(initial_plan=empty)
+
+    @jax.jit
+    def played_alone(table):
+        scheduler = make(make_setup(start, table))
+        key = jax.random.key(0)
+        state, timestep = reset(key, start)
+        plan, _ = scheduler.decide(key, timestep.observation, scheduler.init(key))
+        state, timestep = step(key, state, plan, start)
+        return plan, timestep.record
+
+    plan, record = played_alone(TABLE.replace(**kinds))
+    np.testing.assert_array_equal(plan.group, empty.group)
+    assert float(record.progress[0]) == 0 and not bool(record.switched[0])
+    assert float(record.gpu_usd) == 0
+    plan, record = played_alone(TABLE.replace(**{**kinds, "mask": jnp.ones(ROWS, bool)}))
+    np.testing.assert_array_equal(plan.group[0], PLANS[1].group)
+    assert bool(record.switched[0])
 
 
 def test_everybody_stays_with_the_target_while_it_moves():

@@ -121,6 +121,16 @@ def test_a_missing_file_or_folder_is_named(tmp_path):
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_the_umask_decides_who_may_read_a_checkpoint(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        save_checkpoint(tmp_path / "checkpoint.msgpack", tree(), META)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "checkpoint.msgpack").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
 def fail(*_):
     raise OSError(28, "No space left on device")
 
@@ -149,6 +159,21 @@ def test_an_interrupt_while_writing_leaves_the_old_file(saved, monkeypatch):
     monkeypatch.setattr(os, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(saved, tree(2.0), META)
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+@pytest.mark.parametrize("value", [jnp.nan, jnp.inf])
+def test_a_diverged_policy_is_refused_and_the_old_file_kept(saved, value):
+    before, diverged = saved.read_bytes(), tree()
+    weights = diverged["policy"].lower["params"]
+    weights["prior_scale"] = weights["prior_scale"].at[1].set(value)
+    for path, kept in ((saved, "kept"), (saved.with_name("new.msgpack"), "no older file")):
+        with pytest.raises(InputError) as caught:
+            save_checkpoint(path, diverged, META)
+        message = str(caught.value)
+        assert "\n" not in message and str(path) in message and kept in message
+        assert "policy.lower.params.prior_scale is not finite" in message
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == [saved.name]
 

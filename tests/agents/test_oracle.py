@@ -49,7 +49,7 @@ OTHERS = {
 }
 
 
-def world(seed, trace=None):
+def world(seed, trace=None, load_trace=None):
     """EnvParams of one random world; the plan in force at reset, or none, is drawn too."""
     rng = np.random.default_rng(seed)
     spec = cluster_spec(3, gpus=4, gbps=float(10 ** rng.uniform(-0.8, 0.3)))
@@ -61,7 +61,11 @@ def world(seed, trace=None):
         "latency": 0.2,
         "trace": jnp.ones((8, 3, 3), jnp.float32) if trace is None else trace,
     }
-    load = {"share": rng.uniform(0, 0.4), "swing": rng.uniform(0, 0.5)}
+    load = {
+        "share": rng.uniform(0, 0.4),
+        "swing": rng.uniform(0, 0.5),
+        "trace": jnp.zeros((8, 3), jnp.float32) if load_trace is None else load_trace,
+    }
     return env_params(
         spec,
         JOB,
@@ -311,22 +315,29 @@ def test_static_schedulers_take_the_best_row_of_their_kind(monkeypatch, make, ex
     rates = Estimate(jnp.array([3.0, 1.0, 2.0], jnp.float32), jnp.zeros(ROWS, jnp.int32))
     monkeypatch.setattr(static, "score_table", lambda setup, view: rates)
     monkeypatch.setattr(static, "table_scheduler", lambda setup, init, choose: choose)
+    monkeypatch.setattr(static, "_idle_unless", lambda some, choose: choose)
     choose = make(setup_of(world(0)))
     assert int(choose(None, None, ())[0]) == expected
 
 
-# Two futures: the same links up to interval CHANGE - 1, then others.
+# Two futures: the same links and local jobs up to interval CHANGE - 1, then others.
 CHANGE = 3
 
 
 @pytest.fixture(scope="module")
 def two_futures():
-    """Params [2], key and truths [2]: rows 0-2 of the trace alike, the rest not."""
+    """Params [2], key and truths [2]: rows 0-2 of the traces alike, the rest not."""
     rng = np.random.default_rng(5)
     calm = np.exp(rng.normal(0, 0.3, (8, 3, 3))).astype(np.float32)
     wild = calm.copy()
     wild[CHANGE:] = np.exp(rng.normal(0, 1.5, (8 - CHANGE, 3, 3)))
-    params = [world(3, jnp.asarray(trace)) for trace in (calm, wild)]
+    # Later on local jobs take a domain that the best static plan needs.
+    free, taken = np.zeros((8, 3), np.float32), np.zeros((8, 3), np.float32)
+    taken[CHANGE:, 1] = 4
+    traces = [
+        (jnp.asarray(links), jnp.asarray(load)) for links, load in ((calm, free), (wild, taken))
+    ]
+    params = [world(6, *pair) for pair in traces]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *params)
     keys = jax.vmap(jax.random.key)(jnp.array([11, 11], jnp.uint32))
     truth = truth_of(*spread((stacked, keys)), TABLE.mask)  # as many worlds: one compilation
@@ -370,6 +381,7 @@ def test_the_tape_is_what_the_environment_shows(two_futures, decided):
     for name in ("bandwidth_gb_per_s", "rtt_s", "gpus_available"):
         np.testing.assert_allclose(getattr(seen, name), getattr(told, name), rtol=1e-6)
     assert np.all(np.asarray(seen.bandwidth_gb_per_s)[:, :, 0, 1].std(axis=1) > 0)
+    assert np.all(np.asarray(seen.gpus_available)[1, CHANGE:, 1] == 0)
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -47,10 +47,14 @@ def test_the_json_has_every_promised_key_and_stands_alone(tmp_path):
         (["--domains", "1"], "domains"),
         (["--envs", "0"], "envs"),
         (["--env", "4"], "env"),
+        (["--json", "nowhere/result.json"], "--json nowhere/result.json: the folder"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, argv, named):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "bench_env", lambda *_: pytest.fail("work has started"))
+    # What every bench sets before it measures is not for the tests after this one.
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
     assert bench.main(argv) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and named in err

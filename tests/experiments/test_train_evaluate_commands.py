@@ -23,7 +23,8 @@ from experiments import cli, evaluate, train
 from experiments.evaluate import EvaluateConfig
 from experiments.evaluation import tune
 from experiments.options import from_mapping, parse
-from experiments.train import TrainConfig
+from experiments.tables import scheduler_table
+from experiments.train import TrainConfig, TrainingRun
 from jaxsim.scenario import scenario_bank
 
 ROOT = Path(__file__).parents[2]
@@ -114,6 +115,88 @@ def test_ctrl_c_saves_after_the_epoch_at_hand_and_resumes_exactly(trained, tmp_p
     equals_uninterrupted(folder, trained)
 
 
+@pytest.fixture
+def interrupted(tmp_path):
+    """Folder of a training run that Ctrl-C ended after 7 epochs."""
+    folder = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 7, lambda: signal.raise_signal(signal.SIGINT))
+        assert train.main([*ARGV, "--out", str(folder)]) == 130
+    return folder
+
+
+def test_the_clock_of_a_resumed_run_goes_on(interrupted):
+    metrics = load(interrupted).table("metrics")
+    metrics.assign(wall_s=1000.0 + metrics["update"]).to_csv(
+        interrupted / "metrics.csv", index=False
+    )
+    assert train.main(["--resume", str(interrupted)]) == 0
+    after = load(interrupted).table("metrics")
+    assert after["wall_s"].is_monotonic_increasing
+    assert (after["wall_s"][after["update"] > 7] > 1007).all()
+
+
+def test_a_resumed_run_may_be_made_longer_or_shorter(interrupted, monkeypatch):
+    run = shared_run()
+
+    def same_pieces(config):
+        run.config = config
+        return run
+
+    monkeypatch.setattr(train, "TrainingRun", same_pieces)
+    assert train.main(["--resume", str(interrupted), "--epochs", "9"]) == 0
+    record = load(interrupted)
+    assert record.run["config"]["epochs"] == 9 and record.run["status"] == "finished"
+    assert (
+        record.table("metrics")["update"].max() == load_checkpoint(interrupted).meta["epoch"] == 9
+    )
+    assert record.table("eval")["update"].max() == 9
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--seeds", "[0,1,2]"], "seeds"),  # refused even where it is the default
+        (["--epochs", "200", "--train.upper.clip", "0.3"], "train.upper.clip"),
+        (["--config", "more.yaml"], "scenarios"),
+        (["--out", "elsewhere"], "out"),
+        (["--epochs", "6"], "epochs"),
+    ],
+)
+def test_a_resumed_run_takes_no_other_option(interrupted, capsys, argv, named):
+    Path("more.yaml").write_text("scenarios: 8\n")
+    before = {p.name: p.read_bytes() for p in interrupted.iterdir()}
+    line = refused(capsys, "train", ["--resume", str(interrupted), *argv])
+    assert line.startswith(f"error: train: {named}: ")
+    assert {p.name: p.read_bytes() for p in interrupted.iterdir()} == before
+
+
+@pytest.mark.parametrize("epoch", [0, 100])
+def test_ctrl_c_in_an_evaluation_saves_the_last_whole_epoch_and_resumes_exactly(
+    trained, tmp_path, capsys, epoch
+):
+    folder, run = tmp_path / "run", shared_run()
+    evaluator, whole, done = run.evaluator, run.evaluator.regret_pct, []
+
+    def regret_pct(maker, policy):
+        # Between the two policies of one evaluation.
+        if int(run.state.epoch[0]) == epoch:
+            if done:
+                signal.raise_signal(signal.SIGINT)
+            done.append(policy)
+        return whole(maker, policy)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluator, "regret_pct", regret_pct)
+        patch.setattr(TrainingRun, "_evaluates", lambda self, done: done in (0, 100, EPOCHS))
+        assert train.main([*ARGV, "--out", str(folder)]) == 130
+    assert f"--resume {folder}" in "".join(capsys.readouterr())
+    assert load(folder).run["status"] == "interrupted"
+    assert load_checkpoint(folder).meta["epoch"] == epoch
+    assert train.main(["--resume", str(folder)]) == 0
+    equals_uninterrupted(folder, trained)
+
+
 def test_a_crash_goes_back_to_the_last_checkpoint_and_resumes_exactly(trained, tmp_path):
     folder = tmp_path / "run"
 
@@ -129,6 +212,27 @@ def test_a_crash_goes_back_to_the_last_checkpoint_and_resumes_exactly(trained, t
     assert load_checkpoint(folder).meta["epoch"] == 60
     assert train.main(["--resume", str(folder)]) == 0
     equals_uninterrupted(folder, trained)
+
+
+def test_a_diverged_policy_ends_the_run_and_the_last_good_checkpoint_is_kept(tmp_path, capsys):
+    folder, trainer = tmp_path / "run", shared_run().trainer
+    whole = trainer.run_epoch
+
+    def run_epoch(state, nothing):
+        state, metrics = whole(state, nothing)
+        if int(state.epoch[0]) == 70:
+            state = jax.tree.map(
+                lambda x: x * np.float32("nan") if x.dtype == np.float32 else x, state
+            )
+        return state, metrics
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "run_epoch", run_epoch)
+        assert train.main([*ARGV, "--out", str(folder)]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert len(errors) == 1 and "not finite" in errors[0] and "kept" in errors[0]
+    assert load(folder).run["status"] == "failed"
+    assert load_checkpoint(folder).meta["epoch"] == 60
 
 
 def test_a_real_process_obeys_sigint_and_its_run_resumes_exactly(trained, tmp_path):
@@ -251,6 +355,24 @@ def test_the_seeds_alone_name_the_scenarios(evaluated):
             assert not np.any(some[0] == other)
 
 
+def test_where_nothing_can_run_nothing_is_guessed(tmp_path, capsys):
+    """Local jobs hold all GPUs: no regret, no step time, no price."""
+    argv = [*EVALUATE, "--scenario.load-share", "1.0", "--schedulers", "best_static,clairvoyant"]
+    capsys.readouterr()
+    assert evaluate.main([*argv, "--out", "run", "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert "nothing to compare" in err and "Warning" not in err
+    result = strict(out)
+    assert result["headroom"]["n_kept"] == 0
+    for name, row in result["schedulers"].items():
+        for key in ("regret_pct", "bound_pct", "headroom_pct", "step_s", "usd_per_mtoken"):
+            assert row[key] is None, (name, key)
+        assert row["tokens_per_s"] == 0 and row["regret_ci95_pct"] == [None, None]
+    rows = load(tmp_path / "run").table("scenarios")
+    assert (rows["progress"] == 0).all() and rows["regret_pct"].isna().all()
+    assert "0 of 3 scenarios" in scheduler_table(result)
+
+
 def test_the_report_is_made_from_both_run_folders(trained, evaluated, capsys):
     assert report.main([str(evaluated[0]), str(trained)]) == 0
     path = evaluated[0] / "report.md"
@@ -278,6 +400,8 @@ def test_rivals_are_tuned_to_the_value_of_least_regret_on_their_grid():
             tuned = tune(fake, ["best_static", name])
             assert getattr(tuned, field) == best and fake.asked == len(grid)
     assert tune(Fake(0.0), ["best_static", "random"]) == SchedulerSettings()
+    nothing_runs = Fake(float("nan"))
+    assert tune(nothing_runs, ["hysteresis"]) == SchedulerSettings() and nothing_runs.asked
 
 
 CLUSTER = """
@@ -316,12 +440,41 @@ BAD = [
     ("train", ["--epochs", "0"], ["epochs", ">= 1"]),
     ("train", ["--seeds", "[1,1]"], ["seeds", "different"]),
     ("train", ["--scenario.jitter", "brownian"], ["jitter"]),
-    ("train", ["--scenario.horizon", "0"], ["horizon"]),
+    ("train", ["--scenario.horizon", "0"], ["scenario.horizon", ">= 1"]),
+    *(
+        ("train", [f"--scenario.{name}", value], [f"scenario.{name}", value.strip(".")])
+        for name in ("uniform", "base_spread", "latency", "load_share", "load_swing", "interval_s")
+        for value in (".inf", ".nan", "1e+30")
+    ),
+    *(
+        ("evaluate", [f"--scenario.{name}", value], [f"scenario.{name}", "low <= high", "inf"])
+        for name in ("white", "ou_sigma", "ou_tau")
+        for value in ("[.inf,.inf]", "[0,.inf]")
+    ),
+    ("evaluate", ["--scenario.ou_tau", "[.nan,1]"], ["scenario.ou_tau", "nan"]),
+    ("evaluate", ["--scenario.interval_s", "0"], ["scenario.interval_s", "> 0"]),
     ("train", ["--weights", "[1,0,0]"], ["weights"]),
+    ("train", ["--weights", "[.nan,0,0,0]"], ["weights", "four numbers >= 0", "nan"]),
+    ("train", ["--weights", "[-1,0,0,0]"], ["weights", "-1"]),
+    ("train", ["--weights", "[1,.inf,0,0]"], ["weights", "inf"]),
+    ("train", ["--scenario.load_share", "1", "--scenarios", "1"], ["load_share", "1 of 1"]),
+    ("train", ["--train.rollout", "0"], ["rollout", ">= 1"]),
+    ("train", ["--train.every", "0"], ["every", ">= 1"]),
+    ("train", ["--train.hidden", "0"], ["hidden", ">= 1"]),
+    ("train", ["--train.envs", "0"], ["train.envs", ">= 1"]),
+    ("train", ["--train.envs", "-4"], ["envs", ">= 1"]),
+    ("train", ["--train.upper_discount", "1.5"], ["upper_discount", "from 0 to 1"]),
+    ("train", ["--train.shaping", ".nan"], ["shaping", "nan"]),
+    ("train", ["--train.upper.minibatches", "0"], ["train.upper.minibatches", ">= 1"]),
+    ("train", ["--train.lower.epochs", "0"], ["train.lower.epochs", ">= 1"]),
+    ("train", ["--train.upper.learning_rate", ".nan"], ["learning_rate", "> 0", "nan"]),
+    ("train", ["--train.lower.learning_rate", "-1"], ["learning_rate", "> 0"]),
+    ("train", ["--train.upper.clip", ".inf"], ["clip", "inf"]),
+    ("train", ["--train.upper.trace_decay", "2"], ["trace_decay", "from 0 to 1"]),
+    ("train", ["--train.upper.entropy_weight", "-1"], ["entropy_weight", ">= 0"]),
     ("train", ["--model", "llama-8t"], ["llama-8t", "llama-7b"]),
     ("train", ["--cluster", "nowhere.yaml"], ["nowhere.yaml"]),
     ("train", ["--cluster", "gpu.yaml"], ["gpu.yaml", "H9000", "A100-80GB"]),
-    ("train", ["--resume", "nowhere"], ["nowhere", "run.json"]),
     ("evaluate", ["--schedulers", "hysteria"], ["hysteria", *SCHEDULERS, LEARNED]),
     ("evaluate", ["--schedulers", ","], ["schedulers"]),
     ("evaluate", ["--weights", "1,0,0"], ["weights", "1,0,0"]),
@@ -339,6 +492,8 @@ BAD = [
     ("evaluate", ["--cluster", "negative.yaml"], ["negative.yaml", "bandwidth_gbps"]),
     ("evaluate", ["--cluster", "nan.yaml"], ["nan.yaml", "rtt_ms"]),
     ("evaluate", ["--cluster", "shape.yaml"], ["shape.yaml", "bandwidth_gbps"]),
+    ("evaluate", ["--json", "nowhere/result.json"], ["--json", "nowhere", "does not exist"]),
+    ("evaluate", ["--json", "."], ["--json", "not a file"]),
     ("evaluate", ["--trace", "nowhere.csv"], ["nowhere.csv"]),
     ("evaluate", ["--trace", "region.csv"], ["region.csv", "atlantis", "virginia"]),
     ("evaluate", ["--trace", "nan.csv"], ["nan.csv"]),
@@ -370,14 +525,11 @@ def test_bad_input_is_one_line_that_names_it_and_leaves_nothing(
         Path(name).write_text(text)
     schedulers = [] if program == "train" or "--schedulers" in argv else ["--schedulers", "random"]
     world = WORLD[:4]
-    line = refused(capsys, program, [*world, *schedulers, *argv, "--out", "run", *json_of(program)])
+    json_file = ["--json", "result.json"] if program == "evaluate" and "--json" not in argv else []
+    line = refused(capsys, program, [*world, *schedulers, *argv, "--out", "run", *json_file])
     for text in named:
         assert text in line, line
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(FILES)
-
-
-def json_of(program):
-    return ["--json", "result.json"] if program == "evaluate" else []
 
 
 def test_sizes_that_do_not_divide_are_one_line(capsys, tmp_path, monkeypatch):
@@ -406,6 +558,18 @@ def test_a_folder_that_holds_something_is_not_written_to(
     assert sorted((p.name, p.stat().st_mtime_ns) for p in trained.iterdir()) == before
 
 
+@pytest.mark.parametrize("program", ["train", "evaluate"])
+def test_the_run_folder_is_checked_before_the_work(program, capsys, monkeypatch):
+    module, worker = {"train": (train, "TrainingRun"), "evaluate": (evaluate, "Evaluation")}[
+        program
+    ]
+    monkeypatch.setattr(module, worker, lambda *_: pytest.fail("work has started"))
+    Path("thesis.txt").write_text("years of work")
+    for folder in (".", "thesis.txt", "thesis.txt/run"):
+        assert folder in refused(capsys, program, ["--out", folder])
+    assert [p.name for p in Path().iterdir()] == ["thesis.txt"]
+
+
 def test_a_run_whose_checkpoint_is_damaged_is_left_as_it_is(trained, tmp_path, capsys):
     folder = tmp_path / "copy"
     folder.mkdir()
@@ -418,6 +582,12 @@ def test_a_run_whose_checkpoint_is_damaged_is_left_as_it_is(trained, tmp_path, c
     line = refused(capsys, "train", ["--resume", str(folder)])
     assert str(checkpoint) in line and "truncated" in line
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+def test_a_folder_that_holds_no_run_is_not_resumed(capsys, tmp_path):
+    line = refused(capsys, "train", ["--resume", "nowhere"])
+    assert "nowhere" in line and "run.json" in line
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_evaluation_is_not_resumed_as_training(evaluated, capsys):

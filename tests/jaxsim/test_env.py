@@ -246,6 +246,33 @@ def test_a_finished_job_frees_its_links_and_gpus():
     )
 
 
+def test_a_finished_job_moves_no_more():
+    """Told to go elsewhere when it is done, it stays, and the other moves as if it were alone."""
+    spec = cluster_spec(4, gpus=8, gbps=0.2)
+    old = make_plan([(0,)], [(8,)], [8], 4, dp=2, micro_batch=2)
+    new = make_plan([(1,)], [(8,)], [8], 4, dp=2, micro_batch=2)
+    jobs = [JobSpec(JOB.model, 32, 1024, step_budget=1.0), JOB]
+    params = env_params(spec, JOB, old, pad_domains=8, pad_jobs=2)
+
+    def both(first, second):
+        return jax.tree.map(lambda *x: jnp.stack(x), pad_plan(first, 8), pad_plan(second, 8))
+
+    params = params.replace(jobs=build_workload(jobs), initial_plan=both(old, old))
+    ends = both(old, old)  # the first job is done after this interval
+    moves, stays = both(new, new), both(old, new)
+    told, alone = (
+        play(params, KEY, jax.tree.map(lambda *x: jnp.stack(x), ends, *[after] * 7))
+        for after in (moves, stays)
+    )
+    np.testing.assert_array_equal(told[1].record.switched[:, 0], False)
+    assert not np.any(told[0].moving[:, 0])
+    assert np.any(told[1].record.switched[:, 1])
+    for name in ("migration_gb", "progress", "train_s"):
+        got, value = getattr(told[1].record, name), getattr(alone[1].record, name)
+        np.testing.assert_array_equal(got, value, err_msg=name)
+    assert np.asarray(told[1].record.migration_gb).sum() > 0
+
+
 def test_migrations_of_two_jobs_share_the_links():
     old = make_plan([(0,)], [(8,)], [8], 4, dp=2, micro_batch=2)
     new = make_plan([(1,)], [(8,)], [8], 4, dp=2, micro_batch=2)

@@ -78,11 +78,24 @@ def test_every_gpu_second_is_served_and_no_gpu_twice(tmp_path):
         ("0,a,1,nan", ["line 2", "duration_s > 0"]),
         ("0,a,many,10", ["line 2", "numbers"]),
         ("0,a,1", ["line 2", "numbers"]),
+        ("0,a,1,1e13", ["line 2", "duration_s", "seconds from 0", "1e+13", "100,000"]),
+        ("1764806400,a,1,60", ["line 2", "arrival_s", "seconds from 0"]),
     ],
 )
 def test_bad_load_row_is_one_line_naming_file_and_key(tmp_path, row, words):
     path = write(tmp_path / "load.csv", row)
     refuse(path, words)
+
+
+def test_a_job_that_waits_beyond_the_end_is_named(tmp_path):
+    path = write(tmp_path / "load.csv", "0,b,4,4e6", "0,a,1,60", "0,b,4,4e6")
+    refuse(path, ["line 4", "seconds from 0", "8000000"])
+
+
+def test_a_domain_may_be_called_anything(tmp_path):
+    path = write(tmp_path / "load.csv", "0,NA,2,60", "0,1,3,60", "0,,5,60")
+    held = read_load_trace(path, ("NA", "1", "null"), np.array([4, 4, 8]), 60.0)
+    np.testing.assert_allclose(held, [[2, 3, 5]])
 
 
 def refuse(path, words):

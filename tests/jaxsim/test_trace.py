@@ -1,5 +1,7 @@
 """Network trace files: factors by hand, refusals."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from toy_world import cluster_spec
@@ -32,6 +34,21 @@ def test_bandwidth_is_taken_relative_to_the_cluster_file(tmp_path):
     np.testing.assert_allclose(read_network_trace(path, SPEC, 60.0)[0, 1, 2], 0.25)
 
 
+def test_a_domain_may_be_called_anything(tmp_path):
+    spec = dataclasses.replace(SPEC, domains=("NA", "1", "null"))
+    path = write(tmp_path / "t.csv", "0,NA,1,0.5", "0,1,null,2", "61,null,NA,3")
+    got = read_network_trace(path, spec, 60.0)
+    assert (got[0, 0, 1], got[0, 1, 2], got[1, 2, 0]) == (0.5, 2, 3)
+
+
+def test_the_longest_trace_allowed_is_read(tmp_path):
+    path = write(tmp_path / "t.csv", "0,a,b,0.5", "99999,a,b,2")
+    assert read_network_trace(path, SPEC, 1.0).shape[0] == 100_000
+    path = write(tmp_path / "u.csv", "100001,a,b,2", "5,a,b,1")
+    with pytest.raises(InputError, match=r"line 2: t_s: expected seconds from 0, .* got 100001$"):
+        read_network_trace(path, SPEC, 1.0)
+
+
 def refuse(path, words):
     with pytest.raises(InputError) as error:
         read_network_trace(path, SPEC, 60.0)
@@ -54,6 +71,9 @@ def refuse(path, words):
         ("0,a,b,-1", ["line 3", "factor > 0", "-1"]),
         ("0,a,b,inf", ["line 3", "factor > 0", "inf"]),
         ("0,a,a,1", ["line 3", "src", "dst", "'a'"]),
+        ("1764806400,a,b,1", ["line 3", "t_s", "seconds from 0", "1764806400", "100,000"]),
+        ("0,a,b,1,9", ["cannot be read", "line 3"]),
+        ("0,a,b", ["line 3", "factor > 0"]),
     ],
 )
 def test_bad_trace_row_is_one_line_naming_file_and_key(tmp_path, row, words):

@@ -1,0 +1,162 @@
+"""Fit calibrations to measurements: `python -m experiments.calibrate --data DIR --out FILE`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections import Counter
+
+import yaml
+from tqdm import tqdm
+
+from analysis.records import RunWriter, to_jsonable, write_json
+from experiments.errors import run_command
+from experiments.files import check_output, write_text
+from experiments.measurements import Measurements, find_measurements
+from experiments.options import parse
+from experiments.setup import use_compile_cache
+from jaxsim.calibration import PRIORS, load_beliefs
+from jaxsim.errors import InputError
+from jaxsim.fitting import Fit, fit_in_stages, prior_belief
+from jaxsim.gpu import GPU_ALIASES
+from jaxsim.profiles import Profile
+from jaxsim.validation import merit, predict
+
+HEADER = """\
+# Efficiency parameters by GPU type, fitted by `python -m experiments.calibrate`: value, 95 % interval,
+# spread on the unbounded scale, how far the data fix it (0-1) and which data tell. Parameters that
+# are not listed stay at their documented priors.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class CalibrateConfig:
+    """A calibration.
+
+    Attributes:
+        data: file or folder of measured runs, syncs over shaped links and profiles
+        out: calibration file to write
+        gpu: fit only these GPU types, separated by commas; all that the data hold if none is given
+        strict: refuse the first bad row instead of leaving it out
+        json: file for the in-sample figures of merit, - = standard output and nothing else there
+        run: run folder; outputs/calibrate-<time> if none is given
+    """
+
+    data: str
+    out: str
+    gpu: str | None = None
+    strict: bool = False
+    json: str | None = None
+    run: str | None = None
+
+
+def profiles_for(gpu: str, profiles: list[Profile]) -> list[Profile]:
+    """Profiles of the GPU's family; where the part differs only their shape carries over."""
+    family = gpu.split("-")[0]
+    near = [p for p in profiles if p.gpu.split("-")[0] == family]
+    return [
+        p if p.gpu == gpu else p._replace(shape_only=p.shape_only or p.kind == "operators")
+        for p in near
+    ]
+
+
+def fit_gpu(gpu: str, found: Measurements) -> tuple[Fit, dict[str, int]]:
+    """Fit one GPU type; returns the fit and how many rows of what it rests on."""
+    runs = [r for r in found.runs if r.gpu == gpu]
+    syncs = [s for rows in found.syncs.values() for s in rows]
+    near = profiles_for(gpu, found.profiles)
+    counts = Counter(r.dataset for r in runs)
+    counts.update({p.name: len(p.measured_s) for p in near})
+    counts.update({name: len(rows) for name, rows in found.syncs.items()})
+    return fit_in_stages(runs, near, syncs, prior_belief(gpu)), dict(counts)
+
+
+def gpu_types(found: Measurements, wanted: str | None) -> list[str]:
+    """The GPU types to fit; InputError for one that nothing was measured on."""
+    known = sorted({r.gpu for r in found.runs} | {p.gpu for p in found.profiles})
+    if wanted is None:
+        return known
+    names = [GPU_ALIASES.get(n.strip(), n.strip()) for n in wanted.split(",")]
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"gpu: nothing measured on {name!r}; the data hold: {', '.join(known)}"
+            )
+    return names
+
+
+def parameter_rows(gpu: str, fit: Fit) -> list[dict]:
+    """One row per parameter for the record."""
+    rows = []
+    for i, (name, prior) in enumerate(PRIORS.items()):
+        low, high = fit.belief.interval(name)
+        prior_low, prior_high = fit.prior.interval(name)
+        told = sorted(fit.told_by[name].items(), key=lambda item: -item[1])
+        rows.append(
+            {
+                "gpu": gpu,
+                "parameter": name,
+                "unit": prior.unit,
+                "about": prior.about,
+                "prior": prior.from_free(fit.prior.centre[i]),
+                "prior_lo": prior_low,
+                "prior_hi": prior_high,
+                "value": prior.from_free(fit.belief.centre[i]),
+                "lo": low,
+                "hi": high,
+                "identified": fit.identified(name),
+                "told_by": "; ".join(f"{n} {x:.2f}" for n, x in told if x >= 0.05),
+            }
+        )
+    return rows
+
+
+def calibrate(config: CalibrateConfig) -> None:
+    """Fit, write the calibration file and the record."""
+    target = check_output(config.out)
+    if config.json not in (None, "-"):
+        check_output(config.json)
+    found = find_measurements(config.data, config.strict)
+    for line in found.left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    gpus = gpu_types(found, config.gpu)
+    settings = dataclasses.asdict(config)
+    with RunWriter.create("calibrate", settings, seed=0, out=config.run) as writer:
+        fits: dict[str, Fit] = {}
+        entries = {}
+        for gpu in tqdm(gpus, desc="calibrate", unit="GPU type"):
+            fits[gpu], counts = fit_gpu(gpu, found)
+            entries[gpu] = fits[gpu].to_mapping(counts)
+            writer.append("metrics", parameter_rows(gpu, fits[gpu]))
+        body = yaml.safe_dump({"calibrations": entries}, sort_keys=False, width=100)
+        write_text(target, HEADER + body, load_beliefs)
+        runs = [r for r in found.runs if r.gpu in fits]
+        predictions = predict(runs, lambda gpu: fits[gpu].calibration)
+        datasets = {
+            name: merit([p for p in predictions if p.run.dataset == name])
+            for name in dict.fromkeys(r.dataset for r in runs)
+        }
+        summary = {"gpus": gpus, "datasets": datasets, "skipped": len(found.left_out)}
+        writer.finish(summary)
+    if config.json == "-":
+        print(json.dumps(to_jsonable(summary), indent=2, allow_nan=False))
+    elif config.json is not None:
+        write_json(config.json, summary)
+    if config.json != "-":
+        print(f"{config.out}: {', '.join(gpus)}; record: {writer.dir}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    return run_command(lambda: _run(sys.argv[1:] if argv is None else argv))
+
+
+def _run(argv: list[str]) -> None:
+    config = parse(CalibrateConfig, argv, "experiments.calibrate")
+    use_compile_cache()
+    calibrate(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

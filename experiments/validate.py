@@ -1,0 +1,240 @@
+"""Predictions beside measured runs: `python -m experiments.validate --data FILE|DIR`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from analysis.records import RunWriter, to_jsonable, write_json
+from analysis.report import write_report
+from experiments.calibrate import profiles_for
+from experiments.errors import run_command
+from experiments.files import check_output
+from experiments.measurements import Measurements, find_measurements
+from experiments.options import parse
+from experiments.setup import use_compile_cache
+from jaxsim.calibration import (
+    Belief,
+    Calibration,
+    load_beliefs,
+    load_calibration,
+    prior_calibration,
+    shipped_belief,
+)
+from jaxsim.fitting import fit_in_stages, prior_belief
+from jaxsim.measured import predict_runs, run_arrays
+from jaxsim.shaped_links import predict_sync_s
+from jaxsim.validation import Prediction, leave_out_plans, merit, predict
+
+# Mean absolute errors of step time that others publish or reach on these tables [%].
+PEERS: dict[str, dict[str, float]] = {
+    "vtrain_single": {"vTrain": 8.4, "calculon": 38.9},
+    "vtrain_multi": {"vTrain": 14.7, "calculon": 12.9},
+    "megatron_sc21_table1": {"calculon": 10.3},
+    "korthikanti": {"calculon": 3.7},
+    "sailor": {"Sailor": 8.9},
+}
+DRAWS = 64  # of the calibration's posterior, for the interval of a prediction
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidateConfig:
+    """A validation; it never fits, except with leave_one_out.
+
+    Attributes:
+        data: file or folder of measured runs and syncs; the published runs that ship if none is given
+        calibration: calibration file; the fits that ship if none is given
+        leave_one_out: refit without each model and without each data set, and try on what was left
+        strict: refuse the first bad row instead of leaving it out
+        json: file for the figures of merit, - = standard output and nothing else there
+        out: run folder; outputs/validate-<time> if none is given
+    """
+
+    data: str | None = None
+    calibration: str | None = None
+    leave_one_out: bool = False
+    strict: bool = False
+    json: str | None = None
+    out: str | None = None
+
+
+def calibrations(path: str | None) -> Callable[[str], Calibration]:
+    """GPU type -> calibration, from a file or as shipped."""
+    if path is not None:
+        return lambda gpu: load_calibration(path, gpu)
+
+    def shipped(gpu: str) -> Calibration:
+        belief = shipped_belief(gpu)
+        return prior_calibration() if belief is None else belief.calibration()
+
+    return shipped
+
+
+def intervals(
+    predictions: list[Prediction], belief_of: Callable[[str], Belief | None]
+) -> np.ndarray:
+    """[N, 2] [s] 95 % interval of each step time from the calibration's uncertainty, NaN if none."""
+    out = np.full((len(predictions), 2), np.nan)
+    for gpu in dict.fromkeys(p.run.gpu for p in predictions):
+        belief = belief_of(gpu)
+        if belief is None:
+            continue
+        places = [i for i, p in enumerate(predictions) if p.run.gpu == gpu]
+        arrays = run_arrays([predictions[i].run for i in places])
+        draws = belief.samples(DRAWS, seed=0)
+        fields = vars(draws)
+        each = [type(draws)(**{k: v[d] for k, v in fields.items()}) for d in range(DRAWS)]
+        steps = np.stack([np.asarray(predict_runs(arrays, c).total_s) for c in each])
+        out[places] = np.quantile(steps, [0.025, 0.975], axis=0).T
+    return out
+
+
+def run_rows(predictions: list[Prediction], bounds: np.ndarray) -> list[dict]:
+    """One row per run for the record; empty where nothing was measured."""
+    rows = []
+    for p, (low, high) in zip(predictions, bounds, strict=True):
+        run = p.run
+        gib = run.peak_memory_gib
+        rows.append(
+            {
+                "dataset": run.dataset,
+                "row_id": run.row_id,
+                "gpu": run.gpu,
+                "model": f"{run.model.layers}x{run.model.hidden}",
+                **{k: getattr(run, k) for k in ("n_gpus", "tp", "cp", "pp", "dp", "micro_batch")},
+                "measured_s": run.step_s,
+                "predicted_s": p.step_s,
+                "predicted_lo_s": low,
+                "predicted_hi_s": high,
+                "error_pct": 100 * p.step_error,
+                "measured_gib": gib,
+                "predicted_gib": p.memory_gib,
+                "memory_error_pct": 100 * (p.memory_gib / gib - 1) if gib else None,
+            }
+        )
+    return rows
+
+
+def sync_merit(found: Measurements, calibration: Calibration) -> dict[str, dict]:
+    """Figures of merit of time in synchronisation, by data set."""
+    out = {}
+    for name, rows in found.syncs.items():
+        errors = np.asarray(predict_sync_s(rows, calibration)) / [r.sync_s for r in rows] - 1
+        out[name] = {
+            "n": len(rows),
+            "mape_pct": float(100 * np.abs(errors).mean()),
+            "median_ape_pct": float(100 * np.median(np.abs(errors))),
+            "bias_pct": float(100 * errors.mean()),
+            "kendall_tau": None,
+            "choice_regret_pct": None,
+            "memory_mape_pct": None,
+        }
+    return out
+
+
+def leave_out(found: Measurements) -> list[dict]:
+    """Refit without some runs, try on them; one row per refit."""
+    rows = []
+    plans = leave_out_plans(found.runs)
+    for plan in tqdm(plans, desc="leave out", unit="refit"):
+        gpu = plan.held[0].gpu
+        near = profiles_for(gpu, found.profiles)
+        fit = fit_in_stages(plan.rest, near, (), prior_belief(gpu))
+        got = merit(predict(plan.held, lambda _, fit=fit: fit.calibration))
+        rows.append(
+            {
+                "kind": plan.kind,
+                "dataset": plan.dataset,
+                "label": plan.label,
+                **{k: got[k] for k in ("n", "mape_pct", "bias_pct")},
+            }
+        )
+    return rows
+
+
+def validate(config: ValidateConfig) -> dict:
+    """Predict, compare, record; returns the summary."""
+    if config.json not in (None, "-"):
+        check_output(config.json)
+    found = find_measurements(config.data, config.strict)
+    for line in found.left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    calibration_of = calibrations(config.calibration)
+    beliefs = None if config.calibration is None else load_beliefs(config.calibration)
+    predictions = predict(found.runs, calibration_of)
+    bounds = intervals(predictions, shipped_belief if beliefs is None else beliefs.get)
+    datasets = {
+        name: merit([p for p in predictions if p.run.dataset == name])
+        for name in dict.fromkeys(r.dataset for r in found.runs)
+    }
+    gpus = [*dict.fromkeys(r.gpu for r in found.runs), "A100-80GB"]
+    datasets.update(sync_merit(found, calibration_of(gpus[0])))
+    peers = {name: PEERS[name] for name in datasets if name in PEERS}
+    summary = {"datasets": datasets, "peers": peers, "skipped": len(found.left_out)}
+    with RunWriter.create("validate", dataclasses.asdict(config), seed=0, out=config.out) as writer:
+        writer.append("metrics", run_rows(predictions, bounds))
+        if config.leave_one_out:
+            summary["left_out"] = leave_out(found)
+        writer.finish(summary)
+    report = write_report([writer.dir])
+    if config.json == "-":
+        print(json.dumps(to_jsonable(summary), indent=2, allow_nan=False))
+    elif config.json is not None:
+        write_json(config.json, summary)
+    if config.json != "-":
+        print(merit_table(summary))
+        print(f"report: {report}")
+    return summary
+
+
+def merit_table(summary: dict) -> str:
+    """The figures of merit as text, peers beside them."""
+    table = Table(title="Step time predicted against measured")
+    for i, name in enumerate(
+        (
+            "data set",
+            "runs",
+            "mean\n%",
+            "median\n%",
+            "bias\n%",
+            "Kendall\ntau",
+            "choice\nregret %",
+            "memory\n%",
+            "published by others\nmean %",
+        )
+    ):
+        table.add_column(name, justify="left" if i in (0, 8) else "right")
+    keys = ("mape_pct", "median_ape_pct", "bias_pct", "kendall_tau", "choice_regret_pct")
+    for name, row in summary["datasets"].items():
+        cells = ["-" if row[k] is None else f"{row[k]:.2f}" for k in (*keys, "memory_mape_pct")]
+        peers = ", ".join(f"{k} {v:g}" for k, v in summary["peers"].get(name, {}).items())
+        table.add_row(name, str(row["n"]), *cells, peers)
+    for row in summary.get("left_out", []):
+        error = "-" if row["mape_pct"] is None else f"{row['mape_pct']:.2f}"
+        table.add_row(f"without {row['dataset']}: {row['label']}", str(row["n"]), error)
+    console = Console(width=130, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    return run_command(lambda: _run(sys.argv[1:] if argv is None else argv))
+
+
+def _run(argv: list[str]) -> None:
+    config = parse(ValidateConfig, argv, "experiments.validate")
+    use_compile_cache()
+    validate(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
