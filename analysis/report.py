@@ -18,8 +18,9 @@ from typing import NamedTuple
 from analysis import figures, statistics
 from analysis.markdown import MISSING, cell, table
 from analysis.records import RecordError, RunRecord, load, replacing
-from analysis.sections import Section, sections_of
+from analysis.sections import VALIDATION_METHOD, Section, sections_of
 
+_MISSING_VALUES = "- A dash means that a value was not measured."
 METHOD = f"""\
 - **Progress** is training work really done in an episode: downtime, transfers and stalls count as
   no progress. Progress relative to clairvoyant is taken on each scenario, then averaged.
@@ -38,8 +39,7 @@ METHOD = f"""\
   scenarios. With few policy seeds the part of the interval that comes from them is too narrow.
 - **Paired gains** compare two schedulers on the same scenario, hence under the same links and load,
   before averaging.
-- **Utilisation** is useful FLOPs over the peak FLOPs of the GPUs that were available.
-- A dash means that a value was not measured."""
+- **Utilisation** is useful FLOPs over the peak FLOPs of the GPUs that were available."""
 
 
 class Page(NamedTuple):
@@ -48,6 +48,13 @@ class Page(NamedTuple):
     record: RunRecord
     section: Section
     files: list[str]
+
+
+def _method(records: Sequence[RunRecord]) -> str:
+    """Definitions of the numbers that runs of these kinds report."""
+    validations = [record.run["kind"] in ("validate", "calibrate") for record in records]
+    parts = [*([VALIDATION_METHOD] * any(validations)), *([METHOD] * (not all(validations)))]
+    return "\n".join([*parts, _MISSING_VALUES])
 
 
 class _Parser(argparse.ArgumentParser):
@@ -148,7 +155,7 @@ def _compose(records: Sequence[RunRecord], pages: Sequence[Page], notes: Sequenc
     if notes:
         parts += ["## Left out", "\n".join(f"- {note}" for note in notes)]
     parts += ["## What was run", *(text for record in records for text in _run_text(record))]
-    parts += ["## How the numbers are made", METHOD, *_reproduction(records)]
+    parts += ["## How the numbers are made", _method(records), *_reproduction(records)]
     return "\n\n".join(parts) + "\n"
 
 

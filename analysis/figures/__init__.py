@@ -1,5 +1,6 @@
 """Figures: pure functions from the tables of a run to a matplotlib Figure, one per picture."""
 
+from analysis.figures.calibration import parameters_fitted
 from analysis.figures.comparison import reward_parts, schedulers_compared
 from analysis.figures.episode import episode_timeline
 from analysis.figures.fidelity import closed_against_event
@@ -7,6 +8,7 @@ from analysis.figures.network import fitted_memory, fitted_quantiles, prediction
 from analysis.figures.style import save
 from analysis.figures.traffic import traffic_map
 from analysis.figures.training import learning_curve
+from analysis.figures.validation import left_out_errors, peak_memory, step_errors, step_times
 
 __all__ = [
     "closed_against_event",
@@ -14,9 +16,14 @@ __all__ = [
     "fitted_memory",
     "fitted_quantiles",
     "learning_curve",
+    "left_out_errors",
+    "parameters_fitted",
+    "peak_memory",
     "prediction_errors",
     "reward_parts",
     "save",
     "schedulers_compared",
+    "step_errors",
+    "step_times",
     "traffic_map",
 ]

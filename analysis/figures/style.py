@@ -71,7 +71,7 @@ def shades(
 
     A line's lightest fifth of the map is left out: it is hard to see on white.
     """
-    positions = np.linspace(0.0, lightest, count) if count > 1 else [0.0]
+    positions = np.linspace(0.0, lightest, count) if count > 1 else [0.0] * count
     return [matplotlib.colormaps[name](position)[:3] for position in positions]
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from analysis.records import RunRecord
+from analysis.sections.calibration import calibration_sections
 from analysis.sections.common import Picture, Section
 from analysis.sections.evaluation import evaluation_sections
 from analysis.sections.network import fit_sections, prediction_sections
 from analysis.sections.other import bench_sections, summary_sections
 from analysis.sections.training import training_sections
+from analysis.sections.validation import VALIDATION_METHOD, validation_sections
 
-__all__ = ["Picture", "Section", "sections_of"]
+__all__ = ["VALIDATION_METHOD", "Picture", "Section", "sections_of"]
 _MAKERS = {
     "evaluate": evaluation_sections,
     "train": training_sections,
     "bench": bench_sections,
     "network_fit": fit_sections,
     "network_predict": prediction_sections,
+    "validate": validation_sections,
+    "calibrate": calibration_sections,
 }
 
 
