@@ -114,7 +114,8 @@ def replicas_running(plan: Plan, gpus_available: Array) -> Array:
 def _stages(
     plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, gpus_available: Array
 ) -> _Stages:
-    micro_batch = per_domain(plan, plan.micro_batch)
+    # An unused domain computes one sequence, so that nothing of it is 0 / 0 before it is masked.
+    micro_batch = jnp.maximum(per_domain(plan, plan.micro_batch), 1)
     recompute = per_domain(plan, plan.recompute)
     dp = replicas_running(plan, gpus_available)
     planned = per_domain(plan, plan.dp * plan.batch_share).astype(jnp.float32)
