@@ -70,7 +70,8 @@ class StepCost:
     @property
     def overlap(self) -> Array:
         """[] share of the WAN's busy time that is hidden behind computation."""
-        exposed = jnp.minimum(self.exposed_wan_s + self.sync_s, self.wan_busy_s)
+        # Exposed time is a difference: its rounding may fall below zero.
+        exposed = jnp.clip(self.exposed_wan_s + self.sync_s, 0.0, self.wan_busy_s)
         return 1.0 - exposed / jnp.maximum(self.wan_busy_s, 1e-9)
 
     @property
