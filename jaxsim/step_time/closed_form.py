@@ -128,8 +128,11 @@ def _stages(
     layers = jnp.ceil(plan.layers.astype(jnp.float32) / jnp.maximum(plan.pp, 1).astype(jnp.float32))
     pace = layers * straggling(plan, cluster, calibration, dp)
     compute_s = pace * (layer.forward_s + layer.backward_s) + calibration.micro_batch_s
+    topo = topology(plan)
+    # With more stages, the embedding is on another GPU than the heavier logits.
+    compute_s = compute_s + jnp.where(topo.first & (plan.pp == 1), layer.embedding_s, 0.0)
     return _Stages(
-        topo=topology(plan),
+        topo=topo,
         dp=dp,
         micro_batch=micro_batch,
         micro_batches=jnp.ceil(planned / jnp.maximum(dp, 1).astype(jnp.float32)),
@@ -168,7 +171,7 @@ def _timed(
     # A stage blocks while it hands a micro-batch on, once each way and chunk.
     handing_s = jnp.where(plan.pp > 1, 2.0 * work.virtual_stages * hop_s, 0.0)
     stage_s = jnp.where(plan.used, st.compute_s + st.tensor_s + st.context_s + handing_s, 0.0)
-    head_s = st.layer.head_s + jnp.where(plan.pp > 1, 0.0, st.layer.embedding_s)
+    head_s = st.layer.head_s
     timed = pipeline_time(
         st.topo,
         plan.pp,
@@ -344,8 +347,7 @@ def _memory_gb(
 
 def _bottleneck_parts(plan: Plan, st: _Stages, here: Array) -> tuple[Array, Array, Array]:
     """[] [s] compute, tensor- and context-parallel time of the slowest stage of group `here`."""
-    head_s = st.layer.head_s + jnp.where(plan.pp > 1, 0.0, st.layer.embedding_s)
-    compute_s = st.compute_s + jnp.where(st.topo.last, head_s, 0.0)
+    compute_s = st.compute_s + jnp.where(st.topo.last, st.layer.head_s, 0.0)
     mine = jnp.sum(jnp.where(st.topo.together, here[:, None], 0.0), axis=0)
     stage_s = (compute_s + st.tensor_s + st.context_s) * mine
     worst = (jnp.arange(here.shape[0]) == jnp.argmax(stage_s)).astype(jnp.float32)
