@@ -327,6 +327,7 @@ def choice_fits(
             jnp.full_like(dp, micro_batch),
             jnp.full_like(dp, recompute),
             in_flight_limit(schedule, depth, micro_batches),
+            in_flight_limit(schedule, jnp.ones_like(depth), micro_batches),
             topo.first,
             topo.last,
         )
@@ -341,8 +342,9 @@ def _memory_gb(
 ) -> Array:
     """[K] [GB] on the fullest GPU of each domain; a stalled group holds what one replica needs."""
     dp = jnp.maximum(st.dp, 1)
-    ends = (st.topo.first, st.topo.last)
-    return memory_gb(work, calibration, plan, dp, st.micro_batch, st.recompute, in_flight, *ends)
+    of_last = in_flight_limit(st.schedule, jnp.ones_like(in_flight), st.micro_batches)
+    held = (in_flight, of_last, st.topo.first, st.topo.last)
+    return memory_gb(work, calibration, plan, dp, st.micro_batch, st.recompute, *held)
 
 
 def _bottleneck_parts(plan: Plan, st: _Stages, here: Array) -> tuple[Array, Array, Array]:

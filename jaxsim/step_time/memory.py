@@ -63,14 +63,15 @@ def memory_gb(
     micro_batch: Array,
     recompute: Array,
     in_flight: Array,
+    in_flight_last: Array,
     first: Array,
     last: Array,
 ) -> Array:
     """[K] [GB] on the fullest GPU of each domain; 0 where unused.
 
-    dp, micro_batch, recompute, in_flight (micro-batches held by the domain's first stage) are [K];
-    `first` and `last` mark the domains at the ends of their pipeline, which hold the embeddings and
-    the logits.
+    dp, micro_batch, recompute, in_flight (micro-batches held by the domain's first stage) and
+    in_flight_last (by the last stage of the whole pipeline) are [K]; `first` and `last` mark the
+    domains at the ends of their pipeline, which hold the embeddings and the logits.
     """
     stages = plan.pp.astype(jnp.float32)
     layers = jnp.ceil(plan.layers.astype(jnp.float32) / stages)
@@ -88,7 +89,7 @@ def memory_gb(
     # One pipeline stage holds the logits, another the most micro-batches in flight: the fullest of
     # them counts, not both.
     apart = plan.pp > 1
-    of_last = held * layers + working + logits
+    of_last = held * layers * in_flight_last + working + logits
     activations = jnp.where(apart & last, jnp.maximum(activations, of_last), activations + logits)
     # Sharded weights exist whole for the layer in use, the next one, and a table at the ends.
     ends = (first | last).astype(jnp.float32)
