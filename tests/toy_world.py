@@ -24,23 +24,56 @@ MODEL = ModelConfig(
 JOB = JobSpec(MODEL, global_batch=32, seq=1024)
 
 
+# Every parameter apart from its prior, and no two alike.
+EFFICIENCIES = {
+    "gemm_efficiency": 0.5,
+    "gemm_tail_tiles": 24.0,
+    "gemm_depth": 40.0,
+    "batched_gemm_efficiency": 0.35,
+    "flash_efficiency": 0.25,
+    "memory_efficiency": 0.8,
+    "softmax_passes": 11.0,
+    "fallback_passes": 2.6,
+    "eager_passes": 1.9,
+    "kernel_s": 3e-6,
+    "launch_forward_s": 1e-4,
+    "launch_backward_s": 1.3e-4,
+    "fallback_launch_s": 7e-5,
+    "head_passes": 9.0,
+    "vocabulary_efficiency": 0.46,
+    "accumulation_passes": 0.31,
+    "micro_batch_s": 2e-4,
+    "step_fixed_s": 5e-4,
+    "optimizer_bytes": 22.0,
+    "fp32_speed": 0.42,
+    "float8_speed": 1.6,
+    "nvlink_efficiency": 0.75,
+    "collective_alpha_s": 1e-5,
+    "tensor_straggler": 0.03,
+    "async_exposed": 0.55,
+    "intra_efficiency": 0.6,
+    "data_parallel_efficiency": 0.65,
+    "dp_overlap": 0.2,
+    "shard_overlap": 0.15,
+    "hop_alpha_s": 4e-5,
+    "straggler": 0.02,
+    "wan_efficiency": 0.9,
+    "wan_ring_efficiency": 0.7,
+    "outer_sync_efficiency": 0.95,
+    "slow_link_gbps": 0.012,
+    "sync_fixed_s": 0.33,
+    "restart_s": 10.0,
+    "stored_scores": 4.8,
+    "stored_values": 1.05,
+    "stored_logits": 1.2,
+    "state_bytes": 17.0,
+    "framework_gb": 1.1,
+}
+
+
 def calibration(**changes):
-    """Efficiencies with no two alike."""
-    values = {
-        "gemm_efficiency": 0.5,
-        "attention_efficiency": 0.25,
-        "memory_efficiency": 0.8,
-        "layer_launch_s": 1e-4,
-        "nvlink_efficiency": 0.75,
-        "intra_efficiency": 0.6,
-        "collective_alpha_s": 1e-5,
-        "wan_efficiency": 0.9,
-        "wan_ring_efficiency": 0.7,
-        "dp_overlap": 0.2,
-        "restart_s": 10.0,
-        "framework_gb": 1.0,
-    }
-    return Calibration(**{k: jnp.float32(v) for k, v in {**values, **changes}.items()})
+    """EFFICIENCIES as the simulator takes them, with changes."""
+    return Calibration(**{k: jnp.float32(v) for k, v in {**EFFICIENCIES, **changes}.items()})
 
 
 def cluster_spec(n_domains=2, gpus=4, gbps=8.0, rtt_ms=40.0, gpu=None):

@@ -73,7 +73,8 @@ class StepCost:
     @property
     def overlap(self) -> Array:
         """[] share of the WAN's busy time that is hidden behind computation."""
-        exposed = jnp.minimum(self.exposed_wan_s + self.sync_s, self.wan_busy_s)
+        # Exposed time is a difference: its rounding may fall below zero.
+        exposed = jnp.clip(self.exposed_wan_s + self.sync_s, 0.0, self.wan_busy_s)
         return 1.0 - exposed / jnp.maximum(self.wan_busy_s, 1e-9)
 
     @property
@@ -117,7 +118,8 @@ def replicas_running(plan: Plan, gpus_available: Array) -> Array:
 def _stages(
     plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, gpus_available: Array
 ) -> _Stages:
-    micro_batch = per_domain(plan, plan.micro_batch)
+    # An unused domain computes one sequence, so that nothing of it is 0 / 0 before it is masked.
+    micro_batch = jnp.maximum(per_domain(plan, plan.micro_batch), 1)
     recompute = per_domain(plan, plan.recompute)
     dp = replicas_running(plan, gpus_available)
     planned = per_domain(plan, plan.dp * plan.batch_share).astype(jnp.float32)
@@ -129,8 +131,11 @@ def _stages(
     layers = jnp.ceil(plan.layers.astype(jnp.float32) / jnp.maximum(plan.pp, 1).astype(jnp.float32))
     pace = layers * straggling(plan, cluster, calibration, dp)
     compute_s = pace * (layer.forward_s + layer.backward_s) + calibration.micro_batch_s
+    topo = topology(plan)
+    # With more stages, the embedding is on another GPU than the heavier logits.
+    compute_s = compute_s + jnp.where(topo.first & (plan.pp == 1), layer.embedding_s, 0.0)
     return _Stages(
-        topo=topology(plan),
+        topo=topo,
         dp=dp,
         micro_batch=micro_batch,
         micro_batches=jnp.ceil(planned / jnp.maximum(dp, 1).astype(jnp.float32)),
@@ -170,7 +175,7 @@ def _timed(
     # A stage blocks while it hands a micro-batch on, once each way and chunk.
     handing_s = jnp.where(plan.pp > 1, 2.0 * work.virtual_stages * hop_s, 0.0)
     stage_s = jnp.where(plan.used, st.compute_s + st.tensor_s + st.context_s + handing_s, 0.0)
-    head_s = st.layer.head_s + jnp.where(plan.pp > 1, 0.0, st.layer.embedding_s)
+    head_s = st.layer.head_s
     # Communication is divided between the passes as the layer's computation is.
     layer_s = jnp.maximum(st.layer.forward_s + st.layer.backward_s, 1e-12)
     timed = pipeline(
@@ -331,7 +336,8 @@ def choice_fits(
         divides = share == jnp.floor(share)
         micro_batches = jnp.ceil(share * crowding - 1e-3)
         in_flight = in_flight_limit(schedule, depth, micro_batches)
-        memory = stage.total_gb(micro_batch, recompute, in_flight)
+        of_last = in_flight_limit(schedule, jnp.ones_like(depth), micro_batches)
+        memory = stage.total_gb(micro_batch, recompute, in_flight, of_last)
         bad = plan.used & ~(divides & (memory <= cluster.gpu.memory_gb))
         return jnp.sum(bad.astype(jnp.float32)) == 0.0
 
@@ -344,13 +350,13 @@ def _memory_gb(
     """[K] [GB] on the fullest GPU of each domain; a stalled group holds what one replica needs."""
     dp = jnp.maximum(st.dp, 1)
     stage = stage_memory(work, calibration, plan, dp, st.topo.first, st.topo.last)
-    return stage.total_gb(st.micro_batch, st.recompute, in_flight)
+    of_last = in_flight_limit(st.schedule, jnp.ones_like(in_flight), st.micro_batches)
+    return stage.total_gb(st.micro_batch, st.recompute, in_flight, of_last)
 
 
 def _bottleneck_parts(plan: Plan, st: _Stages, here: Array) -> tuple[Array, Array, Array]:
     """[] [s] compute, tensor- and context-parallel time of the slowest stage of group `here`."""
-    head_s = st.layer.head_s + jnp.where(plan.pp > 1, 0.0, st.layer.embedding_s)
-    compute_s = st.compute_s + jnp.where(st.topo.last, head_s, 0.0)
+    compute_s = st.compute_s + jnp.where(st.topo.last, st.layer.head_s, 0.0)
     mine = jnp.sum(jnp.where(st.topo.together, here[:, None], 0.0), axis=0)
     stage_s = (compute_s + st.tensor_s + st.context_s) * mine
     worst = (jnp.arange(here.shape[0]) == jnp.argmax(stage_s)).astype(jnp.float32)

@@ -80,15 +80,19 @@ class StageMemory:
     apart: Array  # bool: the stage with the logits is not the one with the most in flight
     used: Array  # bool
 
-    def total_gb(self, micro_batch: Array, recompute: Array, in_flight: Array) -> Array:
-        """[K] [GB], 0 where unused; in_flight: micro-batches that the domain's first stage holds."""
+    def total_gb(
+        self, micro_batch: Array, recompute: Array, in_flight: Array, in_flight_last: Array
+    ) -> Array:
+        """[K] [GB], 0 where unused; micro-batches that the domain's first stage holds, and that the
+        last stage of the whole pipeline does."""
         held = self.layer.held(recompute) * self.layers
         # While the backward pass recomputes a layer, its full activations exist once.
         working = jnp.where(recompute == RECOMPUTE_NONE, 0.0, self.layer.none)
         many = held * in_flight * self.chunks
+        of_last = held * in_flight_last + self.logits_gb
         # One stage holds the logits, another the most micro-batches: the fullest counts, not both.
         together = many + self.logits_gb
-        fullest = jnp.where(self.apart, jnp.maximum(many, held + self.logits_gb), together)
+        fullest = jnp.where(self.apart, jnp.maximum(many, of_last), together)
         total = self.fixed_gb + micro_batch.astype(jnp.float32) * (fullest + working)
         return jnp.where(self.used, total, 0.0)
 

@@ -10,14 +10,12 @@ from toy_world import JOB, MODEL
 from jaxsim.errors import InputError
 from jaxsim.workload import (
     MODEL_PRESETS,
-    RECOMPUTE_FULL,
-    RECOMPUTE_NONE,
-    RECOMPUTE_SELECTIVE,
+    PRECISIONS,
     JobSpec,
     ModelConfig,
-    activation_bytes,
     build_workload,
     load_model,
+    stored_bytes,
 )
 
 # Parameters as their makers count them (biases and GPT-2's position table are left out here).
@@ -67,14 +65,44 @@ def test_activation_bytes_are_those_of_korthikanti_2022():
     model = ModelConfig(96, 12288, 96, 96, 4 * 12288, 2, 51200, True)
     job = JobSpec(model, seq=2048, flash_attention=False)
     s, h, a = 2048.0, 12288.0, 96.0
-    stored = activation_bytes(job)
-    np.testing.assert_allclose(stored[RECOMPUTE_NONE], s * h * (34 + 5 * a * s / h))
-    np.testing.assert_allclose(stored[RECOMPUTE_SELECTIVE], 34 * s * h)
-    np.testing.assert_allclose(stored[RECOMPUTE_FULL], 2 * s * h)
+    stored = stored_bytes(job)
+    # Eq. 2: s b h (10 + 24 / t + 5 a s / (h t)), of which t divides the second and third part.
+    expected = {"replicated": 10 * s * h, "sliced": 24 * s * h, "scores": a * s * s}
+    assert stored == {**expected, "input": 2 * s * h}
     # Sec. 5 of the paper: selective recomputation saves 70 % of the activations of GPT-3.
-    np.testing.assert_allclose(1 - stored[1] / stored[0], 0.70, atol=0.01)
-    flash = activation_bytes(dataclasses.replace(job, flash_attention=True))
-    np.testing.assert_allclose(flash[RECOMPUTE_NONE], 34 * s * h)
+    scores = 5 * stored["scores"]
+    saved = scores / (stored["replicated"] + stored["sliced"] + scores)
+    np.testing.assert_allclose(saved, 0.70, atol=0.01)
+    flash = stored_bytes(dataclasses.replace(job, flash_attention=True))
+    assert flash == {**stored, "scores": 0.0}
+    wide = stored_bytes(dataclasses.replace(job, precision="fp32"))
+    assert wide == {name: 2 * x for name, x in stored.items()}
+
+
+def test_grouped_queries_and_a_gated_ffn_store_what_they_compute():
+    # Queries and the projection's input 2 x 2 h, keys and values 2 x 2 kv; gate, up and product.
+    s, h, kv, f = 1024.0, 1024.0, 512.0, 4096.0
+    assert stored_bytes(JOB)["sliced"] == s * (4 * h + 4 * kv + 6 * f)
+
+
+def test_shapes_reach_the_arrays():
+    job = dataclasses.replace(JOB, precision="fp32", virtual_stages=3, compiled=False)
+    work = build_workload([job, JOB])
+    assert work.hidden.tolist() == [1024, 1024] and work.kv_width.tolist() == [512, 512]
+    assert work.ffn_inputs.tolist() == [2, 2], "a gated FFN has two products into its width"
+    assert work.precision.tolist() == [PRECISIONS.index("fp32"), PRECISIONS.index("bf16")]
+    assert work.compiled.tolist() == [False, True] and work.virtual_stages.tolist() == [3, 1]
+    # 4 against 2 bytes a value.
+    np.testing.assert_allclose(work.boundary_gb, [4 * 1024**2 / 1e9, 2 * 1024**2 / 1e9])
+    np.testing.assert_allclose(work.kv_gb, [4 * 1024**2 / 1e9, 2 * 1024**2 / 1e9])
+    np.testing.assert_allclose(work.stored.input_gb, [4 * 1024**2 / 1e9, 2 * 1024**2 / 1e9])
+    assert work.mask.dtype == bool and work.layers.dtype == np.int32
+
+
+def test_unknown_precision_lists_the_known_ones():
+    with pytest.raises(InputError) as error:
+        build_workload([dataclasses.replace(JOB, precision="int4")])
+    assert_one_line(error, ["precision", "'int4'", *PRECISIONS])
 
 
 def test_padded_jobs_are_masked_copies():
