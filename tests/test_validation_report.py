@@ -83,7 +83,7 @@ def test_step_times_have_a_panel_per_data_set_with_its_runs_intervals_and_error(
         (dots,) = [one for one in axes.lines if one.get_marker() != "None"]
         np.testing.assert_allclose(dots.get_xdata(), mine["measured_s"])
         np.testing.assert_allclose(dots.get_ydata(), mine["predicted_s"])
-        (ends,) = [one.get_segments() for one in axes.containers[0].lines[2]]
+        ends = axes.collections[1].get_segments()
         np.testing.assert_allclose(
             [segment[:, 1] for segment in ends], mine[["predicted_lo_s", "predicted_hi_s"]]
         )
@@ -103,10 +103,17 @@ def test_the_band_around_the_diagonal_is_ten_per_cent_wide(runs):
     assert (ratio.min(), ratio.max()) == (pytest.approx(0.9), pytest.approx(1.1))
 
 
+def test_an_interval_beside_the_prediction_is_drawn_as_it_is(runs):
+    beside = runs.assign(predicted_lo_s=1.2 * runs["predicted_s"]).iloc[:1]
+    beside = beside.assign(predicted_hi_s=1.5 * beside["predicted_s"])
+    (segment,) = figures.step_times(beside).axes[0].collections[1].get_segments()
+    np.testing.assert_allclose(segment[:, 1] / beside["predicted_s"].item(), [1.2, 1.5])
+
+
 def test_intervals_that_are_not_known_are_neither_drawn_nor_explained(runs):
     bare = runs.assign(predicted_lo_s=np.nan, predicted_hi_s=np.nan)
     figure = figures.step_times(bare)
-    assert all(not axes.containers for axes in figure.axes)
+    assert all(len(axes.collections) <= 1 for axes in figure.axes)  # the band alone
     said = [text.get_text() for text in figure.legends[0].get_texts()]
     assert said == ["predicted = measured", "±10 %"]
 
@@ -351,6 +358,15 @@ def test_parameters_are_listed_with_unit_prior_fit_interval_and_source(story):
     assert "4 of 6 parameters of A100-80GB, 1 of 6 parameters of H100-96GB-500W" in text
 
 
+def test_parameters_that_left_their_prior_are_named(story, tmp_path, undrawn):
+    assert "outside the prior" not in story[2]
+    run = Path(shutil.copytree(story[1], tmp_path / "run"))
+    change_table(run, lambda frame: frame.loc.__setitem__((0, "value"), 0.5))
+    text = write_report([run]).read_text()
+    said = "On A100-80GB the fit lies outside the prior's 95 % interval for gemm_efficiency:"
+    assert text.count("outside the prior") == 1 and said in text
+
+
 @pytest.mark.parametrize(
     ("unit", "size", "scale"),
     [("s", 11.4, (1.0, "s")), ("s", 9e-4, (1e3, "ms")), ("s", 4e-6, (1e6, "µs")),
@@ -419,6 +435,14 @@ def test_a_summary_that_disagrees_with_its_runs_raises_a_warning(validation, und
     text = write_report([validation]).read_text()
     assert "**Warning.** `summary.json` gives sharded a mean absolute error of 55.00 %" in text
     assert text.count("**Warning.**") == 1
+
+
+def test_a_data_set_without_step_times_is_in_the_table_alone_and_that_is_said(validation, undrawn):
+    datasets = json.loads((validation / "summary.json").read_text())["datasets"]
+    change_summary(validation, datasets=datasets | {"links": {"n": 9, "mape_pct": 6.5}})
+    text = write_report([validation]).read_text()
+    assert rows_of(text, "data set")["links"]["mean abs. error [%]"] == "6.5"
+    assert "Of links no step time was measured" in text and "Warning" not in text
 
 
 def test_missing_columns_and_contradictions_name_the_file(validation, story, tmp_path, capsys):

@@ -40,10 +40,10 @@ LEFT_OUT_COLUMNS = (
 BAND_PCT = 10.0
 _PANELS_PER_ROW = 3
 _SAME_POINTS = 0.05  # an error further than this from predicted / measured is another run's
-_MANY = 200  # runs in a panel; markers shrink beyond
+_MANY = 200  # runs in a panel; beyond, markers are small and pale
 _BAND = {"facecolor": "0.9", "edgecolor": "none"}
 _DIAGONAL = {"color": "0.3", "linewidth": 0.9}
-_SPREAD = {"ecolor": "0.55", "elinewidth": 0.9, "capsize": 0}
+_SPREAD = {"color": "0.55", "linewidth": 0.9}
 
 
 def compared(runs: pd.DataFrame, measured: str, predicted: str) -> pd.DataFrame:
@@ -113,11 +113,13 @@ def _equal_log_axes(axes: Axes, values: Sequence[pd.Series]) -> None:
 def _draw_runs(axes: Axes, rows: pd.DataFrame, style: dict) -> None:
     """Markers, with the interval of the calibration where it is known."""
     x, y = rows["measured_s"], rows["predicted_s"]
-    spread = np.array([y - rows["predicted_lo_s"], rows["predicted_hi_s"] - y]).clip(min=0.0)
-    if np.isfinite(spread).any():
-        axes.errorbar(x, y, yerr=spread, linestyle="none", zorder=1.5, **_SPREAD)
-    size = 2.5 if len(rows) > _MANY else 4.5
-    axes.plot(x, y, zorder=2, markersize=size, markeredgewidth=0.8, **style)
+    known = rows[["predicted_lo_s", "predicted_hi_s"]].notna().all(axis=1)
+    if known.any():  # drawn as it is: the prediction of the best fit need not lie within
+        ends = rows.loc[known, ["predicted_lo_s", "predicted_hi_s"]].to_numpy().T
+        axes.vlines(x[known], *ends, zorder=1.5, **_SPREAD)
+    crowded = {"markersize": 2.5, "markeredgewidth": 0.5, "alpha": 0.6}
+    spacious = {"markersize": 4.5, "markeredgewidth": 0.8}
+    axes.plot(x, y, zorder=2, **style, **(crowded if len(rows) > _MANY else spacious))
     axes.text(
         0.04,
         0.96,
@@ -137,9 +139,8 @@ def _key(intervals: bool) -> list:
         Patch(label=f"±{BAND_PCT:g} %", **_BAND),
     ]
     if intervals:
-        bar = {"color": _SPREAD["ecolor"], "linewidth": _SPREAD["elinewidth"]}
-        tick = {"linestyle": "none", "marker": "|", "markersize": 10}
-        handles.append(Line2D([], [], label="95 % interval of the calibration", **bar, **tick))
+        tick = {"linestyle": "none", "marker": "|", "markersize": 7, "color": _SPREAD["color"]}
+        handles.append(Line2D([], [], label="95 % interval of the calibration", **tick))
     return handles
 
 
@@ -159,7 +160,8 @@ def step_times(runs: pd.DataFrame) -> Figure:
     names = list(rows["dataset"].unique())
     columns = 2 if len(names) == 4 else min(_PANELS_PER_ROW, len(names))
     lines = -(-len(names) // columns)
-    figure = Figure(figsize=(3.1 * columns, 3.2 * lines + 0.4), layout="constrained")
+    key = 0.4 if columns > 1 else 0.9
+    figure = Figure(figsize=(3.1 * columns, 3.2 * lines + key), layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     for axes, (name, style) in zip(panels, _dataset_styles(names).items(), strict=False):
         mine = rows[rows["dataset"] == name]
@@ -187,7 +189,7 @@ def peak_memory(runs: pd.DataFrame) -> Figure:
     rows = compared(runs, "measured_gib", "predicted_gib")
     if rows.empty:
         raise ValueError("no run has a measured and a predicted memory")
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    figure = Figure(figsize=(7.6, 4.2), layout="compressed")
     axes = figure.subplots()
     _equal_log_axes(axes, [rows["measured_gib"], rows["predicted_gib"]])
     for name, style in _dataset_styles(list(rows["dataset"].unique())).items():
@@ -285,7 +287,7 @@ def step_errors(
 
 @styled
 def left_out_errors(refits: pd.DataFrame) -> Figure:
-    """Mean absolute error on runs in sample, and after a refit without them, a pair per refit.
+    """Mean absolute error on runs as calibrated, and after a refit without them, in pairs.
 
     Args:
         refits: LEFT_OUT_COLUMNS, errors in per cent; a missing value or bound is not drawn.
@@ -293,7 +295,10 @@ def left_out_errors(refits: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(7.6, 1.3 + 0.62 * len(refits)), layout="constrained")
     axes = figure.subplots()
     rows = np.arange(len(refits))
-    pairs = (("in_sample_pct", "in_sample", "in sample"), ("mape_pct", "mape", "left out"))
+    pairs = (
+        ("in_sample_pct", "in_sample", "calibration of this run"),
+        ("mape_pct", "mape", "refitted without these runs"),
+    )
     caps = {"ecolor": "0.2", "error_kw": {"elinewidth": 1.0}}
     for i, ((column, bounds, label), style) in enumerate(zip(pairs, fill_styles(2), strict=True)):
         value = refits[column].to_numpy(float)

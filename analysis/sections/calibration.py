@@ -53,7 +53,20 @@ def _overview(record: RunRecord, parameters: pd.DataFrame) -> Section:
         + ", ".join(f"{share} parameters of {cell(gpu)}" for gpu, share in told.items())
         + "."
     )
+    text += "".join(f" {line}" for line in _conflicts(parameters))
     return Section("Parameters, prior and fit", text, (Picture("parameters", drawn, caption),))
+
+
+def _conflicts(parameters: pd.DataFrame) -> Iterator[str]:
+    """A sentence for each GPU type whose data and priors contradict each other."""
+    outside = ~parameters["value"].between(parameters["prior_lo"], parameters["prior_hi"])
+    known = parameters[["prior_lo", "prior_hi"]].notna().all(axis=1)
+    for gpu, rows in parameters[outside & known].groupby("gpu", sort=False):
+        names = ", ".join(cell(name) for name in rows["parameter"])
+        yield (
+            f"On {cell(gpu)} the fit lies outside the prior's 95 % interval for {names}: the data "
+            "contradict what was believed, or the parameter makes up for what the model lacks."
+        )
 
 
 def readable_unit(unit: str, size: float) -> tuple[float, str]:

@@ -140,17 +140,29 @@ def coverage_sentence(timed: pd.DataFrame) -> str | None:
 
 def _disagreements(datasets: dict[str, dict], timed: pd.DataFrame) -> Iterator[str]:
     """A warning for each data set whose error in metrics.csv is not the one in the summary."""
-    found = timed["error_pct"].abs().groupby(timed["dataset"]).mean()
-    for name in dict.fromkeys([*datasets, *found.index]):
-        said, seen = datasets.get(name, {}).get("mape_pct"), found.get(name)
-        if said is None and seen is None:
-            continue
-        if said is None or seen is None or abs(said - seen) > _SAME_POINTS:
+    for name, seen in timed["error_pct"].abs().groupby(timed["dataset"], sort=False).mean().items():
+        said = datasets.get(name, {}).get("mape_pct")
+        if said is None or abs(said - seen) > _SAME_POINTS:
             yield (
                 f"**Warning.** `summary.json` gives {name} a mean absolute error of "
                 f"{fixed(said, 2)} %, `metrics.csv` {fixed(seen, 2)} %; the table shows the "
                 "former, the figures the latter."
             )
+
+
+def _untimed_sentence(datasets: dict[str, dict], timed: pd.DataFrame) -> str | None:
+    """Which data sets are in the table alone: their error is that of something else."""
+    alone = [
+        name
+        for name, row in datasets.items()
+        if row.get("mape_pct") is not None and name not in set(timed["dataset"])
+    ]
+    if not alone:
+        return None
+    return (
+        f"Of {', '.join(alone)} no step time was measured: the table gives the error of what was "
+        "(such as the time spent in synchronisation), and the figures leave it out."
+    )
 
 
 def _headline(record: RunRecord, datasets: dict[str, dict], timed: pd.DataFrame | None) -> Section:
@@ -163,8 +175,8 @@ def _headline(record: RunRecord, datasets: dict[str, dict], timed: pd.DataFrame 
         text.append(f"{number(skipped)} rows of the data could not be used and were skipped.")
     pictures = ()
     if timed is not None:
-        covered = coverage_sentence(timed)
-        text += [*_disagreements(datasets, timed), *([covered] if covered else [])]
+        said = (_untimed_sentence(datasets, timed), coverage_sentence(timed))
+        text += [*_disagreements(datasets, timed), *(line for line in said if line)]
         times = drawn_from(record, "metrics", figures.step_times, timed)
         errors = drawn_from(record, "metrics", figures.step_errors, timed, peers)
         pictures = (
@@ -199,7 +211,7 @@ def _memory(record: RunRecord, runs: pd.DataFrame, notes: list[str]) -> Iterator
         )
         yield Section("Memory", "", (Picture("memory", drawn, caption),))
     else:
-        notes.append(f"Memory: no run in `metrics.csv` of {record.dir} has a measured memory.")
+        notes.append(f"Memory: no run in `metrics.csv` of {record.dir} has a measured peak memory.")
 
 
 def _same_model(models: pd.Series, label: str) -> pd.Series:
@@ -260,8 +272,8 @@ def _left_out(record: RunRecord, timed: pd.DataFrame | None, notes: list[str]) -
         frame = refit_table(refits, timed)
     except ValueError as error:
         raise RecordError(f"{record.dir / 'summary.json'}: {error}") from None
-    header = ["data set", "left out", "kind", "runs", "in sample [%]", "left out [%]"]
-    header += ["95 % interval", "left-out bias [%]"]
+    header = ["data set", "left out", "kind", "runs", "calibration of this run [%]"]
+    header += ["refitted without them [%]", "95 % interval", "left-out bias [%]"]
     rows = [
         [
             cell(refit.dataset),
@@ -277,13 +289,14 @@ def _left_out(record: RunRecord, timed: pd.DataFrame | None, notes: list[str]) -
     ]
     text = (
         "Mean absolute error on runs that the fit has not seen: one model of a data set left out, "
-        "or the whole data set where others measured the same GPU type. *In sample* is the error "
-        "on the same runs under the calibration of this run.\n\n" + table(header, rows, 3)
+        "or the whole data set where others measured the same GPU type. Beside it the error on the "
+        "same runs under the calibration of this run, which is in sample where that was fitted to "
+        "them.\n\n" + table(header, rows, 3)
     )
     drawn = figures.left_out_errors(frame)
     caption = (
-        "Upper bar of each pair: under the calibration of this run, which has seen these runs if "
-        "it was fitted to them. Lower bar: refitted without them. Whiskers: 95 % bootstrap "
+        "Upper bar of each pair: under the calibration of this run (in sample where that was "
+        "fitted to these runs). Lower bar: refitted without them. Whiskers: 95 % bootstrap "
         "interval over runs, where known. A fit that carries over has bars of similar length; a "
         "bias as large as the error means that all runs are off to the same side."
     )
