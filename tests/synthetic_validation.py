@@ -15,6 +15,7 @@ DATASETS = {
     "small_gh": (15, "GH-96", (0.07, 2.7), 0.06, 0.03, True),
     "lone": (1, "H100-96GB-500W", (2.0, 3.0), 0.05, 0.0, False),
 }
+SMALL = {name: (min(row[0], 12), *row[1:]) for name, row in DATASETS.items()}
 PEERS = {"one_node": {"other_sim": 38.9, "third": 8.4}, "many_nodes": {"other_sim": 1.5}}
 MODELS = ("24x1024", "48x8192", "96x12288")
 # Unit, what it is, prior, spread of its logarithm, how well identified, value / prior.
