@@ -55,6 +55,7 @@ EFFICIENCIES = {
     "data_parallel_efficiency": 0.65,
     "dp_overlap": 0.2,
     "shard_overlap": 0.15,
+    "gather_efficiency": 0.66,
     "hop_alpha_s": 4e-5,
     "straggler": 0.02,
     "wan_efficiency": 0.9,
