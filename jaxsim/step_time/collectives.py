@@ -96,10 +96,10 @@ def data_parallel_pass_s(
     in 1e9.
     """
     ranks = dp * plan.cp
-    n = ranks.astype(jnp.float32)
+    n = jnp.maximum(ranks, 1).astype(jnp.float32)  # unused domains have none
     inner = jnp.where(plan.placement == PLACEMENT_DP_INNER, 1, plan.pp).astype(jnp.int32)
     rate = ring_gb_per_s(cluster, calibration, plan.tp * inner, ranks)
     rate = rate * calibration.data_parallel_efficiency
     volume_s = (n - 1.0) * 2.0 * params_per_gpu / (n * rate)
-    latency_s = calibration.collective_alpha_s * jnp.log2(jnp.maximum(n, 1.0))
+    latency_s = calibration.collective_alpha_s * jnp.log2(n)
     return jnp.where(ranks > 1, volume_s + latency_s, 0.0)
