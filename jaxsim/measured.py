@@ -113,7 +113,8 @@ def load_measured(path: str | Path, strict: bool = False) -> tuple[list[Measured
     """
     path = Path(path)
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        # Of a row cut short, the missing fields are empty like any other.
+        table = pd.read_csv(path, dtype=str, keep_default_na=False).fillna("")
     except (OSError, UnicodeDecodeError, ValueError) as error:
         line = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read as a table of measured runs: {line}") from None
@@ -134,7 +135,7 @@ def load_measured(path: str | Path, strict: bool = False) -> tuple[list[Measured
 
 def is_measured_table(path: Path) -> bool:
     """Does the file's header belong to a table of measured runs?"""
-    with path.open() as lines:
+    with path.open(errors="replace") as lines:
         return {"row_id", "gpu", "tp", "pp", "dp"} <= set(lines.readline().strip().split(","))
 
 
@@ -153,11 +154,18 @@ def _number(row: dict, key: str, default: float | None = None) -> float:
     return value
 
 
-def _count(row: dict, key: str, default: int | None = None, least: int = 1) -> int:
+def _count(
+    row: dict, key: str, default: int | None = None, least: int = 1, most: float = math.inf
+) -> int:
     value = _number(row, key, default)
-    if value != int(value) or value < least:
-        raise ValueError(f"{key}: expected an integer >= {least}, got {row[key]!r}")
+    if value != int(value) or not least <= value <= most:
+        allowed = f">= {least}" if most == math.inf else f"from {least} to {most}"
+        raise ValueError(f"{key}: expected an integer {allowed}, got {row[key]!r}")
     return int(value)
+
+
+def _flag(row: dict, key: str, default: bool = False) -> bool:
+    return bool(_count(row, key, int(default), least=0, most=1))
 
 
 def _choice(row: dict, key: str, allowed: Sequence[str]) -> str:
@@ -206,15 +214,15 @@ def _parse(row: dict, dataset: str) -> MeasuredRun:
         # A plain FFN is the GPT family's, whose input and output tables are one.
         model=ModelConfig(*(n[k] for k in model_fields), tied_embeddings=n["ffn_matrices"] == 2),
         **{k: n[k] for k in ("seq", "tp", "cp", "pp", "dp", "micro_batch", "global_batch")},
-        zero_stage=_count(row, "zero_stage", 0, least=0),
+        zero_stage=_count(row, "zero_stage", 0, least=0, most=3),
         virtual_stages=_count(row, "interleave", 1),
         recompute=_choice(row, "recompute", tuple(RECOMPUTE)),
-        sequence_parallel=bool(_count(row, "sequence_parallel", 0, least=0)),
+        sequence_parallel=_flag(row, "sequence_parallel"),
         flash=flash,
         precision=_choice(row, "precision", PRECISIONS),
         # Megatron's fused kernels count as compiled; they exist for 16 bits only.
-        compiled=bool(_count(row, "compile", int(row["precision"] != "fp32"), least=0)),
-        async_tp=bool(_count(row, "async_tp", 0, least=0)),
+        compiled=_flag(row, "compile", row["precision"] != "fp32"),
+        async_tp=_flag(row, "async_tp"),
         step_s=_measured(row, "step_s"),
         peak_memory_gib=_measured(row, "peak_memory_gib"),
         state_gib=_noted(row, "param_opt_GiB"),

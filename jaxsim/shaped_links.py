@@ -37,7 +37,7 @@ class SyncRun:
 
 def is_sync_table(path: Path) -> bool:
     """Does the file's header belong to a table of syncs over shaped links?"""
-    with path.open() as lines:
+    with path.open(errors="replace") as lines:
         return set(COLUMNS) <= set(lines.readline().strip().split(","))
 
 
