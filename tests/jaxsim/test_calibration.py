@@ -1,0 +1,163 @@
+"""Efficiency parameters: priors, files, and the Gaussian that a fit believes."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+from toy_world import EFFICIENCIES
+
+from jaxsim import calibration as calibrations
+from jaxsim.calibration import (
+    PRIORS,
+    Calibration,
+    default_calibration,
+    load_calibration,
+    prior_calibration,
+    shipped_calibrations,
+)
+from jaxsim.errors import InputError
+from jaxsim.fitting import ARCHITECTURE, prior_belief
+from jaxsim.gpu import GPU_PRESETS
+
+
+def as_dict(cal):
+    return {f.name: float(getattr(cal, f.name)) for f in dataclasses.fields(cal)}
+
+
+def test_every_parameter_states_a_prior_with_a_unit():
+    units = {"share", "tiles", "elements", "values", "factor", "s", "B", "copies", "GB", "Gbit/s"}
+    for name, prior in PRIORS.items():
+        assert prior.unit in units, name
+        assert prior.spread > 0 and prior.value > 0, name
+        assert not prior.share or prior.value < 1, name
+    assert list(PRIORS) == [f.name for f in dataclasses.fields(Calibration)]
+    assert set(EFFICIENCIES) == set(PRIORS), "the toy world gives every parameter a value"
+    assert len(set(EFFICIENCIES.values())) == len(PRIORS), "and no two alike"
+
+
+def test_prior_calibration_holds_the_priors_in_float32():
+    cal = prior_calibration()
+    for name, prior in PRIORS.items():
+        value = getattr(cal, name)
+        assert value.dtype == jnp.float32 and value.shape == ()
+        np.testing.assert_allclose(value, prior.value, rtol=1e-6)
+
+
+@pytest.mark.parametrize("gpu", ["", "V100-32GB", *ARCHITECTURE, "H100-80GB"])
+def test_belief_and_calibration_round_trip(gpu):
+    belief = prior_belief(gpu)
+    z = np.linspace(-2.0, 2.0, len(PRIORS))
+    cal = as_dict(belief.calibration(jnp.asarray(z, jnp.float32)))
+    back = [prior.to_free(cal[name]) for name, prior in PRIORS.items()]
+    np.testing.assert_allclose(back, belief.centre + belief.spread * z, rtol=2e-5, atol=2e-5)
+    for name, prior in PRIORS.items():
+        assert 0 < cal[name] < (1 if prior.share else np.inf)
+
+
+def test_what_is_known_of_an_architecture_replaces_the_prior():
+    at = jnp.zeros(len(PRIORS), jnp.float32)
+    plain, own, meta = (
+        as_dict(prior_belief(g).calibration(at)) for g in ("", "H100-80GB", "H100-96GB-500W")
+    )
+    for name, prior in PRIORS.items():
+        np.testing.assert_allclose(plain[name], prior.value, rtol=1e-5)
+        known = ARCHITECTURE["H100"].get(name, (prior.value, prior.spread))
+        np.testing.assert_allclose(own[name], known[0], rtol=1e-5)
+    assert meta["gemm_efficiency"] < own["gemm_efficiency"], "the exact name goes first"
+    for gpu, known in ARCHITECTURE.items():
+        assert any(preset.startswith(gpu) for preset in GPU_PRESETS)
+        assert set(known) <= set(PRIORS)
+
+
+def write(path, parameters, **others):
+    path.write_text(yaml.safe_dump({**others, "parameters": parameters}))
+    return path
+
+
+def test_file_round_trip(tmp_path):
+    entries = {name: {"value": value, "low": 0.0} for name, value in EFFICIENCIES.items()}
+    loaded = as_dict(load_calibration(write(tmp_path / "c.yaml", entries)))
+    for name, value in EFFICIENCIES.items():
+        np.testing.assert_allclose(loaded[name], value, rtol=1e-6, err_msg=name)
+
+
+def test_a_parameter_that_a_file_leaves_out_stays_at_its_prior(tmp_path):
+    loaded = as_dict(load_calibration(write(tmp_path / "c.yaml", {"straggler": 0.5})))
+    expected = {**as_dict(prior_calibration()), "straggler": 0.5}
+    assert loaded == expected
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"gemm_efficiency": 1.0}, ["gemm_efficiency", "above 0 and below 1", "1.0"]),
+        ({"gemm_efficiency": 0}, ["gemm_efficiency", "above 0 and below 1", "got 0"]),
+        ({"kernel_s": -1e-6}, ["kernel_s", "a number above 0, got -1e-06"]),
+        ({"kernel_s": float("nan")}, ["kernel_s", "above 0", "nan"]),
+        ({"kernel_s": float("inf")}, ["kernel_s", "above 0", "inf"]),
+        ({"kernel_s": True}, ["kernel_s", "above 0", "True"]),
+        ({"kernel_s": "fast"}, ["kernel_s", "above 0", "'fast'"]),
+        ({"kernel_s": {"low": 1.0}}, ["kernel_s", "above 0", "None"]),
+        ({"kernel_s": None}, ["kernel_s", "above 0", "None"]),
+        ({"eta": 0.5}, ["parameters.eta: unknown", "gemm_efficiency", "framework_gb"]),
+    ],
+)
+def test_a_bad_parameter_is_one_line_naming_file_and_key(tmp_path, parameters, words):
+    path = write(tmp_path / "c.yaml", parameters)
+    with pytest.raises(InputError) as error:
+        load_calibration(path)
+    assert_one_line(error, [str(path), *words])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("parameters: [1, 2", ["cannot be read as a calibration"]),
+        ("", ["parameters: expected a mapping"]),
+        ("- 1\n- 2\n", ["parameters: expected a mapping"]),
+        ("parameters: 3\n", ["parameters: expected a mapping"]),
+        ("gpus: [A100-80GB]\n", ["parameters: expected a mapping"]),
+    ],
+)
+def test_a_file_of_another_kind(tmp_path, text, words):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        load_calibration(path)
+    assert_one_line(error, [str(path), *words])
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    (tmp_path / "c.yaml").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "none.yaml", tmp_path, tmp_path / "c.yaml"):
+        with pytest.raises(InputError) as error:
+            load_calibration(path)
+        assert_one_line(error, [str(path), "cannot be read as a calibration"])
+
+
+def test_the_fit_that_ships_for_a_gpu_is_found_by_its_name(tmp_path, monkeypatch):
+    folder = tmp_path / "calibrations"
+    folder.mkdir()
+    path = write(folder / "hopper.yaml", {"straggler": 0.25}, gpus=["H100-80GB", "H200"])
+    write(folder / "ampere.yaml", {"straggler": 0.125}, gpus=["A100-80GB"])
+    monkeypatch.setattr(calibrations.importlib.resources, "files", lambda package: tmp_path)
+    assert shipped_calibrations()["H200"] == path
+    assert float(default_calibration("H100-80GB").straggler) == 0.25
+    assert float(default_calibration("A100-80GB").straggler) == 0.125
+    for gpu in (None, "V100-32GB"):
+        assert as_dict(default_calibration(gpu)) == as_dict(prior_calibration())
+
+
+def test_what_ships_can_be_loaded():
+    for gpu in (None, *shipped_calibrations()):
+        assert gpu is None or gpu in GPU_PRESETS
+        assert all(np.isfinite(x) for x in as_dict(default_calibration(gpu)).values())
+
+
+def assert_one_line(error, words):
+    text = str(error.value)
+    assert "\n" not in text
+    for word in words:
+        assert word in text, f"{word!r} is not in {text!r}"
