@@ -64,7 +64,7 @@ def load_profile(path: str | Path) -> Profile | None:
                 return _operators(path, gpus[-1], table)
             if "collective" in table or "coll" in table:
                 return _collectives(path, gpus[-1], table)
-    except (OSError, UnicodeDecodeError, ValueError, KeyError) as error:
+    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
         line = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read as a profile: {line}") from None
     return None
