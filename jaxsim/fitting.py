@@ -237,10 +237,13 @@ def fit_in_stages(
     told: Mapping[str, dict[str, float]] = {} if first is None else first.told_by
     from_profiles = 1.0 - np.minimum(start.spread / prior.spread, 1.0)
     merged = {
-        name: {
-            **{e: share * from_profiles[i] for e, share in told.get(name, {}).items()},
-            **{e: share * (1 - from_profiles[i]) for e, share in second.told_by[name].items()},
-        }
+        name: _mixed(told.get(name, {}), second.told_by[name], float(from_profiles[i]))
         for i, name in enumerate(PRIORS)
     }
     return dataclasses.replace(second, prior=prior, told_by=merged)
+
+
+def _mixed(first: Mapping[str, float], second: Mapping[str, float], weight: float):
+    """Shares of two stages, `weight` of them the first's; one data set may speak in both."""
+    names = dict.fromkeys([*first, *second])
+    return {e: weight * first.get(e, 0.0) + (1.0 - weight) * second.get(e, 0.0) for e in names}
