@@ -153,9 +153,8 @@ class Hand:
 
     def stage(self, layer, layers, nodes=1.0):
         """[s] of arithmetic for one micro-batch on one stage, both directions."""
-        return layers * self.pace(nodes) * (layer.forward + layer.backward) + self.e[
-            "micro_batch_s"
-        ]
+        both_ways = layer.forward + layer.backward
+        return layers * self.pace(nodes) * both_ways + self.e["micro_batch_s"]
 
     def sync_pass(self, params, ranks, rate=None):
         """[s] of one reduce-scatter or all-gather of 16-bit values over the replicas."""

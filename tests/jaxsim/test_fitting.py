@@ -49,7 +49,7 @@ def fitted(request):
 
 
 def test_intervals_cover_the_truth(fitted):
-    truth, z, found = fitted
+    truth, _, found = fitted
     inside = {}
     for name in NAMES:
         low, high = found.interval(name)
@@ -63,7 +63,7 @@ def test_intervals_cover_the_truth(fitted):
 
 
 def test_what_the_runs_fix_is_found(fitted):
-    truth, z, found = fitted
+    _, z, found = fitted
     sure = [i for i, n in enumerate(NAMES) if found.identified(n) > 0.8]
     assert len(sure) >= 4
     centre = (found.belief.centre - found.prior.centre) / found.prior.spread
@@ -174,14 +174,12 @@ def product_profile(truth, kind="operators", name="products", rng=None):
 def test_profiles_speak_first():
     truth, _ = drawn(4)
     found = fit_in_stages([], profiles=[product_profile(truth)])
-    for name in ("gemm_tail_tiles", "gemm_depth", "kernel_s"):
-        assert found.identified(name) > 0.15, name
+    for name in ("gemm_tail_tiles", "kernel_s"):
+        assert found.identified(name) > 0.3, name
         low, high = found.interval(name)
         assert low < float(getattr(truth, name)) < high, name
         assert found.told_by[name] == {"products": pytest.approx(1.0)}
     assert found.identified("launch_forward_s") < 1e-6
-    gemm, at = NAMES.index("gemm_depth"), found.prior.spread
-    assert found.belief.spread[gemm] < at[gemm]
 
 
 def test_runs_refine_what_profiles_left_open():
@@ -189,11 +187,16 @@ def test_runs_refine_what_profiles_left_open():
     runs = measure(varied_runs()[::6], truth)
     layers = product_profile(truth, "layers", "same stack")
     found = fit_in_stages(runs, [product_profile(truth), layers])
-    assert set(found.told_by["gemm_depth"]) == {"products", "same stack", "made", "made memory"}
-    for name in ("gemm_depth", "gemm_tail_tiles", "launch_forward_s", "framework_gb"):
+    assert set(found.told_by["gemm_tail_tiles"]) == {
+        "products",
+        "same stack",
+        "made",
+        "made memory",
+    }
+    for name in ("kernel_s", "gemm_tail_tiles", "launch_forward_s", "framework_gb"):
         assert sum(found.told_by[name].values()) == pytest.approx(1.0, abs=1e-6), name
         assert min(found.told_by[name].values()) >= 0
-    assert found.told_by["gemm_depth"]["products"] > 0.1
+    assert found.told_by["gemm_tail_tiles"]["products"] > 0.1
     assert found.told_by["framework_gb"]["made memory"] > 0.99
     assert found.identified("framework_gb") > 0.5
     assert found.prior.spread[0] == prior_belief().spread[0], "the first prior, not the profiles'"

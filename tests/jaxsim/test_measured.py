@@ -130,7 +130,9 @@ def test_a_run_is_a_plan_that_can_be_carried_out():
     runs = varied_runs()
     plans, works, clusters, views = run_arrays(runs)
     for i, run in enumerate(runs):
-        plan, work, cluster = (jax.tree.map(lambda x, i=i: x[i], t) for t in (plans, works, clusters))
+        plan, work, cluster = (
+            jax.tree.map(lambda x, i=i: x[i], t) for t in (plans, works, clusters)
+        )
         check_plan(plan, work, np.asarray(cluster.gpus), ("a",))
         assert int(plan.gpus[0]) == run.n_gpus
         assert float(cluster.intra_gb_per_s) == NODE_GB_PER_S["A100"]

@@ -89,7 +89,12 @@ def faster(arrays, part, factor):
     """The same runs on hardware of which one part is `factor` times as fast."""
     plans, works, clusters, views = arrays
     if part == "intra_gb_per_s":
-        return plans, works, clusters.replace(intra_gb_per_s=clusters.intra_gb_per_s * factor), views
+        return (
+            plans,
+            works,
+            clusters.replace(intra_gb_per_s=clusters.intra_gb_per_s * factor),
+            views,
+        )
     gpu = clusters.gpu.replace(**{part: getattr(clusters.gpu, part) * factor})
     return plans, works, clusters.replace(gpu=gpu), views
 

@@ -28,9 +28,7 @@ def by_hand():
         prediction(3.0, 4.0, tp=1, dp=8),
         prediction(20.0, 10.0, model=LARGE),
         prediction(10.0, 15.0, model=LARGE, tp=8, dp=1),
-        prediction(
-            9.9, None, 44.0, (9.0, 7.0), peak_memory_gib=40.0, state_gib=10.0, seq=512
-        ),
+        prediction(9.9, None, 44.0, (9.0, 7.0), peak_memory_gib=40.0, state_gib=10.0, seq=512),
     ]
 
 
