@@ -11,11 +11,14 @@ from toy_world import EFFICIENCIES
 from jaxsim import calibration as calibrations
 from jaxsim.calibration import (
     PRIORS,
+    Belief,
     Calibration,
     default_calibration,
+    independent,
+    load_beliefs,
     load_calibration,
     prior_calibration,
-    shipped_calibrations,
+    shipped_belief,
 )
 from jaxsim.errors import InputError
 from jaxsim.fitting import ARCHITECTURE, prior_belief
@@ -71,22 +74,61 @@ def test_what_is_known_of_an_architecture_replaces_the_prior():
         assert set(known) <= set(PRIORS)
 
 
+def test_samples_scatter_as_the_belief():
+    spread = np.full(len(PRIORS), 0.5)
+    covariance = np.diag(spread**2)
+    covariance[0, 1] = covariance[1, 0] = -0.8 * 0.25
+    belief = Belief(prior_belief().centre, covariance)
+    draws = belief.samples(4000, seed=3)
+    first, second = list(PRIORS)[:2]
+    x, y = (
+        np.array([PRIORS[n].to_free(float(v)) for v in np.asarray(getattr(draws, n))])
+        for n in (first, second)
+    )
+    np.testing.assert_allclose([x.std(), y.std()], 0.5, rtol=0.05)
+    np.testing.assert_allclose(np.corrcoef(x, y)[0, 1], -0.8, atol=0.03)
+    np.testing.assert_array_equal(belief.samples(4000, seed=3).straggler, draws.straggler)
+
+
+def test_interval_by_hand():
+    belief = independent(np.zeros(len(PRIORS)), np.full(len(PRIORS), 0.5))
+    reach = np.exp(1.959964 * 0.5)
+    np.testing.assert_allclose(belief.interval("kernel_s"), (1 / reach, reach))
+    np.testing.assert_allclose(
+        belief.interval("gemm_efficiency"), (1 / (1 + reach), reach / (1 + reach))
+    )
+
+
 def write(path, parameters, **others):
-    path.write_text(yaml.safe_dump({**others, "parameters": parameters}))
+    body = {"calibrations": {"H100-80GB": {"parameters": parameters, **others}}}
+    path.write_text(yaml.safe_dump(body))
     return path
 
 
 def test_file_round_trip(tmp_path):
-    entries = {name: {"value": value, "low": 0.0} for name, value in EFFICIENCIES.items()}
-    loaded = as_dict(load_calibration(write(tmp_path / "c.yaml", entries)))
+    entries = {name: {"value": value, "ci95": [0, 1]} for name, value in EFFICIENCIES.items()}
+    loaded = as_dict(load_calibration(write(tmp_path / "c.yaml", entries), "H100-80GB"))
     for name, value in EFFICIENCIES.items():
-        np.testing.assert_allclose(loaded[name], value, rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(loaded[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_spread_and_correlation_are_read(tmp_path):
+    names = ["straggler", "kernel_s"]
+    entries = {n: {"value": 0.5, "spread": s} for n, s in zip(names, (0.1, 0.2), strict=True)}
+    path = write(tmp_path / "c.yaml", entries, correlation=[[1.0, 0.3], [0.3, 1.0]])
+    belief = load_beliefs(path)["H100-80GB"]
+    i, j = (list(PRIORS).index(n) for n in names)
+    np.testing.assert_allclose(belief.spread[[i, j]], [0.1, 0.2])
+    np.testing.assert_allclose(belief.covariance[i, j], 0.3 * 0.1 * 0.2)
+    others = [k for k in range(len(PRIORS)) if k not in (i, j)]
+    priors = np.array([p.spread for p in PRIORS.values()])
+    np.testing.assert_allclose(belief.spread[others], priors[others])
 
 
 def test_a_parameter_that_a_file_leaves_out_stays_at_its_prior(tmp_path):
-    loaded = as_dict(load_calibration(write(tmp_path / "c.yaml", {"straggler": 0.5})))
-    expected = {**as_dict(prior_calibration()), "straggler": 0.5}
-    assert loaded == expected
+    loaded = as_dict(load_calibration(write(tmp_path / "c.yaml", {"straggler": 0.5}), "H100-80GB"))
+    for name, value in {**as_dict(prior_calibration()), "straggler": 0.5}.items():
+        np.testing.assert_allclose(loaded[name], value, rtol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +141,8 @@ def test_a_parameter_that_a_file_leaves_out_stays_at_its_prior(tmp_path):
         ({"kernel_s": float("inf")}, ["kernel_s", "above 0", "inf"]),
         ({"kernel_s": True}, ["kernel_s", "above 0", "True"]),
         ({"kernel_s": "fast"}, ["kernel_s", "above 0", "'fast'"]),
-        ({"kernel_s": {"low": 1.0}}, ["kernel_s", "above 0", "None"]),
+        ({"kernel_s": {"ci95": [0, 1]}}, ["kernel_s", "above 0", "None"]),
+        ({"kernel_s": {"value": 1.0, "spread": 0}}, ["kernel_s.spread", "above 0", "got 0"]),
         ({"kernel_s": None}, ["kernel_s", "above 0", "None"]),
         ({"eta": 0.5}, ["parameters.eta: unknown", "gemm_efficiency", "framework_gb"]),
     ],
@@ -107,25 +150,34 @@ def test_a_parameter_that_a_file_leaves_out_stays_at_its_prior(tmp_path):
 def test_a_bad_parameter_is_one_line_naming_file_and_key(tmp_path, parameters, words):
     path = write(tmp_path / "c.yaml", parameters)
     with pytest.raises(InputError) as error:
-        load_calibration(path)
-    assert_one_line(error, [str(path), *words])
+        load_beliefs(path)
+    assert_one_line(error, [f"{path}: calibrations.H100-80GB: parameters.", *words])
+
+
+@pytest.mark.parametrize("rows", [[[1.0, 0.1]], 3, [["a", 0], [0, 1]]])
+def test_a_bad_correlation_is_one_line(tmp_path, rows):
+    path = write(tmp_path / "c.yaml", {"straggler": 0.5, "kernel_s": 1e-6}, correlation=rows)
+    with pytest.raises(InputError) as error:
+        load_beliefs(path)
+    assert_one_line(error, [str(path), "correlation: expected 2 rows of as many"])
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("parameters: [1, 2", ["cannot be read as a calibration"]),
-        ("", ["parameters: expected a mapping"]),
-        ("- 1\n- 2\n", ["parameters: expected a mapping"]),
-        ("parameters: 3\n", ["parameters: expected a mapping"]),
-        ("gpus: [A100-80GB]\n", ["parameters: expected a mapping"]),
+        ("calibrations: [1, 2", ["cannot be read as a calibration"]),
+        ("", ["calibrations: expected a mapping"]),
+        ("- 1\n- 2\n", ["calibrations: expected a mapping"]),
+        ("calibrations: {}\n", ["calibrations: expected a mapping"]),
+        ("calibrations: {A100: 3}\n", ["calibrations.A100: parameters: expected a mapping"]),
+        ("calibrations: {A100: {x: 1}}\n", ["calibrations.A100: parameters: expected a mapping"]),
     ],
 )
 def test_a_file_of_another_kind(tmp_path, text, words):
     path = tmp_path / "c.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as error:
-        load_calibration(path)
+        load_beliefs(path)
     assert_one_line(error, [str(path), *words])
 
 
@@ -133,27 +185,36 @@ def test_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "c.yaml").write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path / "none.yaml", tmp_path, tmp_path / "c.yaml"):
         with pytest.raises(InputError) as error:
-            load_calibration(path)
+            load_beliefs(path)
         assert_one_line(error, [str(path), "cannot be read as a calibration"])
 
 
+def test_a_file_serves_a_gpu_and_its_family_and_no_other(tmp_path):
+    path = write(tmp_path / "c.yaml", {"straggler": 0.25})
+    for gpu in ("H100-80GB", "H100-96GB-500W"):
+        assert float(load_calibration(path, gpu).straggler) == pytest.approx(0.25)
+    with pytest.raises(InputError) as error:
+        load_calibration(path, "A100-80GB")
+    assert_one_line(error, [str(path), "none for A100-80GB", "H100-80GB"])
+
+
 def test_the_fit_that_ships_for_a_gpu_is_found_by_its_name(tmp_path, monkeypatch):
-    folder = tmp_path / "calibrations"
-    folder.mkdir()
-    path = write(folder / "hopper.yaml", {"straggler": 0.25}, gpus=["H100-80GB", "H200"])
-    write(folder / "ampere.yaml", {"straggler": 0.125}, gpus=["A100-80GB"])
+    write(tmp_path / calibrations.SHIPPED, {"straggler": 0.25})
     monkeypatch.setattr(calibrations.importlib.resources, "files", lambda package: tmp_path)
-    assert shipped_calibrations()["H200"] == path
-    assert float(default_calibration("H100-80GB").straggler) == 0.25
-    assert float(default_calibration("A100-80GB").straggler) == 0.125
-    for gpu in (None, "V100-32GB"):
-        assert as_dict(default_calibration(gpu)) == as_dict(prior_calibration())
+    shipped_belief.cache_clear()
+    try:
+        for gpu in ("H100-80GB", "H100-96GB-500W"):
+            assert float(default_calibration(gpu).straggler) == pytest.approx(0.25)
+        for gpu in (None, "V100-32GB"):
+            assert as_dict(default_calibration(gpu)) == as_dict(prior_calibration())
+    finally:
+        shipped_belief.cache_clear()
 
 
-def test_what_ships_can_be_loaded():
-    for gpu in (None, *shipped_calibrations()):
-        assert gpu is None or gpu in GPU_PRESETS
-        assert all(np.isfinite(x) for x in as_dict(default_calibration(gpu)).values())
+@pytest.mark.parametrize("gpu", [None, *GPU_PRESETS])
+def test_what_ships_can_be_used(gpu):
+    for name, value in as_dict(default_calibration(gpu)).items():
+        assert 0 < value < (1 if PRIORS[name].share else np.inf), name
 
 
 def assert_one_line(error, words):
