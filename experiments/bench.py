@@ -106,7 +106,7 @@ def bench_params(n_domains: int) -> EnvParams:
     return EnvParams(
         cluster=cluster,
         jobs=build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)]),
-        calibration=default_calibration(),
+        calibration=default_calibration(BENCH_GPU),
         network=network_process(n_domains, white=0.1, latency=0.1, ou_sigma=0.3, ou_tau=50.0),
         load=load_process(n_domains, share=0.25, swing=0.2),
         choices=default_lower_choices(),

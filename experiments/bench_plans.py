@@ -78,7 +78,7 @@ def event_costs(spec: ClusterSpec, plan: Plan, bandwidth: jax.Array) -> jax.Arra
 
     def cost(links):
         view = NetworkView(links, cluster.rtt_s, cluster.gpus)
-        total = event_step_cost(plan, work, cluster, default_calibration(), view, bounds)
+        total = event_step_cost(plan, work, cluster, default_calibration(BENCH_GPU), view, bounds)
         # Everything is read, so nothing is compiled away; memory does not decide here.
         parts = (total.compute_s, total.bubble_s, total.exposed_wan_s, total.sync_s)
         return sum(parts) + 0.0 * (total.memory_gb.sum() + total.wan_gb.sum() + total.egress_usd)

@@ -123,7 +123,8 @@ def build_world(
 
     Raises InputError when no plan fits the cluster.
     """
-    calibration = default_calibration() if calibration is None else calibration
+    if calibration is None:
+        calibration = default_calibration(spec.gpu if isinstance(spec.gpu, str) else None)
     choices = default_lower_choices()
     jobs = build_workload([job])
     builder = TableBuilder(spec, jobs.job(0), calibration, choices)

@@ -333,7 +333,7 @@ def two_futures():
     wild[CHANGE:] = np.exp(rng.normal(0, 1.5, (8 - CHANGE, 3, 3)))
     # Later on local jobs take a domain that the best static plan needs.
     free, taken = np.zeros((8, 3), np.float32), np.zeros((8, 3), np.float32)
-    taken[CHANGE:, 1] = 4
+    taken[CHANGE:, 1:] = 4
     traces = [
         (jnp.asarray(links), jnp.asarray(load)) for links, load in ((calm, free), (wild, taken))
     ]
