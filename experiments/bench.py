@@ -24,7 +24,8 @@ from tqdm import tqdm
 
 from agents.hi_ppo.training import Trainer, TrainSettings, make_tape
 from analysis.records import RunWriter, to_jsonable, write_json
-from experiments.bench_plans import FIDELITIES, plans_on_all_devices
+from experiments.bench_closed import closed
+from experiments.bench_plans import event
 from experiments.errors import run_command
 from experiments.files import check_output
 from experiments.options import parse
@@ -41,6 +42,7 @@ EPISODE = 64  # intervals between resets
 DOMAINS = (4, 8, 16, 32, 64)
 ENVS = (1, 64, 1024, 8192)
 CHUNK = 512  # environments a core keeps in its cache
+FIDELITIES = {"closed": closed, "event": event}
 BUDGET_BYTES = 6e9  # of the largest case: state, params and observation of all environments
 
 
@@ -59,7 +61,7 @@ class BenchConfig:
     """
 
     what: Literal["env", "plans", "train"] = "env"
-    fidelity: Literal["event"] = "event"
+    fidelity: Literal["closed", "event"] = "closed"
     domains: int | None = None
     envs: int | None = None
     repeats: int = 5
@@ -253,22 +255,25 @@ def bench_train(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
 
 def bench_plans(n_domains: int, n_plans: int, repeats: int, fidelity: str) -> dict[str, Any]:
     """One row of the table for plans, with its peers."""
-    way = FIDELITIES[fidelity]
-    spec = bench_cluster(n_domains)
-    function, args = plans_on_all_devices(way, spec, n_plans)
-    result = timed(function, args, repeats)
+    way = FIDELITIES[fidelity](bench_cluster(n_domains), n_plans)
+    result = timed(way.function, way.args, repeats)
+    per_s = way.evaluations / result["best_s"]
+    flops = result["flops"] if fidelity == "closed" else None
+    device_plans = n_plans / len(jax.devices())
     return {
         "what": "plans",
         "fidelity": fidelity,
         "domains": n_domains,
         "envs": n_plans,
-        "per_s": n_plans / result["best_s"],
+        "per_s": per_s,
         "compile_s": result["compile_s"],
-        "flops_per_step": None,
+        # The compiler counts a loop's body once: one network, the plans of one device. Of the
+        # event-exact form that would be one slot of many.
+        "flops_per_step": None if flops is None else flops / device_plans,
         "peak_memory_gb": peak_memory_gb(),
         "device": device(),
-        **way.notes(repeats),
-        "peers": way.peers(spec),
+        **way.notes(repeats, per_s),
+        "peers": way.peers(repeats),
     }
 
 

@@ -1,8 +1,8 @@
 """How many plans per second the simulator evaluates, beside other ways to do the same.
 
-One row is one fidelity at one number of domains: a 7B model in one pipeline, MICRO_BATCHES
-micro-batches through STAGES stages, every plan under another network. A fidelity is a `Fidelity`:
-what to compile and whom to compare with, all in the same run.
+One row is one fidelity at one number of domains, with whom to compare it, all in the same run. Here:
+the event-exact form, a 7B model in one pipeline, MICRO_BATCHES micro-batches through STAGES stages,
+every plan under another network. The closed form is in `experiments.bench_closed`.
 """
 
 from __future__ import annotations
@@ -38,17 +38,21 @@ REFERENCE = Path(__file__).parents[1] / "tests" / "jaxsim" / "simpy_reference.py
 
 @dataclasses.dataclass(frozen=True)
 class Fidelity:
-    """One way to evaluate plans.
+    """One way to evaluate plans, prepared for a cluster.
 
     Attributes:
-        costs: (cluster spec, plan, bandwidth [P, K, K]) -> [P] seconds per step, to be compiled
-        peers: name -> plans per second of somebody else on one core, None where not measured
-        notes: more figures for the row
+        function: what to compile and to time, on all devices
+        args: its arguments
+        evaluations: of a plan under a network, in one call
+        peers: repeats -> plans per second of others, None where not measured
+        notes: (repeats, evaluations per second) -> more figures for the row
     """
 
-    costs: Callable[[ClusterSpec, Plan, jax.Array], jax.Array]
-    peers: Callable[[ClusterSpec], dict[str, float | None]]
-    notes: Callable[[int], dict[str, Any]]
+    function: Callable
+    args: tuple
+    evaluations: int
+    peers: Callable[[int], dict[str, float | None]]
+    notes: Callable[[int, float], dict[str, Any]]
 
 
 def bench_plan(n_domains: int) -> Plan:
@@ -86,6 +90,18 @@ def event_costs(spec: ClusterSpec, plan: Plan, bandwidth: jax.Array) -> jax.Arra
     return jax.vmap(cost)(bandwidth)
 
 
+def event(spec: ClusterSpec, n_plans: int) -> Fidelity:
+    """The event-exact form."""
+    function, args = plans_on_all_devices(event_costs, spec, n_plans)
+    return Fidelity(
+        function,
+        args,
+        n_plans,
+        lambda repeats: {"simpy": simpy_per_s()},
+        lambda repeats, per_s: event_notes(repeats),
+    )
+
+
 def event_notes(repeats: int) -> dict[str, Any]:
     """The recurrence alone on one device: STAGES stages of given times, CHUNK pipelines at once.
 
@@ -99,10 +115,10 @@ def event_notes(repeats: int) -> dict[str, Any]:
     def run(*args):
         return pipeline_events(*args, MICRO_BATCHES, (SCHEDULE_1F1B,)).total_s
 
-    alone_s = _best_s(jax.jit(run).lower(*args).compile(), args, repeats)
+    alone_s = best_s(jax.jit(run).lower(*args).compile(), args, repeats)
     slots = slot_count((SCHEDULE_1F1B,), STAGES, MICRO_BATCHES)
     bytes_per_plan = 4.0 * 12 * STAGES * slots
-    rate = _stream_bytes_per_s(repeats)
+    rate = stream_bytes_per_s(repeats)
     return {
         "recurrence_per_s": CHUNK / alone_s,
         "recurrence_bytes_per_plan": bytes_per_plan,
@@ -111,7 +127,7 @@ def event_notes(repeats: int) -> dict[str, Any]:
     }
 
 
-def _stream_bytes_per_s(repeats: int) -> float:
+def stream_bytes_per_s(repeats: int) -> float:
     """Rate at which NumPy streams arrays as large as a clock through a core's cache: sums in place,
     two arrays read and one written."""
     x, y = (np.full((STAGES, CHUNK), v, np.float32) for v in (0.0, 1.0))
@@ -124,7 +140,8 @@ def _stream_bytes_per_s(repeats: int) -> float:
     return 3.0 * x.nbytes * rounds / best
 
 
-def _best_s(compiled: Callable, args: tuple, repeats: int) -> float:
+def best_s(compiled: Callable, args: tuple, repeats: int) -> float:
+    """The fastest of `repeats` calls [s], after one that does not count."""
     jax.block_until_ready(compiled(*args))
     best = float("inf")
     for _ in range(repeats):
@@ -179,13 +196,8 @@ def simpy_per_s() -> float | None:
     return SIMPY_PLANS / (time.perf_counter() - start)
 
 
-FIDELITIES = {
-    "event": Fidelity(event_costs, lambda spec: {"simpy": simpy_per_s()}, event_notes),
-}
-
-
 def plans_on_all_devices(
-    fidelity: Fidelity, spec: ClusterSpec, n_plans: int
+    costs: Callable[[ClusterSpec, Plan, jax.Array], jax.Array], spec: ClusterSpec, n_plans: int
 ) -> tuple[Callable, tuple]:
     """A function that evaluates `n_plans` plans spread over all devices, and its arguments; on a CPU
     in chunks that fit the cache."""
@@ -198,7 +210,7 @@ def plans_on_all_devices(
 
     def evaluate(bandwidth):
         parts = bandwidth.reshape(-1, chunk, *bandwidth.shape[1:])
-        return jax.lax.map(lambda part: fidelity.costs(spec, plan, part), parts).reshape(-1)
+        return jax.lax.map(lambda part: costs(spec, plan, part), parts).reshape(-1)
 
     function = jax.shard_map(
         evaluate, mesh=mesh, in_specs=P("plan"), out_specs=P("plan"), check_vma=False

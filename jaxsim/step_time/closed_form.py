@@ -84,8 +84,8 @@ class StepCost:
 
 
 @struct.dataclass
-class _Stages:
-    """Intermediate results that traffic and timing share; [K] each."""
+class Stages:
+    """What a plan's stages compute, before any WAN is known; [K] each."""
 
     topo: Topology
     dp: Array
@@ -115,9 +115,9 @@ def replicas_running(plan: Plan, gpus_available: Array) -> Array:
     return jnp.where(plan.used, tightest, 0)
 
 
-def _stages(
+def stages(
     plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, gpus_available: Array
-) -> _Stages:
+) -> Stages:
     # An unused domain computes one sequence, so that nothing of it is 0 / 0 before it is masked.
     micro_batch = jnp.maximum(per_domain(plan, plan.micro_batch), 1)
     recompute = per_domain(plan, plan.recompute)
@@ -134,7 +134,7 @@ def _stages(
     topo = topology(plan)
     # With more stages, the embedding is on another GPU than the heavier logits.
     compute_s = compute_s + jnp.where(topo.first & (plan.pp == 1), layer.embedding_s, 0.0)
-    return _Stages(
+    return Stages(
         topo=topo,
         dp=dp,
         micro_batch=micro_batch,
@@ -163,7 +163,7 @@ def _timed(
     cluster: Cluster,
     calibration: Calibration,
     view: NetworkView,
-    st: _Stages,
+    st: Stages,
     sent_gb: Array,
     pipeline: Callable[..., PipelineTime] = pipeline_time,
 ) -> tuple[PipelineTime, Array]:
@@ -201,7 +201,7 @@ def _timed(
     return timed, send_s
 
 
-def _activation_gb(plan: Plan, work: Workload, st: _Stages) -> Array:
+def _activation_gb(plan: Plan, work: Workload, st: Stages) -> Array:
     """[K, K] [GB] of one transfer over each WAN link: a micro-batch of all replicas."""
     pair = transfers_per_micro_batch(st.topo, st.schedule) > 0
     precision = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
@@ -209,7 +209,7 @@ def _activation_gb(plan: Plan, work: Workload, st: _Stages) -> Array:
     return jnp.where(pair, sent[:, None], 0.0)
 
 
-def _transfers(st: _Stages) -> Array:
+def _transfers(st: Stages) -> Array:
     """[K, K] transfers of one step over each WAN link."""
     return transfers_per_micro_batch(st.topo, st.schedule) * st.micro_batches[:, None]
 
@@ -218,7 +218,7 @@ def link_traffic(
     plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, gpus_available: Array
 ) -> tuple[Array, Array]:
     """[K, K] [GB] per step over each link, by phase: pipeline, gradient sync (amortised over H)."""
-    st = _stages(plan, work, cluster, calibration, gpus_available)
+    st = stages(plan, work, cluster, calibration, gpus_available)
     pipeline = _activation_gb(plan, work, st) * _transfers(st)
     ring = sync.ring_bytes_gb(work, plan, st.topo) / plan.sync_period.astype(jnp.float32)
     return pipeline, ring
@@ -240,7 +240,7 @@ def job_step_cost(
     or another function of its arguments, see `jaxsim.step_time.event_cost`. Every quantity is finite
     for a plan that runs.
     """
-    st = _stages(plan, work, cluster, calibration, view.gpus_available)
+    st = stages(plan, work, cluster, calibration, view.gpus_available)
     in_pipeline, in_sync = (1.0, 1.0) if slowdown is None else slowdown
     activation_gb = _activation_gb(plan, work, st)
     sent_gb = activation_gb * in_pipeline
@@ -298,7 +298,7 @@ def group_periods(
     The in-flight limit of a schedule needs a number of micro-batches: the global batch, an upper
     bound, stands in for the share that is not known yet.
     """
-    st = _stages(plan, work, cluster, calibration, view.gpus_available)
+    st = stages(plan, work, cluster, calibration, view.gpus_available)
     many = jnp.full(plan.group.shape, work.global_batch, jnp.float32)
     st = st.replace(micro_batches=many)
     timed, _ = _timed(plan, work, cluster, calibration, view, st, _activation_gb(plan, work, st))
@@ -345,7 +345,7 @@ def choice_fits(
 
 
 def _memory_gb(
-    plan: Plan, work: Workload, calibration: Calibration, st: _Stages, in_flight: Array
+    plan: Plan, work: Workload, calibration: Calibration, st: Stages, in_flight: Array
 ) -> Array:
     """[K] [GB] on the fullest GPU of each domain; a stalled group holds what one replica needs."""
     dp = jnp.maximum(st.dp, 1)
@@ -354,7 +354,7 @@ def _memory_gb(
     return stage.total_gb(st.micro_batch, st.recompute, in_flight, of_last)
 
 
-def _bottleneck_parts(plan: Plan, st: _Stages, here: Array) -> tuple[Array, Array, Array]:
+def _bottleneck_parts(plan: Plan, st: Stages, here: Array) -> tuple[Array, Array, Array]:
     """[] [s] compute, tensor- and context-parallel time of the slowest stage of group `here`."""
     compute_s = st.compute_s + jnp.where(st.topo.last, st.layer.head_s, 0.0)
     mine = jnp.sum(jnp.where(st.topo.together, here[:, None], 0.0), axis=0)
@@ -373,31 +373,39 @@ def _exposed_sync(
     work: Workload,
     cluster: Cluster,
     calibration: Calibration,
-    st: _Stages,
+    st: Stages,
     wan_sync_s: Array,
 ) -> Array:
     """[] [s] per step: gradient sync less what hides behind the last backward pass."""
+    inside_s, hidden_s, sharded_s = sync_parts(plan, work, cluster, calibration, st)
+    exposed = jnp.maximum(inside_s + wan_sync_s - hidden_s, 0.0)
+    h = plan.sync_period.astype(jnp.float32)
+    # Between outer syncs only the replicas inside a domain talk.
+    local = jnp.maximum(inside_s - hidden_s, 0.0)
+    return exposed / h + local * (1.0 - 1.0 / h) + sharded_s
+
+
+def sync_parts(
+    plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, st: Stages
+) -> tuple[Array, Array, Array]:
+    """[] [s] each, whatever the WAN does: gradient sync inside the domains, what the last backward
+    pass hides, and what ZeRO-3 exposes."""
     params = params_per_gpu(work, plan, st.topo.first, st.topo.last)
     pass_s = collectives.data_parallel_pass_s(cluster, calibration, plan, st.dp, params)
     backward_s = st.layers * st.layer.backward_s
     inside_s = jnp.where(plan.zero_stage == 3, 0.0, 2.0 * pass_s)
     inside_s = jnp.where(plan.used, inside_s, 0.0).max()
     last_backward_s = jnp.where(plan.used, backward_s, 0.0).max()
-    hidden_s = calibration.dp_overlap * last_backward_s
-    exposed = jnp.maximum(inside_s + wan_sync_s - hidden_s, 0.0)
-    h = plan.sync_period.astype(jnp.float32)
-    # Between outer syncs only the replicas inside a domain talk.
-    local = jnp.maximum(inside_s - hidden_s, 0.0)
     sharded = jnp.where(
         plan.zero_stage == 3,
         _gather_s(calibration, st, pass_s / calibration.gather_efficiency),
         0.0,
     )
-    sharded = jnp.where(plan.used, sharded, 0.0).max()
-    return exposed / h + local * (1.0 - 1.0 / h) + sharded
+    sharded_s = jnp.where(plan.used, sharded, 0.0).max()
+    return inside_s, calibration.dp_overlap * last_backward_s, sharded_s
 
 
-def _gather_s(calibration: Calibration, st: _Stages, pass_s: Array) -> Array:
+def _gather_s(calibration: Calibration, st: Stages, pass_s: Array) -> Array:
     """[K] [s] exposed by ZeRO-3: weights gathered in both directions of every micro-batch, gradients
     scattered after the last, each behind the pass that it accompanies."""
     forward_s = calibration.shard_overlap * st.layers * st.layer.forward_s
@@ -410,7 +418,7 @@ def _gather_s(calibration: Calibration, st: _Stages, pass_s: Array) -> Array:
 
 
 def _optimizer_s(
-    plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, st: _Stages
+    plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, st: Stages
 ) -> Array:
     """[] [s] weight update of the fullest GPU, bound by HBM, and the host's work per step."""
     params = params_per_gpu(work, plan, st.topo.first, st.topo.last)

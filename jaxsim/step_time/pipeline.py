@@ -122,7 +122,7 @@ def pipeline_time(
     came back, so over the WAN a round trip passes at most n micro-batches and latency is paid
     O(M / n) times (the effect that CrossPipe, 2025, describes).
     """
-    parts = _parts(topo, plan_pp, schedule, stage_s, extra_last_s, forward_s, weight_s)
+    parts = stage_parts(topo, plan_pp, schedule, stage_s, extra_last_s, forward_s, weight_s)
     together = topo.together
     hops_s, links, inner_links = _wire(topo, parts, inner_hop_s, send_s, latency_s)
     own_s = parts.critical_s + 2.0 * (parts.stages - 1.0) * inner_hop_s
@@ -135,7 +135,7 @@ def pipeline_time(
     busiest_s = jnp.maximum(parts.busy_s, jnp.maximum(*links))
     beat_s = _largest(together, busiest_s)
     cover = round_trip_s / jnp.maximum(beat_s, 1e-9)
-    holds, limits = _limits(schedule, parts, depth, micro_batches, total, cover)
+    holds, limits = run_ahead(schedule, parts, depth, micro_batches, total, cover)
     within_s = (parts.stages - 1.0) * (parts.pass_s + 2.0 * inner_hop_s)  # first to last stage
     loops = _loops(topo, parts, within_s, round_trip_s, schedule, *limits)
 
@@ -164,7 +164,7 @@ def pipeline_time(
 
 
 def _wire(
-    topo: Topology, parts: _Parts, inner_hop_s: Array, send_s: Array, latency_s: Array
+    topo: Topology, parts: StageParts, inner_hop_s: Array, send_s: Array, latency_s: Array
 ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
     """[K] [s] each, in pairs: to the next domain and back, and from the last to the first and back;
     the busiest link of a domain's way forward, and back; the same without the WAN."""
@@ -180,9 +180,9 @@ def _wire(
     return (hop_s, wrap_s), links, (inner_s, inner_s)
 
 
-def _limits(
+def run_ahead(
     schedule: Array,
-    parts: _Parts,
+    parts: StageParts,
     depth: Array,
     micro_batches: Array,
     total: Array,
@@ -201,7 +201,7 @@ def _limits(
 
 
 @struct.dataclass
-class _Parts:
+class StageParts:
     """[K] each: what the stages of a domain do with one micro-batch, all [s] but the counts."""
 
     stages: Array
@@ -218,7 +218,7 @@ class _Parts:
     weight_s: Array  # that is computed apart: ZB-H1, else 0
 
 
-def _parts(
+def stage_parts(
     topo: Topology,
     plan_pp: Array,
     schedule: Array,
@@ -226,7 +226,7 @@ def _parts(
     extra_last_s: Array,
     forward_s: Array | None,
     weight_s: Array | None,
-) -> _Parts:
+) -> StageParts:
     stages = plan_pp.astype(jnp.float32)
     forward_s = stage_s / 3.0 if forward_s is None else forward_s
     apart = jnp.minimum(forward_s if weight_s is None else weight_s, stage_s - forward_s)
@@ -237,7 +237,7 @@ def _parts(
     one = (forward_s + backward_s) / chunks
     head = jnp.where(chunks > 1.0, 0.0, last_s)
     alone = jnp.where(stages > 1.0, 0.0, 1.0) * last_s  # the first stage is the last as well
-    return _Parts(
+    return StageParts(
         stages=stages,
         chunks=chunks,
         critical_s=stages * one + last_s,
@@ -261,7 +261,7 @@ def _largest(mask: Array, values: Array) -> Array:
 
 def _loops(
     topo: Topology,
-    parts: _Parts,
+    parts: StageParts,
     within_s: Array,
     round_trip_s: Array,
     schedule: Array,
@@ -289,7 +289,7 @@ def _loops(
 
 def _longest_path(
     topo: Topology,
-    parts: _Parts,
+    parts: StageParts,
     times: tuple[Array, Array, Array, Array],
     links: tuple[Array, Array],
     loops: tuple[Array, Array] | None,
@@ -349,7 +349,7 @@ def _longest_path(
 
 
 def _chunk_trips_s(
-    parts: _Parts, fill_s: Array, again_s: Array, micro_batches: Array, total: Array
+    parts: StageParts, fill_s: Array, again_s: Array, micro_batches: Array, total: Array
 ) -> Array:
     """[K] [s] interleaved: micro-batch m + 2 S starts only after m came back from all its chunks."""
     trips = jnp.floor((micro_batches - 1.0) / (2.0 * jnp.maximum(total, 1.0)) + 1e-4) + 1.0

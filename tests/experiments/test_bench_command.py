@@ -8,10 +8,13 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from analysis.records import load
-from experiments import bench, bench_plans
+from experiments import bench, bench_closed, bench_plans
+from jaxsim.plan import check_plan
+from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
 
 ROOT = Path(__file__).parents[2]
 KEYS = {"what", "domains", "envs", "per_s", "compile_s", "flops_per_step", "peak_memory_gb"}
@@ -92,6 +95,43 @@ def test_plans_are_measured_beside_the_simulator(tmp_path):
         assert result[name] > 0, name
     # The slowest way of all, in the same run.
     assert 0 < result["peers"]["simpy"] < result["recurrence_per_s"]
+
+
+def test_the_closed_form_is_measured_beside_its_peers(tmp_path):
+    argv = ["--what", "plans", "--domains", "4", "--envs", "64", "--repeats", "1"]
+    done = run(tmp_path, *argv, "--json", "-", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["what"], result["fidelity"], result["envs"]) == ("plans", "closed", 64)
+    for name in ("per_s", "compile_s", "table_build_s", "flops_per_step"):
+        assert result[name] > 0, name
+    assert result["table_bytes_per_plan"] > 4 * result["lookups_per_plan"] > 0
+    assert result["lookups_bound_per_s"] > 0 and result["bytes_bound_per_s"] > 0
+    peers = result["peers"]
+    assert set(peers) == {
+        "closed form without a table, one core",
+        "numpy, one core",
+        "simpy, one core",
+    }
+    assert all(rate is None or rate > 0 for rate in peers.values())
+    assert peers["numpy, one core"] > 0
+
+
+def test_the_closed_form_s_plans_are_many_and_legal():
+    spec = bench.bench_cluster(8)
+    work = build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)]).job(0)
+    plans = bench_closed.random_plans(spec, 200, work)
+    used = np.asarray(plans.group) >= 0
+    assert set(used.sum(axis=1)) == set(range(1, 9))
+    assert set(plans.group.max(axis=1) + 1) >= {1, 2, 3, 4}
+    assert set(plans.schedule[used]) == {0, 1, 2}
+    one = [jax.tree.map(lambda x, i=i: x[i], plans) for i in range(200)]
+    for plan in one:
+        share = plan.batch_share * plan.micro_batch * plan.dp
+        assert 0.5 * 1024 < share.sum() <= 1024
+        # What is left over of the batch by the even split is all that check_plan may mind.
+        total = work.replace(global_batch=np.int32(share.sum()))
+        check_plan(plan, total, np.asarray(spec.gpus), spec.domains)
 
 
 def test_the_measured_plan_has_the_promised_size():
