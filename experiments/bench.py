@@ -25,7 +25,7 @@ from tqdm import tqdm
 from agents.hi_ppo.training import Trainer, TrainSettings, make_tape
 from analysis.records import RunWriter, to_jsonable, write_json
 from experiments.bench_closed import closed
-from experiments.bench_plans import event
+from experiments.bench_plans import BENCH_GPU, event
 from experiments.errors import run_command
 from experiments.files import check_output
 from experiments.options import parse

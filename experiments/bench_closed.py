@@ -55,7 +55,7 @@ def random_plans(spec: ClusterSpec, n_plans: int, work: Workload, seed: int = 0)
 
 def closed(spec: ClusterSpec, n_plans: int) -> Fidelity:
     """The closed form from a table of `n_plans` plans, spread over all devices."""
-    cluster, calibration = spec.to_arrays(), default_calibration()
+    cluster, calibration = spec.to_arrays(), default_calibration(spec.gpu)
     work = build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)]).job(0)
     plans = random_plans(spec, n_plans, work)
     build_cost_table(plans, work, cluster, calibration)  # compiles

@@ -31,6 +31,7 @@ from jaxsim.step_time.schedules import slot_count
 from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
 
 MICRO_BATCHES, STAGES = 64, 16
+BENCH_GPU = "A100-80GB"  # of the embedded cluster
 CHUNK = 512  # plans that a core keeps in its cache
 SIMPY_PLANS = 16  # that the discrete-event simulator runs; it is some thousand times slower
 REFERENCE = Path(__file__).parents[1] / "tests" / "jaxsim" / "simpy_reference.py"

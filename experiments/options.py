@@ -20,12 +20,12 @@ def parse(config_class: type[T], argv: list[str], prog: str) -> T:
     Raises InputError with one line that names the key; unknown keys are refused, abbreviations too.
     `--help` prints every key with its default and exits.
     """
-    return _build(config_class, prog, lambda p: p.parse_args([_underscored(a) for a in argv]))
+    return _build(config_class, prog, lambda p: p.parse_args(_arguments(config_class, argv)))
 
 
 def given_keys(config_class: type, argv: list[str]) -> list[str]:
     """The keys that a command line which `parse` accepts sets, itself or by its --config file."""
-    arguments = [_underscored(a) for a in argv]
+    arguments = _arguments(config_class, argv)
     keys = _parser(config_class, "").parse_args(arguments, defaults=False).keys()
     return [key for key in keys if key != "config"]
 
@@ -69,6 +69,17 @@ def _instance(kind: type[T], values: Namespace, path: str = "") -> T:
         return kind(**fields)
     except ValueError as error:
         raise ValueError(f"{path}{error}") from None
+
+
+def _arguments(config_class: type, argv: list[str]) -> list[str]:
+    """The command line as the parser wants it; a flag without a value means true."""
+    types = get_type_hints(config_class)
+    flags = {f"--{f.name}" for f in dataclasses.fields(config_class) if types[f.name] is bool}
+    out = []
+    for argument, following in zip(argv, [*argv[1:], "--"], strict=True):
+        name = _underscored(argument)
+        out += [name, "true"] if name in flags and following.startswith("--") else [name]
+    return out
 
 
 def _underscored(argument: str) -> str:

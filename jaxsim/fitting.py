@@ -178,6 +178,7 @@ def fit(evidence: Sequence[Evidence], prior: Belief, max_evaluations: int = 200)
 
     value = jax.jit(data)
     slope = jax.jit(jax.jacfwd(data))
+
     def descend(start: np.ndarray):
         return least_squares(
             lambda z: np.asarray(value(jnp.asarray(z, jnp.float32)), np.float64),
