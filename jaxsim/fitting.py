@@ -54,9 +54,15 @@ class Fit:
         i = list(PRIORS).index(name)
         return float(1.0 - min(self.belief.spread[i] / self.prior.spread[i], 1.0))
 
+    def _moved(self, name: str) -> bool:
+        """Does the belief differ from the common prior: by the data, or by the architecture?"""
+        i, common = list(PRIORS).index(name), PRIORS[name]
+        at_prior = abs(self.prior.centre[i] - common.to_free(common.value)) < 1e-9
+        return self.identified(name) > 0.005 or not at_prior
+
     def to_mapping(self, fitted_on: Mapping[str, int]) -> dict:
         """What a calibration file holds of one GPU type; four digits are all that the data give."""
-        moved = [name for name in PRIORS if self.identified(name) > 0.005]
+        moved = [name for name in PRIORS if self._moved(name)]
         places = [list(PRIORS).index(name) for name in moved]
         scale = np.outer(self.belief.spread, self.belief.spread)
         correlation = (self.belief.covariance / scale)[np.ix_(places, places)]
