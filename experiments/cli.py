@@ -14,6 +14,7 @@ COMMANDS = {
     "network": ("experiments.network", "fit how measured links move, compare predictors"),
     "validate": ("experiments.validate", "compare predictions with measured runs"),
     "calibrate": ("experiments.calibrate", "fit efficiency parameters to measured runs"),
+    "fidelity": ("experiments.fidelity", "where the closed form leaves the event-exact one"),
     "bench": ("experiments.bench", "measure speed"),
     "ddp": ("experiments.ddp", "compare micro-batch schedules in real data-parallel training"),
     "report": ("analysis.report", "write a report from run folders"),
