@@ -32,6 +32,7 @@ from jaxsim.observation import Observation, observe
 from jaxsim.plan import LowerChoices, Plan, needs_reconfiguration
 from jaxsim.reconfiguration import Transition, advance_transition, begin_transition
 from jaxsim.step_time import NetworkView, StepCost, step_cost
+from jaxsim.step_time.schedules import ALL_SCHEDULES
 from jaxsim.workload import Workload
 
 
@@ -50,6 +51,8 @@ class EnvParams:
     weights: Array  # [4] w1..w4
     interval_s: Array  # [] [s]
     horizon: Array  # [] int32 intervals
+    # Static: those that plans may have; one with another does not run.
+    schedules: tuple[int, ...] = struct.field(pytree_node=False, default=ALL_SCHEDULES)
 
 
 @struct.dataclass
@@ -138,7 +141,7 @@ def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
     n_jobs, n_domains = params.initial_plan.group.shape
     zeros = jnp.zeros((n_jobs,), jnp.float32)
     plan = params.initial_plan
-    cost = step_cost(plan, params.jobs, params.cluster, params.calibration, view)
+    cost = step_cost(plan, params.jobs, params.cluster, params.calibration, view, params.schedules)
     state = State(
         key=key,
         t=jnp.int32(1),
@@ -184,7 +187,7 @@ def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[Sta
     # Jobs that are finished or still moving leave the links to the others.
     training = active & (~moving | arrived)
     jobs = params.jobs.replace(mask=training)
-    cost = step_cost(plan, jobs, params.cluster, params.calibration, view)
+    cost = step_cost(plan, jobs, params.cluster, params.calibration, view, params.schedules)
     running = training & cost.runs
     train_s = jnp.where(running, jnp.where(moving, train_s, params.interval_s), 0.0)
     progress = jnp.where(running, train_s / cost.step_s * cost.efficiency, 0.0)

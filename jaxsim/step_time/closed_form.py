@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -30,6 +31,7 @@ from jaxsim.step_time.pipeline import (
     topology,
     transfers_per_micro_batch,
 )
+from jaxsim.step_time.schedules import ALL_SCHEDULES
 from jaxsim.workload import Workload
 
 
@@ -165,7 +167,7 @@ def _timed(
     view: NetworkView,
     st: Stages,
     sent_gb: Array,
-    pipeline: Callable[..., PipelineTime] = pipeline_time,
+    pipeline: Callable[..., PipelineTime],
 ) -> tuple[PipelineTime, Array]:
     """The pipeline's time, and [K, K] [s] for which one micro-batch's `sent_gb` [K, K] holds each
     directed link."""
@@ -201,17 +203,19 @@ def _timed(
     return timed, send_s
 
 
-def _activation_gb(plan: Plan, work: Workload, st: Stages) -> Array:
+def _activation_gb(
+    plan: Plan, work: Workload, st: Stages, schedules: tuple[int, ...] = ALL_SCHEDULES
+) -> Array:
     """[K, K] [GB] of one transfer over each WAN link: a micro-batch of all replicas."""
-    pair = transfers_per_micro_batch(st.topo, st.schedule) > 0
+    pair = transfers_per_micro_batch(st.topo, st.schedule, schedules) > 0
     precision = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
     sent = work.boundary_gb * (st.micro_batch * st.dp).astype(jnp.float32) * precision
     return jnp.where(pair, sent[:, None], 0.0)
 
 
-def _transfers(st: Stages) -> Array:
+def _transfers(st: Stages, schedules: tuple[int, ...] = ALL_SCHEDULES) -> Array:
     """[K, K] transfers of one step over each WAN link."""
-    return transfers_per_micro_batch(st.topo, st.schedule) * st.micro_batches[:, None]
+    return transfers_per_micro_batch(st.topo, st.schedule, schedules) * st.micro_batches[:, None]
 
 
 def link_traffic(
@@ -231,18 +235,22 @@ def job_step_cost(
     calibration: Calibration,
     view: NetworkView,
     slowdown: tuple[Array, Array] | None = None,
-    pipeline: Callable[..., PipelineTime] = pipeline_time,
+    pipeline: Callable[..., PipelineTime] | None = None,
+    schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> StepCost:
     """Cost of one step of one job (no job axis).
 
     `slowdown` = ([K, K], [K, K]) factors >= 1 by which other jobs lengthen this job's transfers in
     the pipeline and the sync phase; None = the job is alone. `pipeline` (static) is the closed form
-    or another function of its arguments, see `jaxsim.step_time.event_cost`. Every quantity is finite
-    for a plan that runs.
+    (None) or another function of its arguments, see `jaxsim.step_time.event_cost`. `schedules`
+    (static): what only others need is not compiled, and a plan with another does not run. Every
+    quantity is finite for a plan that runs.
     """
+    if pipeline is None:
+        pipeline = functools.partial(pipeline_time, schedules=schedules)
     st = stages(plan, work, cluster, calibration, view.gpus_available)
     in_pipeline, in_sync = (1.0, 1.0) if slowdown is None else slowdown
-    activation_gb = _activation_gb(plan, work, st)
+    activation_gb = _activation_gb(plan, work, st, schedules)
     sent_gb = activation_gb * in_pipeline
     timed, send_s = _timed(plan, work, cluster, calibration, view, st, sent_gb, pipeline)
     slowest = jnp.argmax(timed.total_s)
@@ -257,12 +265,13 @@ def job_step_cost(
     wan_sync_s = sync.ring_s(plan, ring_gb * in_sync, ring_rate, 0.5 * view.rtt_s)
     sync_s = _exposed_sync(plan, work, cluster, calibration, st, wan_sync_s)
     optimizer_s = _optimizer_s(plan, work, cluster, calibration, st)
-    transfers = _transfers(st)
+    transfers = _transfers(st, schedules)
     h = plan.sync_period.astype(jnp.float32)
     wan_gb = activation_gb * transfers + ring_gb / h
-    memory = _memory_gb(plan, work, calibration, st, timed.in_flight)
+    memory = _memory_gb(plan, work, calibration, st, timed.in_flight, schedules)
     fits = jnp.all(memory <= cluster.gpu.memory_gb)
-    runs = fits & jnp.any(plan.used) & jnp.all(jnp.where(plan.used, st.dp > 0, True))
+    can_run = (st.dp > 0) & _known(st.schedule, schedules)
+    runs = fits & jnp.any(plan.used) & jnp.all(jnp.where(plan.used, can_run, True))
     return StepCost(
         step_s=jnp.where(runs, total_s + sync_s + optimizer_s, jnp.inf),
         compute_s=parts[0],
@@ -286,6 +295,16 @@ def job_step_cost(
     )
 
 
+def _known(schedule: Array, schedules: tuple[int, ...]) -> Array:
+    """[K] bool: one of `schedules`."""
+    if set(schedules) == set(ALL_SCHEDULES):
+        return jnp.ones(schedule.shape, bool)
+    known = schedule == schedules[0]
+    for other in schedules[1:]:
+        known = known | (schedule == other)
+    return known
+
+
 def group_periods(
     plan: Plan,
     work: Workload,
@@ -301,7 +320,8 @@ def group_periods(
     st = stages(plan, work, cluster, calibration, view.gpus_available)
     many = jnp.full(plan.group.shape, work.global_batch, jnp.float32)
     st = st.replace(micro_batches=many)
-    timed, _ = _timed(plan, work, cluster, calibration, view, st, _activation_gb(plan, work, st))
+    sent_gb = _activation_gb(plan, work, st)
+    timed, _ = _timed(plan, work, cluster, calibration, view, st, sent_gb, pipeline_time)
     groups = jnp.arange(plan.group.shape[-1], dtype=jnp.int32)
     mine = plan.group[None, :] == groups[:, None]
     # Replicas that found no GPUs leave the others more to do.
@@ -317,6 +337,7 @@ def choice_fits(
     cluster: Cluster,
     calibration: Calibration,
     gpus_available: Array,
+    schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> Array:
     """[V] bool: the choice divides every group's present part of the batch and fits every GPU.
 
@@ -335,8 +356,9 @@ def choice_fits(
         share = sequences / micro_batch.astype(jnp.float32)
         divides = share == jnp.floor(share)
         micro_batches = jnp.ceil(share * crowding - 1e-3)
-        in_flight = in_flight_limit(schedule, depth, micro_batches)
-        of_last = in_flight_limit(schedule, jnp.ones_like(depth), micro_batches)
+        held = functools.partial(in_flight_limit, schedule, schedules=schedules)
+        in_flight = held(depth, micro_batches)
+        of_last = held(jnp.ones_like(depth), micro_batches)
         memory = stage.total_gb(micro_batch, recompute, in_flight, of_last)
         bad = plan.used & ~(divides & (memory <= cluster.gpu.memory_gb))
         return jnp.sum(bad.astype(jnp.float32)) == 0.0
@@ -345,12 +367,18 @@ def choice_fits(
 
 
 def _memory_gb(
-    plan: Plan, work: Workload, calibration: Calibration, st: Stages, in_flight: Array
+    plan: Plan,
+    work: Workload,
+    calibration: Calibration,
+    st: Stages,
+    in_flight: Array,
+    schedules: tuple[int, ...],
 ) -> Array:
     """[K] [GB] on the fullest GPU of each domain; a stalled group holds what one replica needs."""
     dp = jnp.maximum(st.dp, 1)
     stage = stage_memory(work, calibration, plan, dp, st.topo.first, st.topo.last)
-    of_last = in_flight_limit(st.schedule, jnp.ones_like(in_flight), st.micro_batches)
+    one = jnp.ones_like(in_flight)
+    of_last = in_flight_limit(st.schedule, one, st.micro_batches, schedules=schedules)
     return stage.total_gb(st.micro_batch, st.recompute, in_flight, of_last)
 
 
@@ -434,6 +462,7 @@ def step_cost(
     cluster: Cluster,
     calibration: Calibration,
     view: NetworkView,
+    schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> StepCost:
     """Cost of one step of every job, leaves [J, ...]; jobs share the links fairly.
 
@@ -443,7 +472,7 @@ def step_cost(
     n_jobs = work.mask.shape[0]
 
     def cost(p, w, s):
-        return job_step_cost(p, w, cluster, calibration, view, s)
+        return job_step_cost(p, w, cluster, calibration, view, s, schedules=schedules)
 
     if n_jobs == 1:  # static: no contention to compute
         return jax.vmap(lambda p, w: cost(p, w, None))(plan, work)

@@ -19,6 +19,7 @@ from jaxsim.plan import (
     same_group,
 )
 from jaxsim.step_time.links import HEAD_FORWARD_SHARE
+from jaxsim.step_time.schedules import ALL_SCHEDULES
 
 
 @struct.dataclass
@@ -51,9 +52,13 @@ def crossing(topo: Topology) -> Array:
     return topo.together & topo.last[:, None] & topo.first[None, :] & ~topo.first[:, None]
 
 
-def transfers_per_micro_batch(topo: Topology, schedule: Array) -> Array:
+def transfers_per_micro_batch(
+    topo: Topology, schedule: Array, schedules: tuple[int, ...] = ALL_SCHEDULES
+) -> Array:
     """[K, K] float32 activations and gradients of a micro-batch over each link, `schedule` [K]:
     one of every chunk each way, and between chunks from the last domain to the first and back."""
+    if SCHEDULE_INTERLEAVED not in schedules:
+        return (topo.to_next | topo.to_next.T).astype(jnp.float32)
     interleaved = schedule == SCHEDULE_INTERLEAVED
     chunks = jnp.where(interleaved, float(INTERLEAVED_CHUNKS), 1.0)[:, None]
     wrap = crossing(topo)
@@ -67,22 +72,27 @@ def in_flight_limit(
     micro_batches: Array,
     total: Array | None = None,
     cover: Array | None = None,
+    schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> Array:
     """[K] float32 micro-batches that a stage may hold, never more than there are.
 
     `depth` [K]: stages from it to the end, itself included; `total` [K]: stages of its pipeline
     (None: it is the first); `cover` [K]: micro-batches that fill the stage's round trip, for the
     greedy order (None: as many as there are). Interleaved chunks count as parts of a micro-batch.
+    `schedules` (static) are those that occur; what only others need is not compiled.
     """
     total = depth if total is None else total
     cover = micro_batches if cover is None else cover
-    chunks = float(INTERLEAVED_CHUNKS)
-    interleaved = (2.0 * (depth - 1.0) + (chunks - 1.0) * total + 1.0) / chunks
     limit = jnp.where(schedule == SCHEDULE_EAGER_1F1B, 2.0 * depth - 1.0, depth)
-    limit = jnp.where(schedule == SCHEDULE_INTERLEAVED, interleaved, limit)
-    # ZB-H1 keeps activations until the weight gradients are done: every stage holds as the first.
-    limit = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, total, limit)
-    limit = jnp.where(schedule == SCHEDULE_GREEDY, jnp.maximum(jnp.ceil(cover), depth), limit)
+    if SCHEDULE_INTERLEAVED in schedules:
+        chunks = float(INTERLEAVED_CHUNKS)
+        interleaved = (2.0 * (depth - 1.0) + (chunks - 1.0) * total + 1.0) / chunks
+        limit = jnp.where(schedule == SCHEDULE_INTERLEAVED, interleaved, limit)
+    if SCHEDULE_ZERO_BUBBLE in schedules:
+        # It keeps activations until the weight gradients are done: every stage holds as the first.
+        limit = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, total, limit)
+    if SCHEDULE_GREEDY in schedules:
+        limit = jnp.where(schedule == SCHEDULE_GREEDY, jnp.maximum(jnp.ceil(cover), depth), limit)
     return jnp.where(schedule == SCHEDULE_GPIPE, micro_batches, jnp.minimum(limit, micro_batches))
 
 
@@ -108,6 +118,7 @@ def pipeline_time(
     latency_s: Array,
     forward_s: Array | None = None,
     weight_s: Array | None = None,
+    schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> PipelineTime:
     """The longest of a few paths through the step: a lower bound that is tight for equal stages.
 
@@ -121,30 +132,38 @@ def pipeline_time(
     et al. 2021 and, for ZB-H1, of Qi et al. 2024. A stage starts forward m + n only after backward m
     came back, so over the WAN a round trip passes at most n micro-batches and latency is paid
     O(M / n) times (the effect that CrossPipe, 2025, describes).
+
+    `schedules` (static) are those that occur; what only others need is not compiled.
     """
-    parts = stage_parts(topo, plan_pp, schedule, stage_s, extra_last_s, forward_s, weight_s)
+    times = (stage_s, extra_last_s, forward_s, weight_s)
+    parts = stage_parts(topo, plan_pp, schedule, *times, schedules)
     together = topo.together
-    hops_s, links, inner_links = _wire(topo, parts, inner_hop_s, send_s, latency_s)
+    chunked = SCHEDULE_INTERLEAVED in schedules
+    hops_s, links, inner_links = _wire(topo, parts, inner_hop_s, send_s, latency_s, chunked)
     own_s = parts.critical_s + 2.0 * (parts.stages - 1.0) * inner_hop_s
-    # Of another chunk's pass the same, but no logits; the wire leads from last to first and back.
-    again_s = (parts.chunks - 1.0)[None] * jnp.stack([hops_s[1] - parts.head_s, -parts.head_s])
-    sums = jnp.stack([parts.stages, own_s + hops_s[0], own_s, *again_s])
-    depth, round_trip_s, near_s, _, _ = masked_sums(topo.after, sums)
-    total, fill_s, near_fill_s, *again_s = masked_sums(together, sums)
+    sums = [parts.stages, own_s + hops_s[0], own_s]
+    if chunked:
+        # Of another chunk's pass the same, but no logits; the wire leads from last to first and back.
+        sums += [(parts.chunks - 1.0) * (x - parts.head_s) for x in (hops_s[1], 0.0)]
+    depth, round_trip_s, near_s = masked_sums(topo.after, jnp.stack(sums[:3]))
+    total, fill_s, near_fill_s, *again_s = masked_sums(together, jnp.stack(sums))
 
     busiest_s = jnp.maximum(parts.busy_s, jnp.maximum(*links))
     beat_s = _largest(together, busiest_s)
     cover = round_trip_s / jnp.maximum(beat_s, 1e-9)
-    holds, limits = run_ahead(schedule, parts, depth, micro_batches, total, cover)
+    counts = (depth, micro_batches, total, cover)
+    holds, limits = run_ahead(schedule, parts, *counts, schedules)
     within_s = (parts.stages - 1.0) * (parts.pass_s + 2.0 * inner_hop_s)  # first to last stage
-    loops = _loops(topo, parts, within_s, round_trip_s, schedule, *limits)
+    greedy = schedule == SCHEDULE_GREEDY if SCHEDULE_GREEDY in schedules else None
+    loops = _loops(topo, parts, within_s, round_trip_s, greedy, *limits)
 
-    def longest(round_trip, fill, again, links, loops):
+    def longest(round_trip, fill, links, loops, again=None):
         times = (within_s, round_trip, fill, total - depth)
         path = _longest_path(topo, parts, times, links, loops, micro_batches, *limits)
-        chunked = jnp.maximum(path, _chunk_trips_s(parts, fill, again, micro_batches, total))
-        path = jnp.where(parts.chunks > 1.0, chunked, path)
-        if loops is None:
+        if again is not None:
+            trips_s = _chunk_trips_s(parts, fill, again, micro_batches, total)
+            path = jnp.where(parts.chunks > 1.0, jnp.maximum(path, trips_s), path)
+        if loops is None or SCHEDULE_GPIPE not in schedules:
             return path
         # All forwards, then all backwards, each a flow shop with its own bottleneck.
         beats_s = _largest(together, jnp.maximum(parts.forward_s, links[0]))
@@ -156,28 +175,34 @@ def pipeline_time(
     period_s = jnp.maximum(throttled_s, round_trip_s / jnp.maximum(limits[0], 1.0))
     period_s = jnp.maximum(beat_s, period_s)
     return PipelineTime(
-        total_s=longest(round_trip_s, fill_s, again_s[0], links, loops),
-        ideal_s=longest(near_s, near_fill_s, again_s[1], inner_links, None),
+        total_s=longest(round_trip_s, fill_s, links, loops, *again_s[:1]),
+        ideal_s=longest(near_s, near_fill_s, inner_links, None, *again_s[1:]),
         in_flight=holds,
         period_s=_largest(together, period_s),
     )
 
 
 def _wire(
-    topo: Topology, parts: StageParts, inner_hop_s: Array, send_s: Array, latency_s: Array
-) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
-    """[K] [s] each, in pairs: to the next domain and back, and from the last to the first and back;
+    topo: Topology,
+    parts: StageParts,
+    inner_hop_s: Array,
+    send_s: Array,
+    latency_s: Array,
+    chunked: bool,
+) -> tuple[tuple[Array, ...], tuple[Array, Array], tuple[Array, Array]]:
+    """[K] [s] each: to the next domain and back, and (chunked) from the last to the first and back;
     the busiest link of a domain's way forward, and back; the same without the WAN."""
     one_way_s = send_s + latency_s
     both_ways_s = one_way_s + one_way_s.T
     # Row = destination: sums over rows vectorise on CPU.
-    before, back = topo.to_next.T, crossing(topo).T
-    hop_s, wrap_s = (jnp.where(pairs, both_ways_s, 0.0).sum(axis=0) for pairs in (before, back))
+    before = topo.to_next.T
+    ways = (before, crossing(topo).T) if chunked else (before,)
+    hops_s = tuple(jnp.where(pairs, both_ways_s, 0.0).sum(axis=0) for pairs in ways)
     sent_s = jnp.where(before, send_s.T, 0.0).sum(axis=0)
     back_s = jnp.where(before, send_s, 0.0).sum(axis=0)
     inner_s = jnp.where(parts.stages > 1.0, inner_hop_s, 0.0)
     links = (jnp.maximum(sent_s, inner_s), jnp.maximum(back_s, inner_s))
-    return (hop_s, wrap_s), links, (inner_s, inner_s)
+    return hops_s, links, (inner_s, inner_s)
 
 
 def run_ahead(
@@ -187,22 +212,29 @@ def run_ahead(
     micro_batches: Array,
     total: Array,
     cover: Array,
+    schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> tuple[Array, tuple[Array, Array]]:
     """[K] each: micro-batches that the first stage of a domain holds, and by how many forwards the
     first and the last stage run ahead of their backwards.
 
     ZB-H1 holds more than 1F1B, but runs ahead as far. The greedy order's limit is the domain's.
     """
-    holds = in_flight_limit(schedule, depth, micro_batches, total, cover)
-    order = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, SCHEDULE_1F1B, schedule)
-    first = in_flight_limit(order, depth, micro_batches, total, cover)
-    last = in_flight_limit(order, depth - parts.stages + 1.0, micro_batches, total)
-    return holds, (first, jnp.where(schedule == SCHEDULE_GREEDY, first, last))
+    holds = in_flight_limit(schedule, depth, micro_batches, total, cover, schedules)
+    order, first = schedule, holds
+    if SCHEDULE_ZERO_BUBBLE in schedules:
+        order = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, SCHEDULE_1F1B, schedule)
+        first = in_flight_limit(order, depth, micro_batches, total, cover, schedules)
+    of_last = depth - parts.stages + 1.0
+    last = in_flight_limit(order, of_last, micro_batches, total, None, schedules)
+    if SCHEDULE_GREEDY in schedules:
+        last = jnp.where(schedule == SCHEDULE_GREEDY, first, last)
+    return holds, (first, last)
 
 
 @struct.dataclass
 class StageParts:
-    """[K] each: what the stages of a domain do with one micro-batch, all [s] but the counts."""
+    """[K] each: what the stages of a domain do with one micro-batch, all [s] but the counts. `chunks`
+    and `weight_s` are [] where no schedule needs more."""
 
     stages: Array
     chunks: Array
@@ -226,16 +258,21 @@ def stage_parts(
     extra_last_s: Array,
     forward_s: Array | None,
     weight_s: Array | None,
+    schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> StageParts:
     stages = plan_pp.astype(jnp.float32)
     forward_s = stage_s / 3.0 if forward_s is None else forward_s
-    apart = jnp.minimum(forward_s if weight_s is None else weight_s, stage_s - forward_s)
-    apart = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, apart, 0.0)
+    apart = jnp.float32(0.0)
+    if SCHEDULE_ZERO_BUBBLE in schedules:
+        apart = jnp.minimum(forward_s if weight_s is None else weight_s, stage_s - forward_s)
+        apart = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, apart, 0.0)
     backward_s = stage_s - forward_s - apart
-    chunks = jnp.where(schedule == SCHEDULE_INTERLEAVED, float(INTERLEAVED_CHUNKS), 1.0)
     last_s = jnp.where(topo.last, extra_last_s, 0.0)
+    chunks, head = jnp.float32(1.0), last_s
+    if SCHEDULE_INTERLEAVED in schedules:
+        chunks = jnp.where(schedule == SCHEDULE_INTERLEAVED, float(INTERLEAVED_CHUNKS), 1.0)
+        head = jnp.where(chunks > 1.0, 0.0, last_s)
     one = (forward_s + backward_s) / chunks
-    head = jnp.where(chunks > 1.0, 0.0, last_s)
     alone = jnp.where(stages > 1.0, 0.0, 1.0) * last_s  # the first stage is the last as well
     return StageParts(
         stages=stages,
@@ -264,7 +301,7 @@ def _loops(
     parts: StageParts,
     within_s: Array,
     round_trip_s: Array,
-    schedule: Array,
+    greedy: Array | None,
     ahead: Array,
     ahead_last: Array,
 ) -> tuple[Array, Array]:
@@ -280,7 +317,7 @@ def _loops(
     whole_s = round_trip_s - within_s
     beyond_s = round_trip_s - parts.first_forward_s - parts.first_backward_s
     itself = k[:, None] == k[None, :]
-    ordered = topo.after.T & (schedule != SCHEDULE_GREEDY)[None, :]
+    ordered = topo.after.T if greedy is None else topo.after.T & ~greedy[None, :]
     beyond_s = jnp.where(itself, 0.0, beyond_s[:, None])
     passed = ahead_last[None, :] - jnp.where(itself, 0.0, ahead[:, None] - 1.0)
     loop_s = jnp.where(itself | ordered, whole_s[None, :] - beyond_s, 0.0)
