@@ -77,6 +77,9 @@ class LowerChoices:
         return self.micro_batch.shape[-1]
 
 
+MENU_SCHEDULES = (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE)  # of the default menu
+
+
 def default_lower_choices() -> LowerChoices:
     """Micro-batches 1, 2, 4, each with four settings from fast and large to slow and small."""
     settings = [

@@ -132,6 +132,35 @@ def test_the_size_is_that_of_the_fields():
     assert table.bytes_per_plan == 4 * numbers / 50
 
 
+@pytest.mark.parametrize(
+    "schedules", [MENU, (0,), (0, SCHEDULE_INTERLEAVED), (1, SCHEDULE_ZERO_BUBBLE)]
+)
+def test_leaving_out_schedules_that_do_not_occur_changes_nothing(schedules):
+    work, plans = build_workload([JOB]).job(0), stacked(schedules, n_plans=60)
+    few = jax.jit(
+        jax.vmap(
+            lambda *args: job_step_cost(*args, schedules=schedules), (0, None, None, None, None)
+        )
+    )
+    for network in networks(np.random.default_rng(4), 2):
+        args = (plans, work, CLUSTER, CALIBRATION, NetworkView(*network, CLUSTER.gpus))
+        expected, got = costs_of(*args), few(*args)
+        for name, value in vars(expected).items():
+            np.testing.assert_allclose(
+                getattr(got, name), value, rtol=1e-5, atol=1e-5, err_msg=name
+            )
+
+
+def test_a_plan_with_a_schedule_left_out_does_not_run():
+    work, plans = build_workload([JOB]).job(0), stacked((SCHEDULE_ZERO_BUBBLE,), n_plans=8)
+    view = NetworkView(CLUSTER.bandwidth_gb_per_s, CLUSTER.rtt_s, CLUSTER.gpus)
+    args = (work, CLUSTER, CALIBRATION, view)
+    runs = jax.vmap(lambda plan: job_step_cost(plan, *args).runs)(plans)
+    left_out = jax.vmap(lambda plan: job_step_cost(plan, *args, schedules=MENU))(plans)
+    assert np.any(runs)
+    assert not np.any(left_out.runs) and np.all(np.isinf(left_out.step_s))
+
+
 def test_the_greedy_order_is_refused():
     work, plans = build_workload([JOB]).job(0), stacked((SCHEDULE_GREEDY,), n_plans=4)
     with pytest.raises(InputError, match="greedy"):
