@@ -37,6 +37,8 @@ ddp: $(VENV)/ddp
 
 bench: $(VENV)/core
 	$(BIN)/hippo bench --what env
+	$(BIN)/hippo bench --what plans
+	$(BIN)/hippo bench --what plans --fidelity event
 	$(BIN)/hippo bench --what train
 
 lint: $(VENV)/core

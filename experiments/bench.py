@@ -175,7 +175,7 @@ def _checksum(timestep) -> jax.Array:
 def timed(function: Callable, args: tuple, repeats: int) -> dict[str, Any]:
     """Compile and time a function: seconds to compile, fastest call, FLOPs that were compiled."""
     start = time.perf_counter()
-    compiled = jax.jit(function).lower(*args).compile(compiler_options=compiler_options())
+    compiled = jax.jit(function).lower(*args).compile()
     compile_s = time.perf_counter() - start
     best = float("inf")
     jax.block_until_ready(compiled(*args))
@@ -185,14 +185,6 @@ def timed(function: Callable, args: tuple, repeats: int) -> dict[str, Any]:
         best = min(best, time.perf_counter() - start)
     cost = compiled.cost_analysis() or {}
     return {"compile_s": compile_s, "best_s": best, "flops": cost.get("flops")}
-
-
-def compiler_options() -> dict[str, str]:
-    """Options for XLA where a CPU computes: small reductions stay in its own loops. Handed to the
-    library that it uses for them by default, they take a quarter of the environment's time."""
-    if jax.devices()[0].platform != "cpu":
-        return {}
-    return {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"}
 
 
 def on_all_devices(params: EnvParams, n_envs: int) -> tuple[Callable, tuple, int]:
