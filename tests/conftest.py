@@ -1,6 +1,17 @@
 """Settings for all tests: silent broadcasting and silent casts are errors."""
 
+import gc
+
 import jax
+import pytest
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled_programs_end_with_their_module():
+    """A process may map 65,530 pieces of memory, and every compiled program takes some."""
+    yield
+    jax.clear_caches()
+    gc.collect()
