@@ -6,6 +6,7 @@ backward and hides what communication the arm needs, `observe()` takes measured 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,7 +49,7 @@ class Messages(Protocol):
     def post_counts(self, counts: list[int] | None) -> Pending: ...
 
 
-class Arm:
+class Arm(ABC):
     """Shared bookkeeping: cursor, consumed samples, cost model."""
 
     packed = False
@@ -102,15 +103,17 @@ class Arm:
         self.steps += 1
         return Share(ids, oldest)
 
+    @abstractmethod
     def _take(self) -> tuple[np.ndarray, np.ndarray]:
         """Stream positions of this rank's share, and the steps at which they were drawn."""
-        raise NotImplementedError
 
     def post(self) -> None:
         """Send what the next step's schedule needs, unless it is under way; never blocks."""
+        return  # an arm without messages has nothing to send
 
     def overlap(self) -> None:
         """Communicate for the next step; called after backward, before the gradient sum."""
+        return  # an arm without messages has nothing to send
 
     def observe(self, features: np.ndarray, times_ms: np.ndarray) -> None:
         """All ranks' (T, T2) [G, 2] and compute times [G] of the step just done."""
@@ -152,9 +155,9 @@ class PoolArm(Arm):
         self.cursor += self.batch
         return positions, np.full(self.batch, self.steps)
 
+    @abstractmethod
     def _split(self, lengths: np.ndarray) -> np.ndarray:
         """Indices into the pool that this rank computes."""
-        raise NotImplementedError
 
 
 class StaticArm(PoolArm):

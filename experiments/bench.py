@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 import platform
 import resource
@@ -23,11 +22,11 @@ from rich.table import Table
 from tqdm import tqdm
 
 from agents.hi_ppo.training import Trainer, TrainSettings, make_tape
-from analysis.records import RunWriter, to_jsonable, write_json
+from analysis.records import RunWriter
 from experiments.bench_closed import closed
 from experiments.bench_plans import BENCH_GPU, event
 from experiments.errors import run_command
-from experiments.files import check_output
+from experiments.files import check_output, put_result
 from experiments.options import parse
 from jaxsim.calibration import default_calibration
 from jaxsim.cluster import ClusterSpec, load_cluster
@@ -327,11 +326,8 @@ def bench(config: BenchConfig) -> None:
             writer.append("metrics", {k: v for k, v in rows[-1].items() if k != "peers"})
         writer.finish({"rows": rows})
     best = {"peers": {}, **rows[-1]}
-    if config.json == "-":
-        print(json.dumps(to_jsonable(best), indent=2, allow_nan=False))
+    if not put_result(best, config.json):
         return
-    if config.json is not None:
-        write_json(config.json, best)
     print(bench_table(rows))
     for name in sorted(set(best) - set(COLUMNS)):
         print(f"{name}: {best[name]}")

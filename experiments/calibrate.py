@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections import Counter
 
 import yaml
 from tqdm import tqdm
 
-from analysis.records import RunWriter, to_jsonable, write_json
+from analysis.records import RunWriter
 from experiments.errors import run_command
-from experiments.files import check_output, write_text
+from experiments.files import check_output, put_result, write_text
 from experiments.measurements import Measurements, find_measurements
 from experiments.options import parse
 from experiments.setup import use_compile_cache
@@ -139,11 +138,7 @@ def calibrate(config: CalibrateConfig) -> None:
         }
         summary = {"gpus": gpus, "datasets": datasets, "skipped": len(found.left_out)}
         writer.finish(summary)
-    if config.json == "-":
-        print(json.dumps(to_jsonable(summary), indent=2, allow_nan=False))
-    elif config.json is not None:
-        write_json(config.json, summary)
-    if config.json != "-":
+    if put_result(summary, config.json):
         print(f"{config.out}: {', '.join(gpus)}; record: {writer.dir}")
 
 

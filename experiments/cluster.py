@@ -8,7 +8,6 @@ r"""Make a cluster, and the trace that moves its links, from measurements.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from experiments.arguments import number, seed, whole_seconds
 from experiments.cluster_grid import cluster_file, cluster_from_grids
 from experiments.cluster_trace import build_trace, read_measurements, relative_movement, summarise
 from experiments.errors import run_command
@@ -125,8 +125,8 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     add = replay.add_argument
     add("--measurements", metavar="CSV", required=True, help="tests or samples of paths, .gz too")
     add("--cluster", metavar="FILE", required=True, help="cluster YAML whose links shall move")
-    add("--interval", type=_seconds, default=60, help="whole seconds (default 60)")
-    add("--seed", type=_seed, default=0, help="draws which link replays which path (default 0)")
+    add("--interval", type=whole_seconds, default=60, help="whole seconds (default 60)")
+    add("--seed", type=seed, default=0, help="draws which link replays which path (default 0)")
     add("--out", metavar="FILE", required=True, help="trace CSV to write")
     replay.set_defaults(run=trace)
     return parser, {"from-grid": grid, "trace": replay}
@@ -143,35 +143,16 @@ def _list_of(read: Callable[[str], float]) -> Callable[[str], list]:
     return lambda text: [read(part.strip()) for part in text.split(",")]
 
 
-def _number(text: str, allowed: Callable[[float], bool], wanted: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and allowed(value)):
-        raise argparse.ArgumentTypeError(f"expected {wanted}, got {text!r}")
-    return value
-
-
 def _count(text: str) -> int:
-    return int(_number(text, lambda x: x >= 1 and x == int(x), "a whole number >= 1"))
-
-
-def _seconds(text: str) -> int:
-    # Whole, so that t_s / interval falls exactly on the interval when the trace is read.
-    return int(_number(text, lambda x: x >= 1 and x == int(x), "whole seconds >= 1"))
-
-
-def _seed(text: str) -> int:
-    return int(_number(text, lambda x: x >= 0 and x == int(x), "a whole number >= 0"))
+    return int(number(text, lambda x: x >= 1 and x == int(x), "a whole number >= 1"))
 
 
 def _amount(text: str) -> float:
-    return _number(text, lambda x: x >= 0, "a number >= 0")
+    return number(text, lambda x: x >= 0, "a number >= 0")
 
 
 def _rate(text: str) -> float:
-    return _number(text, lambda x: x > 0, "a number > 0")
+    return number(text, lambda x: x > 0, "a number > 0")
 
 
 if __name__ == "__main__":

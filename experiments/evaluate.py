@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +16,11 @@ from agents.hi_ppo.checkpoint import Checkpoint, load_checkpoint, load_shipped, 
 from agents.metrics import EpisodeMetrics
 from agents.registry import LEARNED, SCHEDULERS, SchedulerSettings
 from agents.rollout import Episode
-from analysis.records import RunWriter, to_jsonable, write_json
+from analysis.records import RunWriter
 from analysis.summary import evaluation_summary
 from experiments.errors import run_command
 from experiments.evaluation import Evaluator, Maker, learned_maker, lost_pct, named_maker, tune
-from experiments.files import check_output
+from experiments.files import check_output, put_result
 from experiments.options import are_weights, parse
 from experiments.setup import load_world, use_compile_cache
 from experiments.tables import scheduler_table
@@ -346,11 +345,7 @@ def evaluate(config: EvaluateConfig) -> Path:
     with RunWriter.create("evaluate", body, config.seeds, config.out) as writer:
         summary = evaluation.run(writer)
         writer.finish(summary)
-    if config.json == "-":
-        print(json.dumps(to_jsonable(summary), indent=2, allow_nan=False))
-    elif config.json is not None:
-        write_json(config.json, summary)
-    if config.json != "-":
+    if put_result(summary, config.json):
         print(scheduler_table(summary))
         print(f"run folder: {writer.dir}")
     return writer.dir

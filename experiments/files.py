@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 import zlib
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.records import replacing
+from analysis.records import replacing, to_jsonable, write_json
 from jaxsim.errors import InputError
 
 COMPRESSED = (".gz", ".bz2", ".zip", ".xz", ".zst", ".tar")
@@ -85,6 +86,16 @@ def check_output(path: str | Path, option: str = "--out") -> Path:
     if target.suffix in COMPRESSED:
         raise InputError(f"{option} {path}: plain text is written; leave out {target.suffix}")
     return target
+
+
+def put_result(result: dict, target: str | None) -> bool:
+    """Write a command's `--json` result: to a file, or as all of standard output where `target` is
+    "-"; returns whether standard output is still free for people. None writes nothing."""
+    if target == "-":
+        print(json.dumps(to_jsonable(result), indent=2, allow_nan=False))
+    elif target is not None:
+        write_json(target, result)
+    return target != "-"
 
 
 def write_text(path: Path, text: str, check: Callable[[Path], object]) -> None:

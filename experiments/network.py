@@ -9,8 +9,6 @@ Both write a run folder, of which `hippo report` makes a page with figures.
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,10 +17,11 @@ from typing import NoReturn
 import numpy as np
 from tqdm import tqdm
 
-from analysis.records import RunWriter, to_jsonable, write_json
+from analysis.records import RunWriter
+from experiments.arguments import number, seed, whole_seconds
 from experiments.cluster_trace import WIDE
 from experiments.errors import run_command
-from experiments.files import check_output, write_text
+from experiments.files import check_output, put_result, write_text
 from experiments.network_check import (
     COPIES,
     LIMITS,
@@ -274,11 +273,8 @@ def predict(options: argparse.Namespace) -> None:
             "errors": errors.to_dict("records"),
         }
         writer.finish(summary)
-    if options.json == "-":
-        print(json.dumps(to_jsonable(summary), indent=2, allow_nan=False))
+    if not put_result(summary, options.json):
         return
-    if options.json is not None:
-        write_json(options.json, summary)
     print(
         f"mean absolute error [% of the path's median], saved against {REFERENCE} [%], by horizon:"
     )
@@ -333,31 +329,18 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
 def _shared(add: Callable, interval: int = 60) -> None:
     files = "tests, samples or traces of paths, .gz too"
     add("--traces", metavar="CSV", nargs="+", required=True, help=files)
-    add("--interval", type=_seconds, default=interval, help=f"whole seconds (default {interval})")
-    add("--seed", type=_seed, default=0, help="of all that is drawn (default 0)")
+    add(
+        "--interval",
+        type=whole_seconds,
+        default=interval,
+        help=f"whole seconds (default {interval})",
+    )
+    add("--seed", type=seed, default=0, help="of all that is drawn (default 0)")
     add("--run-dir", metavar="DIR", help="run folder (default outputs/network-...)")
 
 
-def _number(text: str, allowed: Callable[[float], bool], wanted: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and allowed(value)):
-        raise argparse.ArgumentTypeError(f"expected {wanted}, got {text!r}")
-    return value
-
-
-def _seconds(text: str) -> int:
-    return int(_number(text, lambda x: x >= 1 and x == int(x), "whole seconds >= 1"))
-
-
-def _seed(text: str) -> int:
-    return int(_number(text, lambda x: x >= 0 and x == int(x), "a whole number >= 0"))
-
-
 def _share(text: str) -> float:
-    return _number(text, lambda x: 0.2 <= x <= 0.9, "a number from 0.2 to 0.9")
+    return number(text, lambda x: 0.2 <= x <= 0.9, "a number from 0.2 to 0.9")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Callable
 
@@ -12,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from analysis.records import RunWriter, to_jsonable, write_json
+from analysis.records import RunWriter
 from analysis.report import write_report
 from experiments.calibrate import profiles_for
 from experiments.errors import run_command
-from experiments.files import check_output
+from experiments.files import check_output, put_result
 from experiments.measurements import Measurements, find_measurements
 from experiments.options import parse
 from experiments.setup import use_compile_cache
@@ -184,11 +183,7 @@ def validate(config: ValidateConfig) -> dict:
             summary["left_out"] = leave_out(found)
         writer.finish(summary)
     report = write_report([writer.dir])
-    if config.json == "-":
-        print(json.dumps(to_jsonable(summary), indent=2, allow_nan=False))
-    elif config.json is not None:
-        write_json(config.json, summary)
-    if config.json != "-":
+    if put_result(summary, config.json):
         print(merit_table(summary))
         print(f"report: {report}")
     return summary

@@ -21,17 +21,16 @@ from jaxsim.plan import (
     per_domain,
 )
 from jaxsim.step_time import collectives, sync
-from jaxsim.step_time.compute import LayerTime, layer_time
 from jaxsim.step_time.memory import params_per_gpu, stage_memory
 from jaxsim.step_time.pipeline import (
     PipelineTime,
-    Topology,
     in_flight_limit,
     pipeline_time,
     topology,
     transfers_per_micro_batch,
 )
 from jaxsim.step_time.schedules import ALL_SCHEDULES
+from jaxsim.step_time.stages import Stages, replicas_running, stages
 from jaxsim.workload import Workload
 
 
@@ -83,80 +82,6 @@ class StepCost:
     def communication_s(self) -> Array:
         """[] [s] exposed communication of all kinds."""
         return self.tensor_parallel_s + self.context_parallel_s + self.exposed_wan_s + self.sync_s
-
-
-@struct.dataclass
-class Stages:
-    """What a plan's stages compute, before any WAN is known; [K] each."""
-
-    topo: Topology
-    dp: Array
-    micro_batch: Array
-    micro_batches: Array
-    recompute: Array
-    schedule: Array
-    layers: Array
-    layer: LayerTime
-    tensor_s: Array
-    context_s: Array
-    compute_s: Array
-
-
-def replicas_running(plan: Plan, gpus_available: Array) -> Array:
-    """[K] int32 replicas of the domain's group that find GPUs in all of its domains.
-
-    Local jobs have priority: dp shrinks to what the tightest domain of the group can hold.
-    """
-    per_replica = jnp.maximum(plan.tp * plan.pp * plan.cp, 1).astype(jnp.float32)
-    # A float quotient is exact below 2^24 and vectorises; integer division does not.
-    room = jnp.floor(gpus_available.astype(jnp.float32) / per_replica).astype(jnp.int32)
-    room = jnp.minimum(room, per_domain(plan, plan.dp))
-    groups = jnp.arange(plan.group.shape[-1], dtype=jnp.int32)
-    mine = (plan.group[:, None] == plan.group[None, :]) & (groups >= 0)[None, :]
-    tightest = jnp.where(mine, room[None, :], jnp.int32(2**30)).min(axis=1)
-    return jnp.where(plan.used, tightest, 0)
-
-
-def stages(
-    plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, gpus_available: Array
-) -> Stages:
-    # An unused domain computes one sequence, so that nothing of it is 0 / 0 before it is masked.
-    micro_batch = jnp.maximum(per_domain(plan, plan.micro_batch), 1)
-    recompute = per_domain(plan, plan.recompute)
-    dp = replicas_running(plan, gpus_available)
-    planned = per_domain(plan, plan.dp * plan.batch_share).astype(jnp.float32)
-    link = (work, cluster, calibration, micro_batch)
-    reduce_s = collectives.tensor_reduce_s(*link, plan.tp, plan.cp)
-    lower = (micro_batch, recompute, plan.tp, plan.cp)
-    layer = layer_time(work, cluster.gpu, calibration, *lower, reduce_s)
-    context_s = collectives.context_parallel_s(*link, layer.attention_s, plan.tp, plan.cp)
-    layers = jnp.ceil(plan.layers.astype(jnp.float32) / jnp.maximum(plan.pp, 1).astype(jnp.float32))
-    pace = layers * straggling(plan, cluster, calibration, dp)
-    compute_s = pace * (layer.forward_s + layer.backward_s) + calibration.micro_batch_s
-    topo = topology(plan)
-    # With more stages, the embedding is on another GPU than the heavier logits.
-    compute_s = compute_s + jnp.where(topo.first & (plan.pp == 1), layer.embedding_s, 0.0)
-    return Stages(
-        topo=topo,
-        dp=dp,
-        micro_batch=micro_batch,
-        micro_batches=jnp.ceil(planned / jnp.maximum(dp, 1).astype(jnp.float32)),
-        recompute=recompute,
-        schedule=per_domain(plan, plan.schedule),
-        layers=layers,
-        layer=layer,
-        tensor_s=pace * layer.tensor_s,
-        context_s=pace * context_s,
-        compute_s=compute_s,
-    )
-
-
-def straggling(plan: Plan, cluster: Cluster, calibration: Calibration, dp: Array) -> Array:
-    """[] factor >= 1: a synchronous step waits for the slowest of its nodes."""
-    gpus = (dp * plan.tp * plan.pp * plan.cp).astype(jnp.float32)
-    nodes = gpus / jnp.maximum(cluster.gpus_per_node, 1).astype(jnp.float32)
-    total = jnp.sum(jnp.where(plan.used, nodes, 0.0))
-    return 1.0 + calibration.straggler * jnp.log2(jnp.maximum(total, 1.0))
 
 
 def _timed(
