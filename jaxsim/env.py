@@ -300,7 +300,7 @@ def _record(params, state, cost, progress, train_s, moved, switched) -> Interval
     """Account for one interval; `moved` [J, K, K] is None at reset."""
     wan_gb = jnp.sum(cost.wan_gb * (progress / cost.efficiency)[:, None, None], axis=0)
     migration = jnp.zeros_like(wan_gb) if moved is None else jnp.sum(moved, axis=0)
-    egress_usd = jnp.sum((wan_gb + migration) * params.cluster.egress_usd_per_gb)
+    egress_usd = jnp.vdot(wan_gb + migration, params.cluster.egress_usd_per_gb)
     in_force = jnp.where(params.jobs.mask[:, None], cost.gpus_used, 0)
     price = params.cluster.usd_per_gpu_hour * (params.interval_s / 3600.0)
     gpu_usd = jnp.sum(in_force.astype(jnp.float32) * price[None, :])
@@ -349,4 +349,5 @@ def _observe(state: State, params: EnvParams) -> Observation:
         _may_retarget(state),
         state.t,
         params.interval_s,
+        params.schedules,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import jraph
@@ -14,6 +16,7 @@ from jaxsim.plan import LowerChoices, Plan, n_groups, per_domain
 from jaxsim.reconfiguration import Transition
 from jaxsim.step_time import NetworkView
 from jaxsim.step_time.closed_form import choice_fits
+from jaxsim.step_time.schedules import ALL_SCHEDULES
 from jaxsim.workload import Workload
 
 NODE_FEATURES = 5
@@ -70,10 +73,15 @@ def observe(
     may_retarget: Array,
     t: Array,
     interval_s: Array,
+    schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> Observation:
-    """Assemble the observation of one scenario; features are scaled to about one."""
+    """Assemble the observation of one scenario; features are scaled to about one.
+
+    `schedules` (static): those that occur, see `jaxsim.step_time.pipeline`.
+    """
     active = jobs.mask & (steps_done < jobs.step_budget)
-    lower = jax.vmap(choice_fits, in_axes=(0, None, 0, None, None, None))(
+    fits = functools.partial(choice_fits, schedules=schedules)
+    lower = jax.vmap(fits, in_axes=(0, None, 0, None, None, None))(
         plan, choices, jobs, cluster, calibration, view.gpus_available
     )
     return Observation(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
@@ -16,10 +18,12 @@ from jaxsim.plan import (
     SCHEDULE_ZERO_BUBBLE,
     Plan,
     masked_sums,
-    same_group,
+    steps_ahead,
 )
 from jaxsim.step_time.links import HEAD_FORWARD_SHARE
 from jaxsim.step_time.schedules import ALL_SCHEDULES
+
+NEVER_S = -1e30  # of a loop that does not exist: no longer than any
 
 
 @struct.dataclass
@@ -35,13 +39,12 @@ class Topology:
 
 def topology(plan: Plan) -> Topology:
     """Derive the pipeline's neighbours from groups and positions."""
-    together = same_group(plan)
-    step = plan.position[None, :] - plan.position[:, None]
-    to_next = together & (step == 1)
+    ahead, n_domains = steps_ahead(plan), plan.group.shape[-1]
+    to_next = ahead == 1.0
     return Topology(
-        together=together,
+        together=jnp.abs(ahead) < n_domains,
         to_next=to_next,
-        after=together & (step >= 0),
+        after=(ahead >= 0.0) & (ahead < n_domains),
         first=plan.used & (plan.position == 0),
         last=plan.used & ~jnp.any(to_next, axis=1),
     )
@@ -171,7 +174,9 @@ def pipeline_time(
         gpipe = fill + (micro_batches - 1.0) * beats_s
         return jnp.where(schedule == SCHEDULE_GPIPE, gpipe, path)
 
-    throttled_s = (loops[0] * loops[1]).max(axis=0)
+    throttled_s = (loops.loop_s / loops.passed).max(axis=0)
+    returning_s = (round_trip_s - within_s) / jnp.maximum(limits[1], 1.0)
+    throttled_s = jnp.maximum(throttled_s, returning_s)
     period_s = jnp.maximum(throttled_s, round_trip_s / jnp.maximum(limits[0], 1.0))
     period_s = jnp.maximum(beat_s, period_s)
     return PipelineTime(
@@ -192,14 +197,15 @@ def _wire(
 ) -> tuple[tuple[Array, ...], tuple[Array, Array], tuple[Array, Array]]:
     """[K] [s] each: to the next domain and back, and (chunked) from the last to the first and back;
     the busiest link of a domain's way forward, and back; the same without the WAN."""
-    one_way_s = send_s + latency_s
-    both_ways_s = one_way_s + one_way_s.T
-    # Row = destination: sums over rows vectorise on CPU.
     before = topo.to_next.T
-    ways = (before, crossing(topo).T) if chunked else (before,)
-    hops_s = tuple(jnp.where(pairs, both_ways_s, 0.0).sum(axis=0) for pairs in ways)
-    sent_s = jnp.where(before, send_s.T, 0.0).sum(axis=0)
+    sent_s = jnp.where(topo.to_next, send_s, 0.0).sum(axis=1)
     back_s = jnp.where(before, send_s, 0.0).sum(axis=0)
+    there_s = jnp.where(topo.to_next, latency_s, 0.0).sum(axis=1)
+    hops_s = (sent_s + back_s + there_s + jnp.where(before, latency_s, 0.0).sum(axis=0),)
+    if chunked:
+        one_way_s = send_s + latency_s
+        around = jnp.where(crossing(topo), one_way_s + one_way_s.T, 0.0)
+        hops_s += (around.sum(axis=0),)
     inner_s = jnp.where(parts.stages > 1.0, inner_hop_s, 0.0)
     links = (jnp.maximum(sent_s, inner_s), jnp.maximum(back_s, inner_s))
     return hops_s, links, (inner_s, inner_s)
@@ -296,6 +302,20 @@ def _largest(mask: Array, values: Array) -> Array:
     return jnp.where(mask, values[:, None], 0.0).max(axis=0)
 
 
+@struct.dataclass
+class Loops:
+    """[K, K] loops through the dependencies, from the last stage q of the column's domain down the
+    pipeline to the first stage s of the row's domain and back; infinitely short where there is none.
+
+    After forward m, s runs backward m - n_s + 1, so that n_q - n_s + 1 micro-batches pass in one loop:
+    one far link throttles its pipeline, however near the others are. A greedy stage keeps to no such
+    order.
+    """
+
+    loop_s: Array
+    passed: Array
+
+
 def _loops(
     topo: Topology,
     parts: StageParts,
@@ -304,24 +324,16 @@ def _loops(
     greedy: Array | None,
     ahead: Array,
     ahead_last: Array,
-) -> tuple[Array, Array]:
-    """([K, K] [s], [K, K]): how long a loop through the dependencies takes, and one over how many
-    micro-batches it lets pass.
-
-    From the last stage q of the column's domain down the pipeline and back: on the diagonal all the
-    way to the end, n_q micro-batches; else to the first stage s of the row's domain, which after
-    forward m runs backward m - n_s + 1: n_q - n_s + 1. So one far link throttles its pipeline, however
-    near the others are. A greedy stage keeps to no such order.
-    """
+) -> Loops:
     k = jnp.arange(within_s.shape[0], dtype=jnp.int32)
-    whole_s = round_trip_s - within_s
     beyond_s = round_trip_s - parts.first_forward_s - parts.first_backward_s
-    itself = k[:, None] == k[None, :]
-    ordered = topo.after.T if greedy is None else topo.after.T & ~greedy[None, :]
-    beyond_s = jnp.where(itself, 0.0, beyond_s[:, None])
-    passed = ahead_last[None, :] - jnp.where(itself, 0.0, ahead[:, None] - 1.0)
-    loop_s = jnp.where(itself | ordered, whole_s[None, :] - beyond_s, 0.0)
-    return loop_s, 1.0 / jnp.maximum(passed, 1.0)
+    ordered = topo.after.T & (k[:, None] != k[None, :])
+    ordered = ordered if greedy is None else ordered & ~greedy[None, :]
+    loop_s = (round_trip_s - within_s)[None, :] - beyond_s[:, None]
+    return Loops(
+        loop_s=jnp.where(ordered, loop_s, NEVER_S),
+        passed=jnp.maximum(ahead_last[None, :] - (ahead[:, None] - 1.0), 1.0),
+    )
 
 
 def _longest_path(
@@ -329,7 +341,7 @@ def _longest_path(
     parts: StageParts,
     times: tuple[Array, Array, Array, Array],
     links: tuple[Array, Array],
-    loops: tuple[Array, Array] | None,
+    loops: Loops | None,
     micro_batches: Array,
     ahead: Array,
     ahead_last: Array,
@@ -368,20 +380,19 @@ def _longest_path(
     slowest_s = jnp.maximum(p.busy_s - p.weight_s, jnp.maximum(*links))
     slowest_s = _largest(topo.after.T, slowest_s)
 
-    def returning(round_trip, limit, loop_s, inverse):  # [K], [K], [any, K], [any, K]
-        left = m - 1.0 - limit
-        count = jnp.floor(left[None, :] * inverse + 1e-4)
-        # What is left over after whole loops queues.
-        between_s = count * loop_s + (left[None, :] - count / inverse) * slowest_s[None, :]
-        between_s = jnp.maximum(between_s.max(axis=0), left * slowest_s)
-        path = fill_s + round_trip + between_s
+    def returning(round_trip_s, limit, loops):
+        left, limit = m - 1.0 - limit, jnp.maximum(limit, 1.0)
+        # What is left over after whole loops queues: so much longer than if all queued.
+        longer_s = jnp.floor(left / limit + 1e-4) * (round_trip_s - limit * slowest_s)
+        if loops is not None:
+            count = jnp.floor(left[None, :] / loops.passed + 1e-4)
+            others_s = count * (loops.loop_s - loops.passed * slowest_s[None, :])
+            longer_s = functools.reduce(jnp.maximum, list(others_s), longer_s)
+        path = fill_s + round_trip_s + left * slowest_s + jnp.maximum(longer_s, 0.0)
         return jnp.where(simple & (left >= 0.0), path, 0.0)
 
-    own = (round_trip_s[None, :], 1.0 / jnp.maximum(ahead, 1.0)[None, :])
-    paths = jnp.maximum(paths, returning(round_trip_s, ahead, *own))
-    last_s = round_trip_s - within_s
-    own = (last_s[None, :], 1.0 / jnp.maximum(ahead_last, 1.0)[None, :])
-    paths = jnp.maximum(paths, returning(last_s, ahead_last, *(own if loops is None else loops)))
+    paths = jnp.maximum(paths, returning(round_trip_s, ahead, None))
+    paths = jnp.maximum(paths, returning(round_trip_s - within_s, ahead_last, loops))
     return _largest(topo.together, paths)
 
 

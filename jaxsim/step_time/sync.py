@@ -29,17 +29,18 @@ def ring_bytes_gb(work: Workload, plan: Plan, topo: Topology) -> Array:
     """
     n = n_groups(plan)
     start, end = layer_range(plan)
-    follows = plan.group[None, :] == jnp.where(plan.group == n - 1, 0, plan.group + 1)[:, None]
-    ring = follows & plan.used[:, None] & plan.used[None, :] & (n > 1)
+    # The number of an unused domain's group is nobody's successor, and its successor nobody's number.
+    number = jnp.where(plan.used & (n > 1), plan.group, -2).astype(jnp.float32)
+    successor = jnp.where(plan.used, jnp.where(plan.group == n - 1, 0, plan.group + 1), -1)
+    ring = number[None, :] == successor.astype(jnp.float32)[:, None]
     gparams = layer_overlap(start, end, start, end) * work.layer_gparams
-    both_first = topo.first[:, None] & topo.first[None, :]
-    both_last = topo.last[:, None] & topo.last[None, :]
-    tables = both_first.astype(jnp.float32) + both_last.astype(jnp.float32)
+    ends = (topo.first.astype(jnp.float32), topo.last.astype(jnp.float32))
+    tables = sum(end[:, None] * end[None, :] for end in ends)
     gparams = gparams + tables * work.embedding_gparams
     groups = jnp.maximum(n, 1).astype(jnp.float32)
     precision = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
-    volume = 2.0 * (groups - 1.0) / groups * GRADIENT_BYTES * gparams * precision
-    return jnp.where(ring, volume, 0.0)
+    volume = 2.0 * (groups - 1.0) / groups * GRADIENT_BYTES * precision
+    return jnp.where(ring, volume * gparams, 0.0)
 
 
 def ring_rate_gb_per_s(bandwidth_gb_per_s: Array, sync_period: Array, cal: Calibration) -> Array:
