@@ -8,7 +8,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export PYTHONUNBUFFERED = 1
 
-.PHONY: run test ddp bench lint clean
+.PHONY: run test test-slow ddp bench lint clean
 
 $(VENV)/core: pyproject.toml constraints-cpu.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,7 +24,11 @@ run: $(VENV)/core
 
 test: $(VENV)/core
 	$(BIN)/ruff check .
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not slow"
+
+# What takes longest to compile; `test` and `test-slow` together are all tests.
+test-slow: $(VENV)/core
+	$(BIN)/pytest -m slow
 
 $(VENV)/ddp: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

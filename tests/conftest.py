@@ -1,4 +1,7 @@
-"""Settings for all tests: silent broadcasting and silent casts are errors."""
+"""Settings for all tests: silent broadcasting and silent casts are errors.
+
+Most of a cold run is compilation, of programs that run for milliseconds: the compiler optimises less.
+"""
 
 import gc
 
@@ -7,6 +10,7 @@ import pytest
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(autouse=True, scope="module")
