@@ -160,6 +160,8 @@ def cut_layers(
     fast, the evenest (least sum of squared layers over stages). Stages beyond the layers are dropped
     as in `split_layers`. Returns layers and stages by domain; ValueError for more domains than layers.
     """
+    if len(stages) > n_layers:
+        raise ValueError(f"{len(stages)} domains for {n_layers} layers")
     _, stages = split_layers(n_layers, stages)
     size = n_layers + 1
     held = np.arange(size)
@@ -181,8 +183,6 @@ def cut_layers(
         return float(best[n_layers]), layers
 
     fastest, _ = programme(each, np.maximum)
-    if not math.isfinite(fastest):
-        raise ValueError(f"{len(stages)} domains for {n_layers} layers")
     uneven = held[None, :] ** 2 / np.array(stages)[:, None]
     _, layers = programme(np.where(each <= fastest * (1 + 1e-9), uneven, np.inf), np.add)
     return layers, stages
