@@ -146,7 +146,7 @@ def test_decisions_are_timed_level_by_level_beside_the_exact_search():
     for name in ("per_s", "compile_s", "table_prepare_s", "search_prepare_s", "plans_in_table"):
         assert result[name] > 0, name
     for name in ("upper_p99_ms", "lower_p99_ms"):
-        assert 0 < result[name]
+        assert result[name] > 0, name
     assert 0 < result["p50_ms"] <= result["p99_ms"]
     assert 0 < result["search_p50_ms"] <= result["search_p99_ms"]
     assert result["search_plans_covered"] == result["search_plans_in_family"] > 100
