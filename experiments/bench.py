@@ -282,15 +282,9 @@ def bench_plans(n_domains: int, n_plans: int, repeats: int, fidelity: str) -> di
 def bench_decision_at(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
     """One row of the table for decisions, one at a time whatever `n_envs`."""
     del n_envs
-    return {
-        "what": "decision",
-        "domains": n_domains,
-        "envs": 1,
-        "flops_per_step": None,
-        "device": device(),
-        **bench_decision.decision(bench_cluster(n_domains), repeats),
-        "peak_memory_gb": peak_memory_gb(),
-    }
+    row = {"what": "decision", "domains": n_domains, "envs": 1, "flops_per_step": None}
+    row |= bench_decision.decision(bench_cluster(n_domains), repeats)
+    return {**row, "peak_memory_gb": peak_memory_gb(), "device": device()}
 
 
 def peak_memory_gb() -> float:
