@@ -111,15 +111,17 @@ def clairvoyant_values(
     bytes_gb = moves.bytes_gb.reshape(n_rows, n_rows, n_links)
     forever = times[-1] + interval
 
+    restart_s = moves.restart_s.max()  # of every move alike; to stay is not a move
+
     def link_arrival(grid, load, start):
-        """[P, P] time at which one link has carried its load, begun at start [P, P]."""
+        """[P, P] time at which one link has carried its load, begun at start []."""
         done = jnp.interp(start, times, grid) + load
         arrival = jnp.interp(done, grid, times, right=jnp.inf)
         return jnp.where(load > 0, arrival, start)
 
     def backward(values, t):
         # values [T + 2, P]: filled from t + 1 on.
-        start = t.astype(jnp.float32) * interval + moves.restart_s
+        start = t.astype(jnp.float32) * interval + restart_s
         arrival = jax.vmap(link_arrival, in_axes=(0, 2, None))(capacity, bytes_gb, start).max(
             axis=0
         )

@@ -1,4 +1,4 @@
-"""Measure speed: `python -m experiments.bench --what env|plans|train [--domains K] [--envs B]`."""
+"""Measure speed: `python -m experiments.bench --what env|plans|train|decision`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from agents.hi_ppo.training import Trainer, TrainSettings, make_tape
 from analysis.records import RunWriter
+from experiments import bench_decision
 from experiments.bench_closed import closed
 from experiments.bench_plans import BENCH_GPU, event
 from experiments.errors import run_command
@@ -51,7 +52,8 @@ class BenchConfig:
     """A measurement of speed.
 
     Attributes:
-        what: env = environment steps, plans = evaluations of plans, train = training steps of Hi-PPO
+        what: env = environment steps, plans = evaluations of plans, train = training steps of Hi-PPO,
+            decision = decisions one at a time
         fidelity: of plans
         domains: number of domains; a table over 4 to 64 if none is given
         envs: environments (plans) at once; a table over 1 to 8192 if none is given
@@ -60,7 +62,7 @@ class BenchConfig:
         out: run folder; outputs/bench-<time> if none is given
     """
 
-    what: Literal["env", "plans", "train"] = "env"
+    what: Literal["env", "plans", "train", "decision"] = "env"
     fidelity: Literal["closed", "event"] = "closed"
     domains: int | None = None
     envs: int | None = None
@@ -280,6 +282,14 @@ def bench_plans(n_domains: int, n_plans: int, repeats: int, fidelity: str) -> di
     }
 
 
+def bench_decision_at(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
+    """One row of the table for decisions, one at a time whatever `n_envs`."""
+    del n_envs
+    row = {"what": "decision", "domains": n_domains, "envs": 1, "flops_per_step": None}
+    row |= bench_decision.decision(bench_cluster(n_domains), repeats)
+    return {**row, "peak_memory_gb": peak_memory_gb(), "device": device()}
+
+
 def peak_memory_gb() -> float:
     """[GB] on the accelerator, or the process's high-water mark on the host."""
     stats = jax.devices()[0].memory_stats() or {}
@@ -301,6 +311,8 @@ def cases(config: BenchConfig) -> list[tuple[int, int]]:
     """(domains, envs) to measure: what was asked for, or the table."""
     if config.what == "train":
         return [(config.domains or 4, config.envs or 128)]
+    if config.what == "decision":
+        return [(config.domains or bench_decision.DOMAINS, 1)]
     if config.what == "plans":
         return [(config.domains or 8, config.envs or 8192)]
     if config.domains is None and config.envs is None:
@@ -321,7 +333,8 @@ def bench(config: BenchConfig) -> None:
     if config.json not in (None, "-"):
         check_output(config.json, "--json")
     plans = functools.partial(bench_plans, fidelity=config.fidelity)
-    measure = {"env": bench_env, "plans": plans, "train": bench_train}[config.what]
+    ways = {"env": bench_env, "plans": plans, "train": bench_train, "decision": bench_decision_at}
+    measure = ways[config.what]
     rows = []
     with RunWriter.create("bench", dataclasses.asdict(config), 0, config.out) as writer:
         for n_domains, n_envs in tqdm(cases(config), desc=f"bench {config.what}", unit="case"):

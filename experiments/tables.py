@@ -16,7 +16,7 @@ def scheduler_table(summary: dict) -> str:
         f"{head['n_kept']} of {head['n_scenarios']} scenarios "
         f"({100 * head['share_of_scenarios']:.0f} %) have >= {head['threshold_pct']:g} % headroom"
     )
-    table = Table(title=title)
+    table = Table(title=title, caption=_coverage(summary))
     columns = (
         "scheduler",
         "progress\n% of clairvoyant",
@@ -38,6 +38,18 @@ def scheduler_table(summary: dict) -> str:
     with console.capture() as captured:
         console.print(table)
     return captured.get()
+
+
+def _coverage(summary: dict) -> str | None:
+    """What clairvoyant and replan_oracle are exact over, where the summary says it."""
+    info = summary.get("scenario", {}).get("table")
+    if info is None:
+        return None
+    table, scored, whole = (info[f"plans_{n}"] for n in ("in_table", "scored", "in_family"))
+    return (
+        f"oracles: exact over a table of {table:,} plans; the bound is over {scored:,} of the "
+        f"{whole:.4g} plans of the family"
+    )
 
 
 def _cells(row: dict) -> list[str]:

@@ -30,6 +30,7 @@ from jaxsim.layouts import (
     split_layers,
 )
 from jaxsim.plan import LowerChoices, Plan, empty_plan
+from jaxsim.plan_family import PlanFamily
 from jaxsim.step_time import NetworkView, job_step_cost
 from jaxsim.workload import Workload
 
@@ -60,6 +61,7 @@ class TableInfo:
     plans_scored: int
     layouts: int
     exhaustive: bool  # every layout of the family was scored
+    plans_in_family: int  # all layouts with all settings, free fields apart
 
 
 FAMILY = (
@@ -301,7 +303,8 @@ def build_table(
         single_domain=jnp.asarray(single[rows]),
         even_split=jnp.asarray(even[rows]),
     )
-    info = TableInfo(FAMILY, len(chosen), len(plans), len(layouts), exhaustive)
+    whole = PlanFamily(cuts=("even",), choices=((1, 0, 0),)).count(builder.cluster, builder.work)
+    info = TableInfo(FAMILY, len(chosen), len(plans), len(layouts), exhaustive, whole)
     return _with_base_choice(table, builder), info, _stack(plans)
 
 

@@ -23,6 +23,7 @@ from agents.hi_ppo.networks import LowerNetwork, UpperNetwork
 from agents.protocol import Scheduler, Setup, carry_out, find_row, score_table, switch_times
 from jaxsim.enumeration import choice_rates
 from jaxsim.observation import Observation
+from jaxsim.plan import Plan
 
 
 @struct.dataclass
@@ -61,10 +62,39 @@ def measure(
     )
 
 
+def decide_upper(
+    setup: Setup,
+    params: PolicyParams,
+    hidden: int,
+    observation: Observation,
+    stats: Statistics,
+    reference: Reference,
+    measured: Measurement,
+) -> Array:
+    """[] int32 row of the table that the upper level would be in; `stats` holds the measurement."""
+    inputs, rows = upper_inputs(setup, observation, stats, reference, measured)
+    logits, _ = UpperNetwork(hidden).apply(params.upper, inputs)
+    return rows[jnp.argmax(logits)]
+
+
+def decide_lower(
+    setup: Setup,
+    params: PolicyParams,
+    hidden: int,
+    observation: Observation,
+    measured: Measurement,
+    row: Array,
+) -> Plan:
+    """The row's plan with the free fields as the lower level sets them, with a job axis of one."""
+    inputs = lower_inputs(setup, observation, measured.rates, row)
+    settings, _ = LowerNetwork(hidden).apply(params.lower, inputs)
+    choice = jnp.argmax(settings).astype(jnp.int32)
+    return carry_out(setup, row, choice, observation.view)
+
+
 def make_hi_ppo(setup: Setup, params: PolicyParams, hidden: int, every: int) -> Scheduler:
     """The greedy policy: the upper level decides every `every` intervals, the lower in each."""
     reference = make_reference(score_table(setup, setup.usual).rate)
-    upper, lower = UpperNetwork(hidden), LowerNetwork(hidden)
 
     def init(key):
         del key
@@ -74,15 +104,10 @@ def make_hi_ppo(setup: Setup, params: PolicyParams, hidden: int, every: int) -> 
         del key
         measured = measure(setup, observation, reference)
         stats = update_statistics(memory.stats, measured)
-        inputs, rows = upper_inputs(setup, observation, stats, reference, measured)
-        logits, _ = upper.apply(params.upper, inputs)
-        due = memory.clock == 0
-        row = jnp.where(due, rows[jnp.argmax(logits)], measured.row)
-        settings, _ = lower.apply(
-            params.lower, lower_inputs(setup, observation, measured.rates, row)
-        )
-        choice = jnp.argmax(settings).astype(jnp.int32)
+        wanted = decide_upper(setup, params, hidden, observation, stats, reference, measured)
+        row = jnp.where(memory.clock == 0, wanted, measured.row)
+        plan = decide_lower(setup, params, hidden, observation, measured, row)
         clock = jax.lax.rem(memory.clock + 1, jnp.int32(every))
-        return carry_out(setup, row, choice, observation.view), Memory(stats, clock)
+        return plan, Memory(stats, clock)
 
     return Scheduler(init, decide)

@@ -1,7 +1,7 @@
 """Exactness of the oracles, and that nobody else reads the future, on small random worlds.
 
-Sixty worlds of three domains and three plans, five intervals each: drifting and jittering links so
-slow that a switch takes from a fraction of an interval to several, moving local load.
+240 worlds of three domains and three plans, five intervals each: drifting and jittering links so slow
+that a switch takes from a fraction of an interval to several, moving local load.
 """
 
 import functools
@@ -26,7 +26,7 @@ from jaxsim.env import reset, step
 from jaxsim.plan import empty_plan
 from jaxsim.reconfiguration import begin_transition
 
-WORLDS, ROWS, STEPS = 60, 3, 5
+WORLDS, ROWS, STEPS = 240, 3, 5
 IDLE = -1
 PLANS = [
     make_plan([(0, 1)], [(4, 4)], [8], 3, dp=2, micro_batch=2),
@@ -163,7 +163,7 @@ def test_clairvoyant_value_is_the_best_of_every_action_sequence(worlds, every_se
     value = np.where(rows == IDLE, truths.start_value, value)
     best = every_sequence[0].max(axis=1)
     np.testing.assert_allclose(value, best, rtol=1e-4)
-    assert 5 < np.sum(rows == IDLE) < 25
+    assert 20 < np.sum(rows == IDLE) < 100
     # The worlds are worth solving: in many, moving beats every plan that is kept.
     keep = [SEQUENCES.tolist().index([r] * STEPS) for r in range(ROWS)]
     kept = every_sequence[0][:, keep]
@@ -177,7 +177,7 @@ def test_clairvoyant_value_is_the_best_of_every_action_sequence(worlds, every_se
 def test_clairvoyant_value_holds_from_every_row_and_interval(worlds, move_gb):
     """The programme's own table, by recursion over the physics in float64."""
     params, _, truths = worlds
-    for w in range(0, WORLDS, 4):
+    for w in range(0, WORLDS, 8):
         one = jax.tree.map(lambda x, w=w: x[w], (params, truths))
         expected = recursion(*one, move_gb)
         np.testing.assert_allclose(one[1].value[1:], expected[1:], rtol=2e-4, atol=1e-2)

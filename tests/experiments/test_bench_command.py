@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from analysis.records import load
-from experiments import bench, bench_closed, bench_plans
+from experiments import bench, bench_closed, bench_decision, bench_plans
 from jaxsim.plan import check_plan
 from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
 
@@ -139,3 +139,16 @@ def test_the_measured_plan_has_the_promised_size():
         plan = bench_plans.bench_plan(domains)
         assert int(plan.pp.sum()) == bench_plans.STAGES == 16
         assert int(plan.batch_share[0]) == bench_plans.MICRO_BATCHES == 64
+
+
+def test_decisions_are_timed_level_by_level_beside_the_exact_search():
+    result = bench_decision.decision(bench.bench_cluster(2), repeats=1, gpus=4, model="gpt2-small")
+    for name in ("per_s", "compile_s", "table_prepare_s", "search_prepare_s", "plans_in_table"):
+        assert result[name] > 0, name
+    for name in ("upper_p99_ms", "lower_p99_ms"):
+        assert result[name] > 0, name
+    assert 0 < result["p50_ms"] <= result["p99_ms"]
+    assert 0 < result["search_p50_ms"] <= result["search_p99_ms"]
+    assert result["search_plans_covered"] == result["search_plans_in_family"] > 100
+    assert 0 < result["search_plans_scored_most"] < result["search_plans_covered"]
+    assert set(result["peers"]) == {*bench_decision.RIVALS, "exact search"}
