@@ -2,12 +2,14 @@
 
 Problem: keep training jobs at full speed on domains joined by links that move. In each interval a
 scheduler names a full plan for every job; free changes take effect at once, all others stop the job
-until the restart is over and the state it lacks has crossed the links.
+until the restart is over and the state it lacks has crossed the links. Jobs come, wait for GPUs and
+leave: `jaxsim.jobs` says who holds which GPUs and how links are shared.
 
 - observation: `Observation`, what was measured in the interval before and nothing newer
 - action: a `Plan` with leading job axis [J]; ignored for a job whose mask `retarget` is False
 - reward: w1 R_eff + w2 R_util - w3 R_cost - w4 R_fair, the parts returned beside it
-- end: `truncated` after `horizon` intervals; `terminated` when all jobs have used their budget
+- end: `truncated` after `horizon` intervals; `terminated` when all jobs, those still to come
+  included, have used their budget
 - `step` never resets: `auto_reset` wraps it and keeps the final observation
 
     state, timestep = reset(key, params)
@@ -17,21 +19,23 @@ until the restart is over and the state it lacks has crossed the links.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
+from jaxsim.accounting import IntervalRecord, account
 from jaxsim.calibration import Calibration
 from jaxsim.cluster import Cluster
+from jaxsim.jobs import Tenancy, allocate_gpus, settle, step_cost
 from jaxsim.load import LoadProcess, gpus_available
 from jaxsim.network import NetworkProcess, NetworkState, init_network, step_network
 from jaxsim.observation import Observation, observe
 from jaxsim.plan import LowerChoices, Plan, needs_reconfiguration
 from jaxsim.reconfiguration import Transition, advance_transition, begin_transition
-from jaxsim.step_time import NetworkView, StepCost, step_cost
+from jaxsim.step_time import NetworkView, StepCost
 from jaxsim.step_time.schedules import ALL_SCHEDULES
 from jaxsim.workload import Workload
 
@@ -41,7 +45,7 @@ class EnvParams:
     """One scenario. Sizes J, K, V and the traces' lengths are static, all values are traced."""
 
     cluster: Cluster
-    jobs: Workload  # [J]
+    jobs: Workload  # [J], in order of arrival, which is their priority on GPUs
     calibration: Calibration
     network: NetworkProcess
     load: LoadProcess
@@ -53,6 +57,7 @@ class EnvParams:
     horizon: Array  # [] int32 intervals
     # Static: those that plans may have; one with another does not run.
     schedules: tuple[int, ...] = struct.field(pytree_node=False, default=ALL_SCHEDULES)
+    sharing: str = struct.field(pytree_node=False, default="fair")  # of `jaxsim.jobs.SHARING`
 
 
 @struct.dataclass
@@ -71,31 +76,6 @@ class State:
     steps_done: Array  # [J] [training steps], efficiency included
     since_sync: Array  # [J] [training steps] since the last outer sync
     since_switch: Array  # [J] int32 intervals since the last reconfiguration began
-
-
-@struct.dataclass
-class RewardParts:
-    """[] each, before weighting."""
-
-    efficiency: Array  # progress / progress_ref - 1, mean over jobs
-    utilisation: Array  # useful FLOPs / peak FLOPs of the available GPUs
-    cost: Array  # egress USD / GPU USD
-    fairness: Array  # variance of load between domains
-
-
-@struct.dataclass
-class IntervalRecord:
-    """What happened in the interval, for metrics; not for schedulers."""
-
-    progress: Array  # [J] [training steps], efficiency included
-    train_s: Array  # [J] [s] in which the job computed
-    cost: StepCost  # [J] of the plan that computed
-    wan_gb: Array  # [K, K] [GB] training traffic
-    migration_gb: Array  # [K, K] [GB] reconfiguration traffic
-    egress_usd: Array  # [] [USD]
-    gpu_usd: Array  # [] [USD]
-    switched: Array  # [J] bool, a reconfiguration began
-    reward_parts: RewardParts
 
 
 @struct.dataclass
@@ -141,7 +121,12 @@ def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
     n_jobs, n_domains = params.initial_plan.group.shape
     zeros = jnp.zeros((n_jobs,), jnp.float32)
     plan = params.initial_plan
-    cost = step_cost(plan, params.jobs, params.cluster, params.calibration, view, params.schedules)
+    active = params.jobs.mask & (params.jobs.arrival_s <= 0)
+    idle = Transition(
+        restart_s=zeros, bytes_gb=jnp.zeros((n_jobs, n_domains, n_domains), jnp.float32)
+    )
+    tenancy = _settle(params, view, plan, active, active, idle)
+    cost = _step_cost(params, view, plan, tenancy)
     state = State(
         key=key,
         t=jnp.int32(1),
@@ -150,16 +135,14 @@ def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
         plan=plan,
         target=plan,
         moving=jnp.zeros((n_jobs,), bool),
-        transition=Transition(
-            restart_s=zeros, bytes_gb=jnp.zeros((n_jobs, n_domains, n_domains), jnp.float32)
-        ),
+        transition=idle,
         owed_gb=_owed_gb(plan, cost),
         steps_done=zeros,
         since_sync=zeros,
         since_switch=jnp.full((n_jobs,), 1000, jnp.int32),
     )
     observation = _observe(state, params)
-    record = _record(params, state, cost, jnp.zeros_like(zeros), zeros, None, jnp.zeros((), bool))
+    record = account(params, view, cost, jnp.zeros_like(zeros), zeros, None, jnp.zeros((), bool))
     return state, TimeStep(
         observation=observation,
         reward=jnp.float32(0.0),
@@ -176,20 +159,8 @@ def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[Sta
     del key
     network, view = world_at(params, state.key, state.network, state.t)
     plan, target, moving, transition, switched = _apply(state, action, params)
-    rate = view.bandwidth_gb_per_s * params.calibration.wan_efficiency
-    # Migrations of several jobs share the links: each is as slow as their sum.
-    crowd = jnp.maximum(jnp.sum((transition.bytes_gb > 0).astype(jnp.float32), axis=0), 1.0)
-    advance = jax.vmap(advance_transition, in_axes=(0, None, None))
-    transition, train_s, moved = advance(transition, rate / crowd, params.interval_s)
-    arrived = moving & (train_s > 0)
-    plan = _select(arrived, target, plan)
-    active = _active(state, params)
-    # Jobs that are finished or still moving leave the links to the others.
-    training = active & (~moving | arrived)
-    jobs = params.jobs.replace(mask=training)
-    cost = step_cost(plan, jobs, params.cluster, params.calibration, view, params.schedules)
-    running = training & cost.runs
-    train_s = jnp.where(running, jnp.where(moving, train_s, params.interval_s), 0.0)
+    played = _play(state, params, view, plan, target, moving, transition)
+    plan, cost, running, train_s = played.plan, played.cost, played.running, played.train_s
     progress = jnp.where(running, train_s / cost.step_s * cost.efficiency, 0.0)
     progress = jnp.minimum(progress, params.jobs.step_budget - state.steps_done)
     period = plan.sync_period.astype(jnp.float32)
@@ -201,19 +172,19 @@ def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[Sta
         view=view,
         plan=plan,
         target=target,
-        moving=moving & ~arrived,
-        transition=transition,
-        owed_gb=_owed_gb(plan, cost),
+        moving=moving & ~played.arrived,
+        transition=played.transition,
+        owed_gb=played.owed_gb,
         steps_done=state.steps_done + progress,
         since_sync=jnp.where(period > 1.0, since_sync % period, 0.0),
         since_switch=jnp.where(switched, 0, state.since_switch + 1),
     )
-    billed = params.replace(jobs=params.jobs.replace(mask=active))
-    record = _record(billed, new, cost, progress, train_s, moved, switched)
+    billed = params.replace(jobs=params.jobs.replace(mask=_active(state, params)))
+    record = account(billed, view, cost, progress, train_s, played.moved, switched)
     observation = _observe(new, params)
     parts = record.reward_parts
     signed = jnp.stack([parts.efficiency, parts.utilisation, -parts.cost, -parts.fairness])
-    finished = ~jnp.any(_active(new, params))
+    finished = ~jnp.any(_unfinished(new, params))
     timestep = TimeStep(
         observation=observation,
         reward=jnp.sum(params.weights * signed),
@@ -271,9 +242,106 @@ def _apply(state: State, action: Plan, params: EnvParams):
     return plan, target, state.moving | switched, transition, switched
 
 
-def _active(state: State, params: EnvParams) -> Array:
-    """[J] bool: neither padding nor finished."""
+class _Played(NamedTuple):
+    """What the jobs came to in an interval, [J] leading."""
+
+    plan: Plan
+    transition: Transition
+    arrived: Array  # bool, a move ended
+    moved: Array  # [J, K, K] [GB]
+    owed_gb: Array  # [J, K, K] [GB]
+    cost: StepCost
+    running: Array  # bool, the job trained
+    train_s: Array  # [s]
+
+
+def _play(
+    state: State,
+    params: EnvParams,
+    view: NetworkView,
+    plan: Plan,
+    target: Plan,
+    moving: Array,
+    moves: Transition,
+) -> _Played:
+    """Moves go on, some end; who is not moving trains."""
+    rate = view.bandwidth_gb_per_s * params.calibration.wan_efficiency
+    active = _active(state, params)
+    transition, train_s, moved = _ADVANCE(moves, rate, params.interval_s)
+    arrived = moving & (train_s > 0)
+    next_plan = _select(arrived, target, plan)
+    # Jobs that are finished or still moving leave the links to the others.
+    training = active & (~moving | arrived)
+    tenancy = _settle(params, view, next_plan, active, training, moves)
+    cost = _step_cost(params, view, next_plan, tenancy)
+    owed_gb = _owed_gb(next_plan, cost)
+    if tenancy is not None:
+        # With the links to itself a move might have ended: its target's GPUs were kept for that.
+        # Moves begin together: each is as slow as their sum.
+        crowd = jnp.maximum(jnp.sum((moves.bytes_gb > 0).astype(jnp.float32), axis=0), 1.0)
+        found = rate[None] * jnp.minimum(tenancy.share, 1.0 / crowd[None])
+        transition, train_s, moved = _ADVANCE_EACH(moves, found, params.interval_s)
+        arrived = moving & (train_s > 0)
+        training = active & (~moving | arrived)
+        owed_gb = _select(training, owed_gb, state.owed_gb)
+    running = training & cost.runs
+    train_s = jnp.where(running, jnp.where(moving, train_s, params.interval_s), 0.0)
+    plan = _select(arrived, target, plan)
+    return _Played(plan, transition, arrived, moved, owed_gb, cost, running, train_s)
+
+
+# All jobs at the rates of the links, and each at its own.
+_ADVANCE = jax.vmap(advance_transition, in_axes=(0, None, None))
+_ADVANCE_EACH = jax.vmap(advance_transition, in_axes=(0, 0, None))
+
+
+def _settle(
+    params: EnvParams,
+    view: NetworkView,
+    plan: Plan,
+    active: Array,
+    computing: Array,
+    moves: Transition,
+) -> Tenancy | None:
+    """Who has what; None for one job (static), which shares with nobody."""
+    if plan.group.shape[0] == 1:
+        return None
+    rate = jnp.maximum(view.bandwidth_gb_per_s * params.calibration.wan_efficiency, 1e-9)
+    pending = moves.bytes_gb / (rate[None] * params.interval_s)
+    return settle(
+        plan,
+        active,
+        computing,
+        pending,
+        params.jobs,
+        params.cluster,
+        params.calibration,
+        view,
+        params.sharing,
+        params.schedules,
+    )
+
+
+def _step_cost(
+    params: EnvParams, view: NetworkView, plan: Plan, tenancy: Tenancy | None
+) -> StepCost:
+    args = (params.jobs, params.cluster, params.calibration, view)
+    return step_cost(plan, *args, tenancy, params.schedules)
+
+
+def _unfinished(state: State, params: EnvParams) -> Array:
+    """[J] bool: neither padding nor finished, arrived or not."""
     return params.jobs.mask & (state.steps_done < params.jobs.step_budget)
+
+
+def _here(state: State, params: EnvParams) -> Array:
+    """[J] bool: arrived before the interval to be played; the first one, t = 1, begins at 0 s."""
+    return params.jobs.arrival_s <= (state.t - 1).astype(jnp.float32) * params.interval_s
+
+
+def _active(state: State, params: EnvParams) -> Array:
+    """[J] bool: arrived and not finished."""
+    return _unfinished(state, params) & _here(state, params)
 
 
 def _owed_gb(plan: Plan, cost: StepCost) -> Array:
@@ -296,46 +364,15 @@ def _select(mask: Array, new: Any, old: Any) -> Any:
     return jax.tree.map(pick, new, old)
 
 
-def _record(params, state, cost, progress, train_s, moved, switched) -> IntervalRecord:
-    """Account for one interval; `moved` [J, K, K] is None at reset."""
-    wan_gb = jnp.sum(cost.wan_gb * (progress / cost.efficiency)[:, None, None], axis=0)
-    migration = jnp.zeros_like(wan_gb) if moved is None else jnp.sum(moved, axis=0)
-    egress_usd = jnp.vdot(wan_gb + migration, params.cluster.egress_usd_per_gb)
-    in_force = jnp.where(params.jobs.mask[:, None], cost.gpus_used, 0)
-    price = params.cluster.usd_per_gpu_hour * (params.interval_s / 3600.0)
-    gpu_usd = jnp.sum(in_force.astype(jnp.float32) * price[None, :])
-    peak = params.cluster.gpu.peak_tflops * state.view.gpus_available.astype(jnp.float32)
-    available_tflop = jnp.maximum(jnp.sum(peak), 1e-9) * params.interval_s
-    active = params.jobs.mask.astype(jnp.float32)
-    n_active = jnp.maximum(jnp.sum(active), 1.0)
-    relative = progress / params.progress_ref - 1.0
-    held = in_force.sum(axis=0) + params.cluster.gpus - state.view.gpus_available
-    load = held.astype(jnp.float32) / jnp.maximum(params.cluster.gpus, 1).astype(jnp.float32)
-    real = params.cluster.mask.astype(jnp.float32)
-    mean = jnp.sum(load * real) / jnp.sum(real)
-    parts = RewardParts(
-        efficiency=jnp.sum(active * relative) / n_active,
-        utilisation=jnp.sum(progress * params.jobs.useful_tflop) / available_tflop,
-        cost=egress_usd / jnp.maximum(gpu_usd, 1e-9),
-        fairness=jnp.sum(real * (load - mean) ** 2) / jnp.sum(real),
-    )
-    return IntervalRecord(
-        progress=progress,
-        train_s=train_s,
-        cost=cost,
-        wan_gb=wan_gb,
-        migration_gb=migration,
-        egress_usd=egress_usd,
-        gpu_usd=gpu_usd,
-        switched=jnp.broadcast_to(switched, progress.shape),
-        reward_parts=parts,
-    )
-
-
 def _observe(state: State, params: EnvParams) -> Observation:
+    jobs = params.jobs.replace(mask=params.jobs.mask & _here(state, params))
+    gpus = None
+    if jobs.mask.shape[0] > 1:  # static
+        active = _active(state, params)
+        gpus = allocate_gpus(state.plan, active, state.view.gpus_available)
     return observe(
         params.cluster,
-        params.jobs,
+        jobs,
         params.calibration,
         params.choices,
         state.view,
@@ -350,4 +387,5 @@ def _observe(state: State, params: EnvParams) -> Observation:
         state.t,
         params.interval_s,
         params.schedules,
+        gpus,
     )

@@ -44,7 +44,7 @@ class Observation:
     graph: jraph.GraphsTuple  # nodes [K, NODE_FEATURES], edges [K * K, EDGE_FEATURES]
     graph_mask: Array  # [K] bool
     job_nodes: Array  # [J, K, JOB_NODE_FEATURES] the plan in force, domain by domain
-    view: NetworkView  # links and free GPUs as measured
+    view: NetworkView  # links and GPUs as measured; geo-jobs' own GPUs count as free
     plan: Plan  # [J] in force
     target: Plan  # [J]
     moving: Array  # [J] bool
@@ -52,7 +52,7 @@ class Observation:
     since_switch: Array  # [J] int32 intervals
     since_sync: Array  # [J] [training steps]
     steps_done: Array  # [J] [training steps]
-    job_mask: Array  # [J] bool, False for padding and finished jobs
+    job_mask: Array  # [J] bool, False for padding, finished jobs and those still to come
     mask: ActionMask
     t: Array  # [] int32
 
@@ -74,15 +74,19 @@ def observe(
     t: Array,
     interval_s: Array,
     schedules: tuple[int, ...] = ALL_SCHEDULES,
+    gpus: Array | None = None,
 ) -> Observation:
     """Assemble the observation of one scenario; features are scaled to about one.
 
-    `schedules` (static): those that occur, see `jaxsim.step_time.pipeline`.
+    `jobs.mask` is False for jobs that have not arrived, too. `schedules` (static): those that occur,
+    see `jaxsim.step_time.pipeline`. `gpus` [J, K] is what each job holds; None = all that local jobs
+    leave (one job).
     """
     active = jobs.mask & (steps_done < jobs.step_budget)
     fits = functools.partial(choice_fits, schedules=schedules)
-    lower = jax.vmap(fits, in_axes=(0, None, 0, None, None, None))(
-        plan, choices, jobs, cluster, calibration, view.gpus_available
+    gpus_axis = None if gpus is None else 0
+    lower = jax.vmap(fits, in_axes=(0, None, 0, None, None, gpus_axis))(
+        plan, choices, jobs, cluster, calibration, view.gpus_available if gpus is None else gpus
     )
     return Observation(
         graph=_graph(cluster, view, transition, interval_s),

@@ -90,6 +90,7 @@ class JobSpec:
     async_tensor_parallel: bool = False  # collectives overlap the products around them
     virtual_stages: int = 1  # model chunks per pipeline stage (Narayanan et al. 2021)
     step_budget: float = float("inf")  # [training steps] after which the job is finished
+    arrival_s: float = 0.0  # [s] from the start, when the job is submitted
 
 
 @struct.dataclass
@@ -115,6 +116,7 @@ class Workload:
     global_batch: Array  # [J] int32 [sequences]
     tokens_per_step: Array  # [J] float32
     step_budget: Array  # [J] [training steps]
+    arrival_s: Array  # [J] [s]
     seq: Array  # [J] float32 [tokens]
     hidden: Array  # [J] float32
     kv_width: Array  # [J] float32, hidden x kv_heads / heads
@@ -216,6 +218,7 @@ def _job_row(job: JobSpec) -> dict:
         "global_batch": job.global_batch,
         "tokens_per_step": float(job.global_batch * s),
         "step_budget": job.step_budget,
+        "arrival_s": job.arrival_s,
         "seq": float(s),
         "hidden": float(m.hidden),
         "kv_width": m.hidden * m.kv_heads / m.heads,

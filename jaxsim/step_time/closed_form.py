@@ -143,16 +143,6 @@ def _transfers(st: Stages, schedules: tuple[int, ...] = ALL_SCHEDULES) -> Array:
     return transfers_per_micro_batch(st.topo, st.schedule, schedules) * st.micro_batches[:, None]
 
 
-def link_traffic(
-    plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, gpus_available: Array
-) -> tuple[Array, Array]:
-    """[K, K] [GB] per step over each link, by phase: pipeline, gradient sync (amortised over H)."""
-    st = stages(plan, work, cluster, calibration, gpus_available)
-    pipeline = _activation_gb(plan, work, st) * _transfers(st)
-    ring = sync.ring_bytes_gb(work, plan, st.topo) / plan.sync_period.astype(jnp.float32)
-    return pipeline, ring
-
-
 def job_step_cost(
     plan: Plan,
     work: Workload,
@@ -379,37 +369,3 @@ def _optimizer_s(
     rate = cluster.gpu.memory_gb_per_s * calibration.memory_efficiency
     update_s = params / shards * calibration.optimizer_bytes / rate
     return jnp.where(plan.used, update_s, 0.0).max() + calibration.step_fixed_s
-
-
-def step_cost(
-    plan: Plan,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
-    view: NetworkView,
-    schedules: tuple[int, ...] = ALL_SCHEDULES,
-) -> StepCost:
-    """Cost of one step of every job, leaves [J, ...]; jobs share the links fairly.
-
-    Processor sharing: while job j sends b_j bytes over a link, each other job sends at most as many,
-    so its transfer takes sum_j' min(b_j, b_j') / b_j times as long as alone.
-    """
-    n_jobs = work.mask.shape[0]
-
-    def cost(p, w, s):
-        return job_step_cost(p, w, cluster, calibration, view, s, schedules=schedules)
-
-    if n_jobs == 1:  # static: no contention to compute
-        return jax.vmap(lambda p, w: cost(p, w, None))(plan, work)
-    traffic = jax.vmap(link_traffic, in_axes=(0, 0, None, None, None))(
-        plan, work, cluster, calibration, view.gpus_available
-    )
-    active = work.mask[:, None, None]
-    slowdown = tuple(_fair_slowdown(jnp.where(active, t, 0.0)) for t in traffic)
-    return jax.vmap(cost)(plan, work, slowdown)
-
-
-def _fair_slowdown(bytes_gb: Array) -> Array:
-    """[J, K, K] factors from [J, K, K] bytes."""
-    shared = jnp.minimum(bytes_gb[:, None], bytes_gb[None, :]).sum(axis=1)
-    return jnp.where(bytes_gb > 0, shared / jnp.maximum(bytes_gb, 1e-12), 1.0)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from toy_world import JOB, base_view, calibration, cluster_spec, cost_of, make_plan, pad_plan
 
 from jaxsim.plan import SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE, empty_plan
-from jaxsim.step_time import step_cost
 from jaxsim.workload import build_workload
 
 WORK = build_workload([JOB]).job(0)
@@ -178,43 +177,6 @@ def test_padding_domains_changes_nothing(name):
         real = got[(slice(0, 4),) * got.ndim]
         np.testing.assert_allclose(real, value, rtol=2e-6, err_msg=field)
         assert got.ndim == 0 or np.all(got[4:] == 0), field
-
-
-@pytest.fixture(scope="module")
-def jobs_cost():
-    return jax.jit(step_cost)
-
-
-def test_padding_jobs_changes_nothing(jobs_cost):
-    idle = jax.tree.map(jnp.asarray, empty_plan(4))
-    view = base_view(CLUSTER4)
-    for name, plan in PLANS4.items():
-        both = jax.tree.map(lambda *x: jnp.stack(x), plan, idle)
-        work = build_workload([JOB], pad_to=2)
-        cost = jobs_cost(both, work, CLUSTER4, CALIBRATION, view)
-        alone = cost_of(plan, WORK, CLUSTER4, CALIBRATION, view)
-        for field, value in vars(alone).items():
-            np.testing.assert_allclose(
-                getattr(cost, field)[0], value, rtol=2e-6, err_msg=f"{name}: {field}"
-            )
-        assert not bool(cost.runs[1]) and float(cost.wan_gb[1].sum()) == 0
-
-
-def test_jobs_on_one_link_share_it(jobs_cost):
-    plan = make_plan([(0, 1)], [(3, 5)], [8], 4, dp=2, micro_batch=2, schedule=SCHEDULE_GPIPE)
-    apart = make_plan([(2, 3)], [(3, 5)], [8], 4, dp=2, micro_batch=2, schedule=SCHEDULE_GPIPE)
-    view = base_view(CLUSTER4)
-    view = view.replace(bandwidth_gb_per_s=view.bandwidth_gb_per_s * 0.1)
-    work = build_workload([JOB, JOB])
-    alone = cost_of(plan, WORK, CLUSTER4, CALIBRATION, view)
-    half = view.replace(bandwidth_gb_per_s=view.bandwidth_gb_per_s * 0.5)
-    slowed = cost_of(plan, WORK, CLUSTER4, CALIBRATION, half)
-    together = jax.tree.map(lambda *x: jnp.stack(x), plan, plan)
-    shared = jobs_cost(together, work, CLUSTER4, CALIBRATION, view)
-    np.testing.assert_allclose(shared.step_s, float(slowed.step_s), rtol=1e-5)
-    separate = jax.tree.map(lambda *x: jnp.stack(x), plan, apart)
-    free = jobs_cost(separate, work, CLUSTER4, CALIBRATION, view)
-    np.testing.assert_allclose(free.step_s[0], float(alone.step_s), rtol=1e-6)
 
 
 def test_replicas_shrink_to_the_free_gpus():
