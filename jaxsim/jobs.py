@@ -64,11 +64,16 @@ def allocate_gpus(plan: Plan, active: Array, available: Array) -> Array:
 
     def grant(free, job):
         plan, active = job
-        dp = jnp.where(active, replicas_running(plan, free), 0)
-        held = dp * plan.tp * plan.pp * plan.cp * plan.used.astype(jnp.int32)
+        held = jnp.where(active, held_gpus(plan, free), 0)
         return free - held, held
 
     return jax.lax.scan(grant, available, (plan, active))[1]
+
+
+def held_gpus(plan: Plan, free: Array) -> Array:
+    """[K] int32 GPUs that one job's plan holds of the `free` [K] ones."""
+    dp = replicas_running(plan, free)
+    return dp * plan.tp * plan.pp * plan.cp * plan.used.astype(jnp.int32)
 
 
 def share_links(use: Array, level: Array) -> Array:

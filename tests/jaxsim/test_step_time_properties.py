@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_world import JOB, base_view, calibration, cluster_spec, cost_of, make_plan, pad_plan
 
-from jaxsim.plan import SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE, empty_plan
+from jaxsim.plan import SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE
 from jaxsim.workload import build_workload
 
 WORK = build_workload([JOB]).job(0)

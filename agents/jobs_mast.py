@@ -1,0 +1,74 @@
+"""MAST for many jobs: every job runs in exactly one region, the one in which it would be done first.
+
+Choudhury et al., OSDI 2024: jobs are scheduled globally and atomically; every region is scored by
+when the job could start there and how long it would then run. The start waits for the jobs that hold
+the region's GPUs and for the data that the region lacks. Priority is the order of arrival. The plan
+inside a region is the table's best one. Left out: pre-emption (nobody is pushed out) and the daily
+placement of data by the history of demand (data lies where the jobs say).
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from agents.jobs import JobsSetup, Others, in_turn
+from agents.protocol import Scheduler, Setup, carry_out, find_row, score_table
+from jaxsim.jobs import Tenancy, step_cost
+from jaxsim.observation import Observation
+
+
+def make_jobs_mast(setup: JobsSetup) -> Scheduler:
+    """One region per job, for as long as it runs; it waits where the best one is still taken."""
+
+    def turn(key, own, seen, memory, others):
+        del key
+        target = jax.tree.map(lambda x: x[0], seen.target)
+        table, everything = own.table, others.observation.view
+        now = score_table(own, everything)
+        rows = table.single_domain & table.mask & (now.rate > 0)
+        regions = table.plans.group >= 0  # [P, K]
+        asked = jnp.sum(jax.vmap(lambda plan: plan.gpus)(table.plans), axis=1)
+        leaves_s = _leaves_s(setup, others)
+        queue_s = queueing_s(regions, asked, seen.view.gpus_available, others.gpus, leaves_s)
+        left = own.work.step_budget - seen.steps_done[0]
+        steps = jnp.where(jnp.isfinite(left), left, 1.0)
+        done_s = queue_s + steps / jnp.maximum(now.rate, 1e-30)
+        done_s = jnp.where(rows, done_s, jnp.inf)
+        best = jnp.argmin(done_s).astype(jnp.int32)
+        row, deployed = find_row(own.table, target)
+        row = jnp.where(deployed, row, best)
+        plan = carry_out(own, row, now.choice[row], seen.view)
+        waits = ~deployed & ((queue_s[best] > 0) | ~jnp.any(rows))
+        plan = jax.tree.map(lambda old, new: jnp.where(waits, old, new[0]), target, plan)
+        return plan, memory
+
+    return Scheduler(lambda key: jnp.zeros(setup.kind.shape, jnp.int32), in_turn(setup, turn))
+
+
+def queueing_s(regions: Array, asked: Array, free: Array, held: Array, leaves_s: Array) -> Array:
+    """[P] [s] until each row's region has the GPUs it asks for, infinite where it never will.
+
+    `regions` [P, K] bool has one region per row, `asked` [P] GPUs; `held` [J, K] are the GPUs of
+    the other jobs, who leave in `leaves_s` [J] [s], and `free` [K] those of nobody.
+    """
+    gone = leaves_s[:, None] >= leaves_s[None, :]  # [J, J]: who is gone when j leaves
+    then = free[None] + jnp.sum(jnp.where(gone[:, :, None], held[None], 0), axis=1)  # [J, K]
+    room = jnp.max(jnp.where(regions[:, None, :], then[None], 0), axis=2)  # [P, J]
+    waits_s = jnp.where(room >= asked[:, None], leaves_s[None], jnp.inf).min(axis=1)
+    at_once = jnp.max(jnp.where(regions, free[None], 0), axis=1) >= asked
+    return jnp.where(at_once, 0.0, waits_s)
+
+
+def _leaves_s(setup: JobsSetup, others: Others) -> Array:
+    """[J] [s] in which each of the others will be done at its present speed."""
+    seen: Observation = others.observation
+    common: Setup = setup.common
+    n_domains = others.gpus.shape[1]
+    alone = Tenancy(others.gpus, jnp.ones((*others.gpus.shape, n_domains), jnp.float32))
+    args = (common.work, common.cluster, common.calibration, seen.view)
+    cost = step_cost(seen.target, *args, alone)
+    rate = jnp.where(cost.runs, cost.efficiency / cost.step_s, 0.0)
+    left = common.work.step_budget - seen.steps_done
+    return jnp.where(rate > 0, left / jnp.maximum(rate, 1e-30), jnp.inf)

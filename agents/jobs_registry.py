@@ -1,0 +1,26 @@
+"""Schedulers of many jobs by name: every one of a single job, lifted; MAST by its own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agents.jobs import JobsSetup, lifted
+from agents.jobs_mast import make_jobs_mast
+from agents.protocol import Scheduler
+from agents.registry import SCHEDULERS, SchedulerSettings, make_by_name
+
+# No optimum over all intervals is known for many jobs; each job alone on the cluster is the bound.
+ONE_JOB_ONLY = ("clairvoyant",)
+# Plans that never change: a job stays where it was deployed.
+SETTLED = ("static_even_split", "single_domain", "best_static")
+JOBS_SCHEDULERS = tuple(dict.fromkeys([n for n in SCHEDULERS if n not in ONE_JOB_ONLY] + ["mast"]))
+
+
+def make_jobs_by_name(name: str, settings: SchedulerSettings) -> Callable[[JobsSetup], Scheduler]:
+    """Return `make(setup)` of a scheduler that is not learned; KeyError for an unknown name."""
+    if name not in JOBS_SCHEDULERS:
+        raise KeyError(name)
+    if name == "mast":
+        return make_jobs_mast
+    make = make_by_name(name, settings)
+    return lambda setup: lifted(make, setup, name in SETTLED)

@@ -1,0 +1,107 @@
+"""Jobs CSV files: who submits what, and when."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jaxsim.errors import InputError
+from jaxsim.workload import JobSpec, load_model
+
+JOBS_COLUMNS = ("arrival_s", "model", "global_batch", "seq", "tokens")
+MOST_JOBS = 64  # the simulator's arrays grow with the square of their number
+
+
+@dataclasses.dataclass(frozen=True)
+class SubmittedJob:
+    """One row of a jobs file.
+
+    Attributes:
+        where: file and line, for messages about the job
+        model: preset or YAML file
+        spec: with the arrival, and the budget in training steps that the tokens come to
+    """
+
+    where: str
+    model: str
+    spec: JobSpec
+
+
+def read_jobs(path: str | Path) -> tuple[SubmittedJob, ...]:
+    """Read a jobs CSV, sorted by arrival (rows of one instant keep their order).
+
+    Raises InputError that names the file, the line and the key.
+    """
+    rows = read_rows(Path(path), JOBS_COLUMNS)
+    if not rows:
+        raise InputError(f"{path}: holds no job")
+    if len(rows) > MOST_JOBS:
+        raise InputError(f"{path}: holds {len(rows)} jobs; at most {MOST_JOBS} are simulated")
+    jobs = [_job(f"{path}: line {line}", row) for line, row in rows]
+    return tuple(sorted(jobs, key=lambda job: job.spec.arrival_s))
+
+
+def write_jobs(path: str | Path, jobs: Sequence[SubmittedJob]) -> None:
+    """Write a jobs CSV that `read_jobs` reads back."""
+    with Path(path).open("w", newline="") as handle:
+        writer = csv.writer(handle)
+        writer.writerow(JOBS_COLUMNS)
+        for job in jobs:
+            spec = job.spec
+            tokens = spec.step_budget * spec.global_batch * spec.seq
+            writer.writerow(
+                (f"{spec.arrival_s:.3f}", job.model, spec.global_batch, spec.seq, f"{tokens:.0f}")
+            )
+
+
+def _job(where: str, row: dict[str, str]) -> SubmittedJob:
+    arrival = cell(where, row, "arrival_s", "a number >= 0", lambda x: x >= 0)
+    batch, seq = (
+        int(cell(where, row, key, "an integer >= 1", lambda x: x >= 1 and x == int(x)))
+        for key in ("global_batch", "seq")
+    )
+    tokens = cell(where, row, "tokens", "a number > 0", lambda x: x > 0)
+    try:
+        model = load_model(row["model"])
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    spec = JobSpec(model, batch, seq, step_budget=tokens / (batch * seq), arrival_s=arrival)
+    return SubmittedJob(where, row["model"], spec)
+
+
+def cell(
+    where: str, row: dict[str, str], key: str, allowed: str, holds: Callable[[float], bool]
+) -> float:
+    """A finite number that `holds`; InputError that names `where`, the key and what is allowed."""
+    try:
+        value = float(row[key])
+    except (TypeError, ValueError):
+        value = math.nan
+    if not (math.isfinite(value) and holds(value)):
+        raise InputError(f"{where}: {key}: expected {allowed}, got {row[key]!r}")
+    return value
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+    """Lines and rows of a CSV file, compressed by gzip or not, with exactly these columns.
+
+    Raises InputError that names the file.
+    """
+    try:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", newline="", encoding="utf-8") as handle:
+            reader = csv.DictReader(handle, restkey="", restval=None)
+            if tuple(reader.fieldnames or ()) != tuple(columns):
+                raise InputError(f"{path}: expected the columns {','.join(columns)}")
+            rows = list(enumerate(reader, start=2))
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"{path}: cannot be read: {why}") from None
+    for line, row in rows:
+        if "" in row:
+            raise InputError(f"{path}: line {line}: more cells than columns")
+    return rows

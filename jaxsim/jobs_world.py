@@ -1,0 +1,140 @@
+"""Worlds and scenarios of several jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array
+
+from jaxsim.calibration import Calibration
+from jaxsim.cluster import Cluster, ClusterSpec
+from jaxsim.enumeration import PlanTable
+from jaxsim.env import EnvParams
+from jaxsim.errors import InputError
+from jaxsim.jobs_file import SubmittedJob
+from jaxsim.plan import LowerChoices, empty_plan
+from jaxsim.scenario import ScenarioSettings, World, best_static_row, build_world, scenario_bank
+from jaxsim.workload import JobSpec, Workload, build_workload
+
+PARTS = (1, 2, 4)  # a table holds plans for all GPUs of the domains, for a half, for a quarter
+
+
+@struct.dataclass
+class JobsWorld:
+    """What does not change between the scenarios of a cluster and its jobs."""
+
+    cluster: Cluster
+    jobs: Workload  # [J], in order of arrival
+    calibration: Calibration
+    choices: LowerChoices
+    tables: PlanTable  # [U, P], one of each kind of job
+    kind: Array  # [J] int32
+
+
+def build_jobs_world(
+    spec: ClusterSpec,
+    submitted: Sequence[SubmittedJob],
+    table_size: int = 16,
+    layout_limit: int = 200,
+    pad_to: int | None = None,
+) -> JobsWorld:
+    """Enumerate plans for every kind of job: model, batch and sequence length.
+
+    `table_size` counts the plans for each of the PARTS of the GPUs that domains have. Raises
+    InputError that names the first job that fits nowhere, by file and line.
+    """
+    kinds: dict[JobSpec, list[World]] = {}
+    kind = []
+    for job in submitted:
+        key = dataclasses.replace(job.spec, step_budget=float("inf"), arrival_s=0.0)
+        if key not in kinds:
+            try:
+                kinds[key] = _worlds(spec, key, table_size, layout_limit)
+            except InputError as error:
+                raise InputError(f"{job.where}: {job.model}: {error}") from None
+        kind.append(list(kinds).index(key))
+    jobs = build_workload([job.spec for job in submitted], pad_to)
+    kind += [0] * (jobs.mask.shape[0] - len(kind))
+    rows = len(PARTS) * table_size
+    tables = [_joined([world.table for world in worlds], rows) for worlds in kinds.values()]
+    first = next(iter(kinds.values()))[0]
+    return JobsWorld(
+        cluster=first.cluster,
+        jobs=jobs,
+        calibration=first.calibration,
+        choices=first.choices,
+        tables=jax.tree.map(lambda *x: jnp.stack(x), *tables),
+        kind=jnp.asarray(kind, jnp.int32),
+    )
+
+
+def _worlds(spec: ClusterSpec, job: JobSpec, size: int, layout_limit: int) -> list[World]:
+    """One world per part of the GPUs; a part on which nothing fits is left out, the whole is not."""
+    worlds = []
+    for part in PARTS:
+        fewer = dataclasses.replace(spec, gpus=tuple(max(1, g // part) for g in spec.gpus))
+        try:
+            worlds.append(build_world(fewer, job, size, layout_limit)[0])
+        except InputError:
+            if part == 1:
+                raise
+    whole = worlds[0].cluster
+    return [world.replace(cluster=whole) for world in worlds]
+
+
+def _joined(tables: list[PlanTable], rows: int) -> PlanTable:
+    """One table of all, padded to `rows` by mask."""
+    joined = jax.tree.map(lambda *x: jnp.concatenate(x), *tables)
+    index = np.minimum(np.arange(rows), joined.size - 1)
+    padded = jax.tree.map(lambda x: x[index], joined)
+    return padded.replace(mask=padded.mask & (jnp.arange(rows) < joined.size))
+
+
+def jobs_bank(
+    world: JobsWorld,
+    settings: ScenarioSettings,
+    seeds: range,
+    split: str,
+    sharing: str = "fair",
+    network_trace: np.ndarray | None = None,
+    load_trace: np.ndarray | None = None,
+) -> tuple[EnvParams, Array]:
+    """Params and keys of many scenarios, leaves [S, ...]: `jaxsim.scenario.scenario_bank`, with
+    nothing deployed at the start. The same seed is the same world as for one job."""
+    table = jax.tree.map(lambda x: x[0], world.tables)
+    one_job = jax.tree.map(lambda x: x[:1], world.jobs)
+    parts = (world.cluster, one_job, world.calibration, world.choices)
+    params, keys = scenario_bank(
+        World(*parts, table=table, family=table.plans),
+        settings,
+        seeds,
+        split,
+        network_trace=network_trace,
+        load_trace=load_trace,
+    )
+    idle = empty_plan(world.cluster.mask.shape[0])
+    shape = (len(seeds), world.jobs.mask.shape[0])
+
+    def for_all(x):
+        return jnp.broadcast_to(jnp.asarray(x), (*shape, *np.shape(x)))
+
+    jobs = jax.tree.map(lambda x: jnp.broadcast_to(x, (shape[0], *x.shape)), world.jobs)
+    params = params.replace(jobs=jobs, initial_plan=jax.tree.map(for_all, idle), sharing=sharing)
+    reference = jax.jit(jax.vmap(_references, in_axes=(0, None)))(params, world)
+    return params.replace(progress_ref=reference), keys
+
+
+def _references(params: EnvParams, world: JobsWorld) -> Array:
+    """[J] training steps per interval of each job's best plan that never changes, alone."""
+
+    def one(work, kind):
+        alone = params.replace(jobs=jax.tree.map(lambda x: x[None], work))
+        rate, _ = best_static_row(alone, jax.tree.map(lambda x: x[kind], world.tables))
+        return rate * params.interval_s
+
+    return jax.lax.map(lambda job: one(*job), (params.jobs, world.kind))
