@@ -57,6 +57,7 @@ class BenchConfig:
         fidelity: of plans
         domains: number of domains; a table over 4 to 64 if none is given
         envs: environments (plans) at once; a table over 1 to 8192 if none is given
+        jobs: training jobs in every environment (env alone)
         repeats: timed calls, of which the fastest counts
         json: file for the result, - = standard output and nothing else there
         out: run folder; outputs/bench-<time> if none is given
@@ -66,12 +67,13 @@ class BenchConfig:
     fidelity: Literal["closed", "event"] = "closed"
     domains: int | None = None
     envs: int | None = None
+    jobs: int = 1
     repeats: int = 5
     json: str | None = None
     out: str | None = None
 
     def __post_init__(self):
-        for name in ("domains", "envs", "repeats"):
+        for name in ("domains", "envs", "jobs", "repeats"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}: expected an integer >= 1, got {value}")
@@ -103,19 +105,18 @@ def bench_cluster(n_domains: int) -> ClusterSpec:
     )
 
 
-def bench_params(n_domains: int) -> EnvParams:
+def bench_params(n_domains: int, n_jobs: int = 1) -> EnvParams:
     """One scenario with drift, white noise, latency jitter and background load."""
     cluster = bench_cluster(n_domains).to_arrays()
-    plan = pipeline_plan(n_domains, 0, 1)
     return EnvParams(
         cluster=cluster,
-        jobs=build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)]),
+        jobs=build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)] * n_jobs),
         calibration=default_calibration(BENCH_GPU),
         network=network_process(n_domains, white=0.1, latency=0.1, ou_sigma=0.3, ou_tau=50.0),
         load=load_process(n_domains, share=0.25, swing=0.2),
         choices=default_lower_choices(),
-        initial_plan=jax.tree.map(lambda x: x[None], plan),
-        progress_ref=jnp.ones((1,), jnp.float32),
+        initial_plan=pipeline_plans(n_domains, n_jobs, 0),
+        progress_ref=jnp.ones((n_jobs,), jnp.float32),
         weights=jnp.asarray([1.0, 0.1, 0.1, 0.1], jnp.float32),
         interval_s=jnp.float32(60.0),
         horizon=jnp.int32(EPISODE),
@@ -134,13 +135,19 @@ def pipeline_plan(n_domains: int, first: int, second: int) -> Plan:
     return jax.tree.map(jnp.asarray, plan)
 
 
+def pipeline_plans(n_domains: int, n_jobs: int, turned: int) -> Plan:
+    """One such pipeline per job, pair of domains by pair; `turned` = 1 swaps the ends."""
+    pairs = [((2 * j + turned) % n_domains, (2 * j + 1 - turned) % n_domains) for j in range(n_jobs)]
+    return jax.tree.map(lambda *xs: jnp.stack(xs), *(pipeline_plan(n_domains, *p) for p in pairs))
+
+
 def env_episodes(params: EnvParams, keys: jax.Array) -> jax.Array:
     """Play one episode in every environment, resets included; returns a checksum [B] of all that a
     learner would read (observation, masks, reward, end), so that nothing is compiled away. Neighbours
     hold different plans, as they would under a policy."""
-    n_domains = params.cluster.mask.shape[-1]
-    plans = [pipeline_plan(n_domains, 0, 1), pipeline_plan(n_domains, 1, 0)]
-    actions = jax.tree.map(lambda *xs: jnp.stack(xs)[:, None], *plans)
+    n_jobs, n_domains = params.initial_plan.group.shape
+    plans = [pipeline_plans(n_domains, n_jobs, turned) for turned in (0, 1)]
+    actions = jax.tree.map(lambda *xs: jnp.stack(xs), *plans)
 
     def episode(key, number):
         state, first = reset(key, params)
@@ -216,15 +223,16 @@ def on_all_devices(params: EnvParams, n_envs: int) -> tuple[list[tuple[Callable,
     return programs, CHUNK if chunked else local
 
 
-def bench_env(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
+def bench_env(n_domains: int, n_envs: int, repeats: int, n_jobs: int) -> dict[str, Any]:
     """One row of the table for the environment."""
-    programs, at_once = on_all_devices(bench_params(n_domains), n_envs)
+    programs, at_once = on_all_devices(bench_params(n_domains, n_jobs), n_envs)
     result = timed(programs, repeats)
     flops = result["flops"]
     return {
         "what": "env",
         "domains": n_domains,
         "envs": n_envs,
+        "jobs": n_jobs,
         "per_s": n_envs * EPISODE / result["best_s"],
         "compile_s": result["compile_s"],
         # The compiler counts a loop's body once: a reset and one step of one device's chunk.
@@ -333,7 +341,8 @@ def bench(config: BenchConfig) -> None:
     if config.json not in (None, "-"):
         check_output(config.json, "--json")
     plans = functools.partial(bench_plans, fidelity=config.fidelity)
-    ways = {"env": bench_env, "plans": plans, "train": bench_train, "decision": bench_decision_at}
+    env = functools.partial(bench_env, n_jobs=config.jobs)
+    ways = {"env": env, "plans": plans, "train": bench_train, "decision": bench_decision_at}
     measure = ways[config.what]
     rows = []
     with RunWriter.create("bench", dataclasses.asdict(config), 0, config.out) as writer:
@@ -354,6 +363,7 @@ COLUMNS = (
     "what",
     "domains",
     "envs",
+    "jobs",
     "per_s",
     "compile_s",
     "flops_per_step",

@@ -11,6 +11,7 @@ COMMANDS = {
     "train": ("experiments.train", "train Hi-PPO"),
     "evaluate": ("experiments.evaluate", "compare schedulers on the same scenarios"),
     "cluster": ("experiments.cluster", "make cluster and trace files from measurements"),
+    "jobs": ("experiments.jobs", "draw a list of jobs from a trace or at random"),
     "network": ("experiments.network", "fit how measured links move, compare predictors"),
     "validate": ("experiments.validate", "compare predictions with measured runs"),
     "calibrate": ("experiments.calibrate", "fit efficiency parameters to measured runs"),

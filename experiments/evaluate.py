@@ -19,6 +19,7 @@ from agents.rollout import Episode
 from analysis.records import RunWriter
 from analysis.summary import evaluation_summary
 from experiments.errors import run_command
+from experiments.evaluate_jobs import evaluate_jobs
 from experiments.evaluation import Evaluator, Maker, learned_maker, lost_pct, named_maker, tune
 from experiments.files import check_output, put_result
 from experiments.options import are_weights, parse
@@ -26,6 +27,7 @@ from experiments.setup import load_world, use_compile_cache
 from experiments.tables import scheduler_table
 from jaxsim.cluster import ClusterSpec
 from jaxsim.errors import InputError
+from jaxsim.jobs import SHARING
 from jaxsim.load import read_load_trace
 from jaxsim.plan import describe
 from jaxsim.scenario import ScenarioSettings
@@ -44,6 +46,8 @@ class EvaluateConfig:
         weights: w1 to w4 of the reward, as w1,w2,w3,w4
         trace: trace CSV of the links; each seed starts it elsewhere
         load: load CSV of local jobs
+        jobs: jobs CSV of many jobs, which replaces model, global_batch and seq; see evaluate_jobs
+        sharing: how links are shared between jobs: fair or crux
         jitter: uniform, ou, regime, heavy, outage, none or a fitted FILE.yaml; overrides
             scenario.jitter; with a trace the default is none
         schedulers: names and checkpoint paths, separated by commas; all = every one
@@ -65,6 +69,8 @@ class EvaluateConfig:
     weights: str = "1,0,0,0"
     trace: str | None = None
     load: str | None = None
+    jobs: str | None = None
+    sharing: str = "fair"
     jitter: str | None = None
     schedulers: str = "all"
     checkpoint: str | None = None
@@ -81,6 +87,8 @@ class EvaluateConfig:
         for name, low in (("seeds", 1), ("tuning_scenarios", 0)):
             if getattr(self, name) < low:
                 raise ValueError(f"{name}: expected an integer >= {low}, got {getattr(self, name)}")
+        if self.sharing not in SHARING:
+            raise ValueError(f"sharing: expected {' or '.join(SHARING)}, got {self.sharing!r}")
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps: expected an integer >= 1, got {self.steps}")
         _ = self.world_settings  # so that a bad override is refused before anything is loaded
@@ -337,6 +345,8 @@ def liveliest(evaluator: Evaluator, threshold_pct: float) -> int:
 
 def evaluate(config: EvaluateConfig) -> Path:
     """Evaluate and return the run folder. Raises InputError, RecordError."""
+    if config.jobs is not None:
+        return evaluate_jobs(config)
     if config.json not in (None, "-"):
         check_output(config.json, "--json")
     RunWriter.check("evaluate", config.out)

@@ -65,3 +65,48 @@ def _cells(row: dict) -> list[str]:
         (row["decision_ms_p50"], "{:.2f}"),
     ]
     return ["-" if value is None else form.format(value) for value, form in values]
+
+
+def jobs_table(summary: dict) -> str:
+    """The schedulers of an evaluation with many jobs, shortest completion first, as text."""
+    scenario = summary["scenario"]
+    title = f"{scenario['n_jobs']} jobs, links shared {scenario['sharing']}"
+    table = Table(title=f"{title}, {scenario['seeds']} scenarios")
+    columns = (
+        "scheduler",
+        "completion\nx alone",
+        "95 % interval",
+        "completion\nh",
+        "queueing\nh",
+        "makespan\nh",
+        "unfinished\njobs",
+        "utilisation\n%",
+        "fairness\n(Jain)",
+        "re-plans\nper job",
+    )
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i == 0 else "right")
+    rows = summary["schedulers"]
+    for name in sorted(rows, key=lambda n: rows[n]["jobs"]["jct_normalised_mean"]):
+        table.add_row(name, *_jobs_cells(rows[name]))
+    console = Console(width=max(120, shutil.get_terminal_size().columns), color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def _jobs_cells(row: dict) -> list[str]:
+    jobs = row["jobs"]
+    low, high = jobs["jct_normalised_ci95"]
+    makespan_s = jobs["makespan_s"]
+    return [
+        f"{jobs['jct_normalised_mean']:.2f}",
+        "-" if low is None or np.isnan(low) else f"{low:.2f} to {high:.2f}",
+        f"{jobs['jct_mean_s'] / 3600:.2f}",
+        f"{jobs['queueing_mean_s'] / 3600:.2f}",
+        "-" if makespan_s is None else f"{makespan_s / 3600:.2f}",
+        f"{jobs['unfinished']:.1f}",
+        f"{100 * row['utilisation']:.1f}",
+        f"{jobs['fairness']:.2f}",
+        f"{row['replans']:.1f}",
+    ]

@@ -51,6 +51,33 @@ def gpus_available(process: LoadProcess, gpus: Array, key: Array, t: Array) -> A
     return jnp.clip(gpus - jnp.round(held).astype(jnp.int32), 0, gpus)
 
 
+def bursty_load(
+    gpus: np.ndarray,
+    share: float,
+    intervals: int,
+    job_share: float,
+    stay: float,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Draw a trace [R, K] of GPUs held by local jobs, which swings further the larger they are.
+
+    Jobs arrive at random (Poisson), hold a geometric number of GPUs with mean `job_share` of the
+    domain's for an exponential time with mean `stay` [intervals], and would hold `share` of all on
+    average; one that does not fit goes elsewhere (Erlang's loss system), so that they hold less.
+    """
+    held = np.zeros((intervals, len(gpus)), np.float32)
+    for k, total in enumerate(np.asarray(gpus, int)):
+        size = max(1.0, job_share * total)
+        arrivals = rng.poisson(share * total / (size * stay), intervals)
+        for t in np.flatnonzero(arrivals):
+            for _ in range(arrivals[t]):
+                need = int(rng.geometric(1.0 / size))
+                stop = min(intervals, t + 1 + int(rng.exponential(stay)))
+                if held[t:stop, k].max() + need <= total:
+                    held[t:stop, k] += need
+    return held
+
+
 def read_load_trace(
     path: str | Path, names: tuple[str, ...], gpus: np.ndarray, interval_s: float
 ) -> np.ndarray:

@@ -3,17 +3,14 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from toy_world import JOB, cluster_spec
 
-from agents.jobs import lifted, make_jobs_setup
-from agents.jobs_mast import queueing_s
-from agents.jobs_metrics import completion_alone_s, jain_index, job_metrics
-from agents.jobs_registry import JOBS_SCHEDULERS, make_jobs_by_name
-from agents.protocol import make_setup
-from agents.registry import SchedulerSettings, make_by_name
+from agents.jobs import make_jobs_setup
+from agents.jobs_metrics import completion_alone_s, job_metrics
+from agents.jobs_registry import make_jobs_by_name
+from agents.registry import SchedulerSettings
 from agents.rollout import play
 from jaxsim.env import world_tape
 from jaxsim.jobs_file import SubmittedJob

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxsim.errors import InputError
-from jaxsim.load import gpus_available, load_process, read_load_trace
+from jaxsim.load import bursty_load, gpus_available, load_process, read_load_trace
 
 NAMES, GPUS = ("a", "b", "c"), np.array([8, 4, 100])
 free = jax.jit(jax.vmap(gpus_available, in_axes=(None, None, 0, 0)))
@@ -36,6 +36,18 @@ def test_a_trace_is_replayed_on_top_of_the_share():
     trace = np.array([[1, 0, 0], [8, 4, 50], [3, 2, 10]], np.float32)
     left = play(load_process(3, trace=jnp.asarray(trace), offset=1), steps=6)
     np.testing.assert_array_equal(left, (GPUS - trace[(np.arange(6) + 1) % 3]).astype(int))
+
+
+def test_larger_local_jobs_make_a_burstier_load():
+    gpus, rng = np.array([100, 400]), np.random.default_rng(0)
+    calm, bursty = (bursty_load(gpus, 0.5, 4000, size, 20.0, rng) / gpus for size in (0.01, 0.2))
+    for held in (calm, bursty):
+        assert np.all((held >= 0) & (held <= 1))
+    np.testing.assert_allclose(calm.mean(axis=0), 0.5, atol=0.03)
+    assert np.all((0.25 < bursty.mean(axis=0)) & (bursty.mean(axis=0) < 0.5))
+    assert np.all(bursty.std(axis=0) > 2 * calm.std(axis=0))
+    # A job stays: the load is not redrawn in every interval.
+    assert np.corrcoef(calm[:-1, 1], calm[1:, 1])[0, 1] > 0.9
 
 
 def write(path, *rows, header="arrival_s,domain,gpus,duration_s"):

@@ -1,0 +1,239 @@
+"""Compare schedulers on many jobs: `python -m experiments.evaluate --jobs FILE --schedulers a,b`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from agents.hi_ppo.checkpoint import load_checkpoint, load_shipped, policies
+from agents.hi_ppo.scheduler import make_hi_ppo
+from agents.jobs import JobsSetup, lifted, make_jobs_setup
+from agents.jobs_metrics import JobMetrics, completion_alone_s, job_metrics
+from agents.jobs_registry import JOBS_SCHEDULERS, ONE_JOB_ONLY, make_jobs_by_name
+from agents.protocol import Scheduler
+from agents.registry import LEARNED, SchedulerSettings
+from agents.rollout import play
+from analysis.records import RunWriter
+from analysis.statistics import bootstrap_interval
+from experiments.files import check_output, put_result
+from experiments.tables import jobs_table
+from jaxsim.cluster import load_cluster
+from jaxsim.env import EnvParams, world_tape
+from jaxsim.errors import InputError
+from jaxsim.jobs_file import read_jobs
+from jaxsim.jobs_world import JobsWorld, build_jobs_world, jobs_bank
+from jaxsim.load import read_load_trace
+from jaxsim.step_time import NetworkView
+from jaxsim.trace import read_network_trace
+
+if TYPE_CHECKING:
+    from experiments.evaluate import EvaluateConfig
+
+JobsMaker = Callable[[JobsSetup, Any], Scheduler]  # (setup, policy) -> scheduler
+# What a single job is measured by, and what several jobs leave unmeasured.
+UNMEASURED = dict.fromkeys(("regret_pct", "regret_ci95_pct", "bound_pct", "headroom_pct"))
+
+
+class JobsContestant(NamedTuple):
+    """One scheduler, or one policy seed of a learned one."""
+
+    name: str
+    policy_seed: int | None
+    maker: JobsMaker
+    policy: Any
+
+
+def requested(schedulers: str, checkpoint: str | None) -> list[JobsContestant]:
+    """Who is to play. Raises InputError that lists the known names."""
+    names = [n.strip() for n in schedulers.split(",") if n.strip()]
+    known = (*JOBS_SCHEDULERS, LEARNED)
+    if names == ["all"]:
+        names = list(known)
+    if not names:
+        raise InputError("schedulers: expected at least one name")
+    out = []
+    for name in dict.fromkeys(names):
+        if name in ONE_JOB_ONLY:
+            raise InputError(f"schedulers: {name!r} is for one job; known: {', '.join(known)}")
+        if name not in known and not Path(name).exists():
+            raise InputError(
+                f"schedulers: {name!r} is neither a checkpoint nor one of: {', '.join(known)}"
+            )
+        out += [_named(name)] if name in JOBS_SCHEDULERS else list(_learned(name, checkpoint))
+    return out
+
+
+def _named(name: str) -> JobsContestant:
+    make = make_jobs_by_name(name, SchedulerSettings())
+    return JobsContestant(name, None, lambda setup, _: make(setup), ())
+
+
+def _learned(name: str, checkpoint: str | None) -> Iterator[JobsContestant]:
+    path = checkpoint if name == LEARNED else name
+    found = load_shipped() if path is None else load_checkpoint(path)
+    hidden, every = found.meta["hidden"], found.meta["every"]
+
+    def maker(setup, policy):
+        return lifted(lambda one: make_hi_ppo(one, policy, hidden, every), setup, settled=False)
+
+    for seed, policy in zip(found.meta["seeds"], policies(found), strict=True):
+        yield JobsContestant(name, seed, maker, policy)
+
+
+class JobsEvaluation:
+    """One evaluation from checked inputs to records."""
+
+    def __init__(self, config: EvaluateConfig):
+        self.config, self.settings = config, config.world_settings
+        self.contestants = requested(config.schedulers, config.checkpoint)
+        self.submitted = read_jobs(config.jobs)
+        self.spec = load_cluster(config.cluster)
+        interval_s, names = self.settings.interval_s, self.spec.domains
+        gpus = np.asarray(self.spec.gpus)
+        trace = config.trace and read_network_trace(config.trace, self.spec, interval_s)
+        load = config.load and read_load_trace(config.load, names, gpus, interval_s)
+        rows = max(1, config.table_size // 3)  # for each part of the GPUs
+        self.world = build_jobs_world(self.spec, self.submitted, rows)
+        bank = jobs_bank(
+            self.world, self.settings, range(config.seeds), "test", config.sharing, trace, load
+        )
+        self.scenarios = []
+        for seed in range(config.seeds):
+            params, key = jax.tree.map(lambda x, seed=seed: x[seed], bank)
+            truth = _truth(params, self.world, key, self.settings.horizon)
+            self.scenarios.append((params, key, truth))
+
+    def run(self, writer: RunWriter) -> dict:
+        """Play everybody, write the jobs table, return the summary."""
+        frames = []
+        total = len(self.contestants) * self.config.seeds
+        with tqdm(total=total, desc="evaluate jobs", unit="episode") as bar:
+            for one in self.contestants:
+                bar.set_postfix_str(one.name)
+                played = []
+                for metrics in self._play(one):
+                    played.append(metrics)
+                    bar.update()
+                frames.append(self._rows(one, played))
+                writer.append("jobs", frames[-1].to_dict("records"))
+        table = pd.concat(frames, ignore_index=True)
+        schedulers = {name: summary_of(rows) for name, rows in table.groupby("scheduler")}
+        order = dict.fromkeys(one.name for one in self.contestants)
+        return {
+            "scenario": {
+                "cluster": self.spec.name,
+                "domains": list(self.spec.domains),
+                "jobs": self.config.jobs,
+                "n_jobs": len(self.submitted),
+                "sharing": self.config.sharing,
+                "trace": self.config.trace,
+                "load": self.config.load,
+                "seeds": self.config.seeds,
+                "settings": dataclasses.asdict(self.settings),
+            },
+            "schedulers": {name: schedulers[name] for name in order},
+        }
+
+    def _play(self, one: JobsContestant) -> Iterator[JobMetrics]:
+        """One scenario after another: a job that is not there is skipped, which a batch cannot."""
+        played = _compiled(one.maker, self.settings.horizon)
+        for params, key, truth in self.scenarios:
+            yield jax.tree.map(np.asarray, played(one.policy, self.world, params, key, *truth))
+
+    def _rows(self, one: JobsContestant, played: list[JobMetrics]) -> pd.DataFrame:
+        """jobs.csv of one contestant: a row per scenario and job, the cluster's figures repeated."""
+        rows = []
+        for seed, metrics in enumerate(played):
+            values = dataclasses.asdict(metrics)
+            for j, job in enumerate(self.submitted):
+                head = {"scheduler": one.name, "policy_seed": one.policy_seed, "scenario": seed}
+                head |= {"job": j, "model": job.model, "arrival_s": job.spec.arrival_s}
+                rows.append(head | {k: float(v[j] if v.ndim else v) for k, v in values.items()})
+        return pd.DataFrame(rows)
+
+
+@functools.cache
+def _compiled(maker: JobsMaker, horizon: int) -> Callable[..., JobMetrics]:
+    """One compilation for all scenarios and policy seeds."""
+    return jax.jit(functools.partial(_episode, maker, horizon))
+
+
+def _episode(
+    maker: JobsMaker,
+    horizon: int,
+    policy: Any,
+    world: JobsWorld,
+    params: EnvParams,
+    key: jax.Array,
+    views: NetworkView,
+    alone_s: jax.Array,
+) -> JobMetrics:
+    setup = make_jobs_setup(params, world)
+
+    def make(setup):
+        return maker(setup, policy)
+
+    episode = play(make, params, setup, views, key, jax.random.key(20), horizon)
+    return job_metrics(episode, params, alone_s, views.gpus_available[1:])
+
+
+@functools.partial(jax.jit, static_argnames="horizon")
+def _truth(
+    params: EnvParams, world: JobsWorld, key: jax.Array, horizon: int
+) -> tuple[NetworkView, jax.Array]:
+    """A scenario's views, and what each job would need alone."""
+    views = world_tape(params, key, horizon + 1)
+    return views, completion_alone_s(params, world, views)
+
+
+def summary_of(rows: pd.DataFrame) -> dict:
+    """One scheduler's figures: means over jobs, then over scenarios; None = not measured.
+
+    The makespan is that of the scenarios in which every job was finished.
+    """
+    rows = rows.dropna(subset="jct_s")
+    runs = rows.groupby(["policy_seed", "scenario"], dropna=False)
+    each = runs[["jct_s", "jct_normalised", "queueing_s", "moves"]].mean()
+    whole = runs[["makespan_s", "utilisation", "fairness"]].first()
+    unfinished = runs["finished"].agg(lambda x: float((x == 0).sum()))
+    by_scenario = each["jct_normalised"].groupby("scenario").mean()
+    interval = bootstrap_interval(by_scenario.to_numpy())
+    makespan_s = whole["makespan_s"].mean()
+    return {
+        **UNMEASURED,
+        "utilisation": float(whole["utilisation"].mean()),
+        "replans": float(each["moves"].mean()),
+        "jobs": {
+            "jct_mean_s": float(each["jct_s"].mean()),
+            "queueing_mean_s": float(each["queueing_s"].mean()),
+            "makespan_s": None if np.isnan(makespan_s) else float(makespan_s),
+            "unfinished": float(unfinished.mean()),
+            "jct_normalised_mean": float(each["jct_normalised"].mean()),
+            "jct_normalised_ci95": [interval["lo"], interval["hi"]],
+            "fairness": float(whole["fairness"].mean()),
+        },
+    }
+
+
+def evaluate_jobs(config: EvaluateConfig) -> Path:
+    """Evaluate and return the run folder. Raises InputError, RecordError."""
+    if config.json not in (None, "-"):
+        check_output(config.json, "--json")
+    RunWriter.check("evaluate_jobs", config.out)
+    evaluation = JobsEvaluation(config)
+    body = dataclasses.asdict(config)
+    with RunWriter.create("evaluate_jobs", body, config.seeds, config.out) as writer:
+        summary = evaluation.run(writer)
+        writer.finish(summary)
+    if put_result(summary, config.json):
+        print(jobs_table(summary))
+        print(f"run folder: {writer.dir}")
+    return writer.dir
