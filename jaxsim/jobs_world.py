@@ -83,8 +83,7 @@ def _worlds(spec: ClusterSpec, job: JobSpec, size: int, layout_limit: int) -> li
         except InputError:
             if part == 1:
                 raise
-    whole = worlds[0].cluster
-    return [world.replace(cluster=whole) for world in worlds]
+    return worlds
 
 
 def _joined(tables: list[PlanTable], rows: int) -> PlanTable:

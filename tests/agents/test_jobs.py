@@ -1,28 +1,34 @@
 """Many jobs under every scheduler: taking turns, waiting, MAST's regions, what an episode comes to."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from toy_world import JOB, cluster_spec
 
 from agents.jobs import make_jobs_setup
-from agents.jobs_metrics import completion_alone_s, job_metrics
-from agents.jobs_registry import make_jobs_by_name
-from agents.registry import SchedulerSettings
+from agents.jobs_mast import queueing_s
+from agents.jobs_metrics import completion_alone_s, jain_index, job_metrics
+from agents.jobs_registry import JOBS_SCHEDULERS, make_jobs_by_name
+from agents.protocol import make_setup
+from agents.registry import SchedulerSettings, make_by_name
 from agents.rollout import play
-from jaxsim.env import world_tape
+from jaxsim.env import reset, world_tape
+from jaxsim.errors import InputError
 from jaxsim.jobs_file import SubmittedJob
 from jaxsim.jobs_world import build_jobs_world, jobs_bank
 from jaxsim.scenario import ScenarioSettings
-from jaxsim.workload import JobSpec
+from jaxsim.workload import JobSpec, ModelConfig
 
 SPEC = cluster_spec(3, gpus=4, gbps=2.0)
 HORIZON = 24
 SETTINGS = ScenarioSettings(horizon=HORIZON, load_share=0.3, load_swing=0.6)
 KINDS = (JOB.model, 32, 1024)
-PLAYED = ("single_domain", "hysteresis", "mast", "replan_oracle")
+PLAYED = ("single_domain", "mast", "replan_oracle")
+ARRIVALS = [0, 0, 100, 130, 400]
 
 
 def submitted(*rows):
@@ -35,38 +41,163 @@ def submitted(*rows):
 
 @pytest.fixture(scope="module")
 def world():
-    jobs = submitted((0, 900), (0, 400), (100, 700), (130, 300), (400, 500))
-    return build_jobs_world(SPEC, jobs, table_size=6)
+    budgets = (900, 400, 700, 300, 500)
+    return build_jobs_world(SPEC, submitted(*zip(ARRIVALS, budgets, strict=True)), table_size=6)
 
 
 @pytest.fixture(scope="module")
 def bank(world):
-    return jobs_bank(world, SETTINGS, range(2), "test")
-
-
-def episode_of(name, world, bank, which=0):
-    params, key = jax.tree.map(lambda x: x[which], bank)
-    make = make_jobs_by_name(name, SchedulerSettings())
-    return _play(make, world, params, key)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _play(make, world, params, key):
-    views = world_tape(params, key, HORIZON + 1)
-    setup = make_jobs_setup(params, world)
-    episode = play(make, params, setup, views, key, jax.random.key(1), HORIZON)
-    alone_s = completion_alone_s(params, world, views)
-    return episode, job_metrics(episode, params, alone_s, views.gpus_available[1:]), alone_s
+    params, keys = jobs_bank(world, SETTINGS, range(1), "test")
+    return jax.tree.map(lambda x: x[0], (params, keys))
 
 
 @pytest.fixture(scope="module")
-def played(world, bank):
-    return {name: episode_of(name, world, bank) for name in PLAYED}
+def truth(world, bank):
+    """The views of all intervals, and what each job needs alone."""
+
+    @jax.jit
+    def solve(params, key):
+        views = world_tape(params, key, HORIZON + 1)
+        return views, completion_alone_s(params, world, views)
+
+    return solve(*bank)
 
 
-@pytest.mark.parametrize("name", PLAYED)
-def test_every_scheduler_runs_the_jobs_without_a_leak(played, name):
-    episode, metrics, _ = played[name]
-    print(name, jax.tree.map(np.asarray, metrics))
-    assert float(metrics.overcommitted) == 0
-    assert np.asarray(metrics.progress).sum() > 0
+@functools.partial(jax.jit, static_argnums=0)
+def run(make, world, params, key, views, alone_s):
+    setup = make_jobs_setup(params, world)
+    episode = play(make, params, setup, views, key, jax.random.key(1), HORIZON)
+    return episode, job_metrics(episode, params, alone_s, views.gpus_available[1:])
+
+
+@pytest.fixture(scope="module")
+def played(world, bank, truth):
+    makers = {name: make_jobs_by_name(name, SchedulerSettings()) for name in PLAYED}
+    return {name: run(make, world, *bank, *truth) for name, make in makers.items()}
+
+
+def test_every_scheduler_finishes_the_jobs_without_a_leak(played, truth):
+    free = np.asarray(truth[0].gpus_available)[1:]
+    for name, (episode, metrics) in played.items():
+        held = np.asarray(episode.record.cost.gpus_used).sum(axis=1)
+        assert np.all(held <= free), name
+        assert float(metrics.overcommitted) == 0
+        assert np.asarray(metrics.finished).sum() >= 3, name
+
+
+def test_no_job_is_done_sooner_than_it_would_be_alone(played):
+    for name, (_, metrics) in played.items():
+        assert np.all(np.asarray(metrics.jct_normalised) >= 1.0 - 1e-4), name
+        assert np.all(np.asarray(metrics.queueing_s) >= 0), name
+        assert np.all(np.asarray(metrics.queueing_s) <= np.asarray(metrics.jct_s)), name
+
+
+def test_the_late_wait_and_then_run(played):
+    """Three domains, of which each job takes what is left of the best: somebody finds nothing."""
+    for name in ("single_domain", "mast"):
+        metrics = played[name][1]
+        waited = np.asarray(metrics.queueing_s)
+        assert waited.max() > 60.0, name
+        assert np.all(np.asarray(metrics.progress)[np.asarray(metrics.finished) > 0] > 0)
+
+
+def test_mast_keeps_every_job_in_one_region(played):
+    plan = played["mast"][0].plan
+    group = np.asarray(plan.group)  # [T, J, K]
+    used = group >= 0
+    assert used.sum(axis=2).max() == 1
+    for j in range(group.shape[1]):
+        where = group[:, j][used[:, j].any(axis=1)]
+        assert len(where) and np.all(where == where[0])
+
+
+# --- by hand ---
+
+
+def test_where_mast_waits_for_whom():
+    """A region is free when its jobs have left, in the order in which they do."""
+    regions = jnp.eye(2, dtype=bool)[jnp.array([0, 0, 0, 1])]
+    asked = jnp.array([1, 4, 8, 4], jnp.int32)
+    free = jnp.array([2, 0], jnp.int32)
+    held = jnp.array([[3, 0], [3, 2], [0, 0]], jnp.int32)
+    leaves_s = jnp.array([100.0, 50.0, 10.0])
+    got = queueing_s(regions, asked, free, held, leaves_s)
+    np.testing.assert_array_equal(got, [0.0, 50.0, 100.0, np.inf])
+
+
+def test_jain_index():
+    there = jnp.array([True, True, True, False])
+    np.testing.assert_allclose(jain_index(jnp.array([2.0, 2.0, 2.0, 9.0]), there), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(jain_index(jnp.array([5.0, 0.0, 0.0, 9.0]), there), 1 / 3, rtol=1e-6)
+
+
+def test_metrics_of_an_episode_by_hand():
+    """Intervals of 60 s. Job 0 trains 10 steps of 5 s after a restart of 10 s, then 4 more: done
+    after 60 + 20 s. Job 1 arrives at 90 s, trains 6 steps from 130 s on and is left with 14 of 20.
+    Job 2 arrives after the end."""
+    progress = np.array([[10, 0, 0], [4, 0, 0], [0, 6, 0]], np.float32)
+    train_s = np.array([[50, 0, 0], [60, 0, 0], [0, 50, 0]], np.float32)
+    used = np.zeros((3, 3, 2), np.int32)
+    used[0, 0, 0], used[2, 1, 1] = 4, 3
+    record = SimpleNamespace(
+        progress=jnp.asarray(progress),
+        train_s=jnp.asarray(train_s),
+        cost=SimpleNamespace(
+            step_s=jnp.full((3, 3), 5.0), efficiency=jnp.ones((3, 3)), gpus_used=jnp.asarray(used)
+        ),
+        switched=jnp.asarray(progress > 0),
+        reward_parts=SimpleNamespace(utilisation=jnp.array([0.5, 0.2, 0.1])),
+    )
+    jobs = SimpleNamespace(
+        mask=jnp.array([True] * 3),
+        arrival_s=jnp.array([0.0, 90.0, 1e4]),
+        step_budget=jnp.array([14.0, 20.0, 1.0]),
+    )
+    params = SimpleNamespace(jobs=jobs, interval_s=jnp.float32(60.0))
+    alone_s = jnp.array([40.0, 100.0, 1.0])
+    got = job_metrics(
+        SimpleNamespace(record=record), params, alone_s, jnp.full((3, 2), 4, jnp.int32)
+    )
+    jct_s = [80.0, 180.0 - 90.0 + 0.7 * 100.0, np.nan]
+    np.testing.assert_allclose(got.jct_s, jct_s)
+    np.testing.assert_allclose(got.jct_normalised, np.array(jct_s) / [40.0, 100.0, 1.0])
+    np.testing.assert_allclose(got.queueing_s, [10.0, 130.0 - 90.0, np.nan])
+    np.testing.assert_array_equal(got.finished, [1, 0, np.nan])
+    np.testing.assert_array_equal(got.moves, [1, 0, np.nan])
+    assert np.isnan(got.makespan_s) and float(got.overcommitted) == 0
+    np.testing.assert_allclose(got.utilisation, (0.5 + 0.2 + 0.1) / 3, rtol=1e-6)
+
+
+# --- taking turns ---
+
+
+def test_one_job_decides_as_it_would_without_turns(world):
+    alone = world.replace(jobs=jax.tree.map(lambda x: x[:1], world.jobs), kind=world.kind[:1])
+    idle = ScenarioSettings(horizon=HORIZON)
+    params, keys = jax.tree.map(lambda x: x[0], jobs_bank(alone, idle, range(1), "test"))
+    table = jax.tree.map(lambda x: x[0], world.tables)
+    make = make_by_name("hysteresis", SchedulerSettings())
+
+    @jax.jit
+    def decide(params, key):
+        seen = reset(key, params)[1].observation
+        one = make(make_setup(params, table))
+        many = make_jobs_by_name("hysteresis", SchedulerSettings())(make_jobs_setup(params, alone))
+        return [s.decide(key, seen, s.init(key))[0] for s in (one, many)]
+
+    one, many = decide(params, keys)
+    assert np.asarray(one.group).max() >= 0
+    jax.tree.map(np.testing.assert_array_equal, many, one)
+
+
+def test_a_job_that_fits_nowhere_is_named():
+    huge = ModelConfig(8, 65536, 16, 16, 262144, 3, 32000)
+    jobs = [*submitted((0, 1)), SubmittedJob("jobs.csv: line 7", "huge", JobSpec(huge, 32, 1024))]
+    with pytest.raises(InputError, match=r"jobs.csv: line 7: huge: .*no plan fits"):
+        build_jobs_world(SPEC, jobs[1:], table_size=6)
+
+
+def test_every_scheduler_but_the_clairvoyant_has_a_version_for_many_jobs():
+    assert "clairvoyant" not in JOBS_SCHEDULERS and "mast" in JOBS_SCHEDULERS
+    with pytest.raises(KeyError):
+        make_jobs_by_name("clairvoyant", SchedulerSettings())

@@ -20,7 +20,7 @@ from toy_world import (
 from jaxsim.jobs import CRUX_LEVELS, allocate_gpus, crux_levels, settle, share_links
 from jaxsim.jobs import step_cost as jobs_cost
 from jaxsim.plan import empty_plan
-from jaxsim.workload import JobSpec, build_workload
+from jaxsim.workload import JobSpec, ModelConfig, build_workload
 
 K = 4
 SPEC = cluster_spec(K, gpus=8, gbps=0.5)
@@ -190,8 +190,8 @@ def test_equal_jobs_that_fill_a_link_get_half_of_it_each(settled):
 
 
 def test_crux_keeps_the_intense_job_at_full_speed(settled):
-    """The second job's model is twice as wide: four times the computation per byte... of two."""
-    wide = JobSpec(JOB.model.__class__(8, 2048, 16, 8, 8192, 3, 32000), 32, 1024)
+    """The second job's model is twice as wide: more computation for every byte that it sends."""
+    wide = JobSpec(ModelConfig(8, 2048, 16, 8, 8192, 3, 32000), 32, 1024)
     work = build_workload([JOB, wide])
     plans = stack(ONE_LINK, ONE_LINK)
     alone = cost_of(ONE_LINK, work.job(1), CLUSTER, CALIBRATION, SLOW)

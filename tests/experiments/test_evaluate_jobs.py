@@ -1,0 +1,106 @@
+"""evaluate --jobs from the command line: what it writes, and what it refuses. The episodes themselves
+are those of tests/agents/test_jobs.py; here their results are given."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from agents.jobs_metrics import JobMetrics
+from analysis.records import load
+from experiments import evaluate, evaluate_jobs
+
+JOBS = ["0,llama-7b,512,4096,1e9", "60,llama-13b,512,4096,2e9"]
+
+
+@pytest.fixture
+def jobs_file(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text("\n".join(["arrival_s,model,global_batch,seq,tokens", *JOBS]) + "\n")
+    return str(path)
+
+
+def metrics(jct_s, finished=(1.0, 1.0)):
+    done = all(finished)
+    return JobMetrics(
+        jct_s=np.array(jct_s),
+        jct_normalised=np.array(jct_s) / 100.0,
+        queueing_s=np.array([10.0, 30.0]),
+        finished=np.array(finished),
+        progress=np.array([5.0, 6.0]),
+        moves=np.array([0.0, 1.0]),
+        makespan_s=np.array(max(jct_s) if done else np.nan),
+        utilisation=np.array(0.25),
+        fairness=np.array(0.9),
+        overcommitted=np.array(0),
+    )
+
+
+PLAYED = {
+    "mast": [metrics((200.0, 400.0)), metrics((300.0, 500.0))],
+    "hysteresis": [metrics((150.0, 250.0)), metrics((900.0, 100.0), finished=(0.0, 1.0))],
+}
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """No world is built and nothing is played: the episodes' results are PLAYED."""
+    monkeypatch.setattr(evaluate_jobs, "build_jobs_world", lambda *_: None)
+    monkeypatch.setattr(evaluate_jobs, "jobs_bank", lambda *_: (np.zeros(2), np.zeros(2)))
+    monkeypatch.setattr(evaluate_jobs, "_truth", lambda *_: ())
+    monkeypatch.setattr(
+        evaluate_jobs.JobsEvaluation, "_play", lambda self, one: iter(PLAYED[one.name])
+    )
+
+
+def test_results_of_many_jobs(given, jobs_file, tmp_path, capsys):
+    folder, result = tmp_path / "run", tmp_path / "result.json"
+    argv = ["--jobs", jobs_file, "--schedulers", "mast,hysteresis", "--seeds", "2"]
+    assert evaluate.main([*argv, "--out", str(folder), "--json", str(result)]) == 0
+    body = json.loads(result.read_text())
+    assert body["scenario"]["n_jobs"] == 2 and body["scenario"]["sharing"] == "fair"
+    mast, hysteresis = (body["schedulers"][name] for name in ("mast", "hysteresis"))
+    assert mast["jobs"]["jct_mean_s"] == 350.0 and mast["jobs"]["queueing_mean_s"] == 20.0
+    assert mast["jobs"]["makespan_s"] == 450.0 and mast["jobs"]["unfinished"] == 0.0
+    assert mast["jobs"]["jct_normalised_mean"] == 3.5 and mast["utilisation"] == 0.25
+    assert mast["regret_pct"] is None and mast["replans"] == 0.5
+    low, high = mast["jobs"]["jct_normalised_ci95"]
+    assert 3.0 <= low < 3.5 < high <= 4.0
+    # The makespan of a scenario in which a job is left is not known; the other counts.
+    assert hysteresis["jobs"]["makespan_s"] == 250.0 and hysteresis["jobs"]["unfinished"] == 0.5
+    table = load(folder).table("jobs")
+    assert len(table) == 2 * 2 * 2 and set(table["model"]) == {"llama-7b", "llama-13b"}
+    shown = capsys.readouterr().out
+    assert "2 jobs, links shared fair" in shown and "hysteresis" in shown
+
+
+def test_jobs_that_arrive_after_the_end_do_not_count():
+    columns = ("jct_s", "jct_normalised", "queueing_s", "moves", "finished")
+    rows = pd.DataFrame(
+        {name: [100.0, np.nan] for name in columns}
+        | {"policy_seed": None, "scenario": 0, "fairness": 1.0, "utilisation": 0.5}
+        | {"makespan_s": [100.0, np.nan]}
+    )
+    got = evaluate_jobs.summary_of(rows)
+    assert got["jobs"]["jct_mean_s"] == 100.0 and got["jobs"]["unfinished"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--schedulers", "clairvoyant"], ["schedulers", "clairvoyant", "mast"]),
+        (["--schedulers", "astrologer"], ["schedulers", "astrologer", "mast"]),
+        (["--sharing", "lottery"], ["sharing", "fair or crux", "lottery"]),
+        (["--jobs", "missing.csv"], ["missing.csv", "cannot be read"]),
+    ],
+)
+def test_refusals_are_one_line_and_leave_nothing(jobs_file, tmp_path, capsys, extra, words):
+    folder = tmp_path / "run"
+    argv = ["--jobs", jobs_file, "--schedulers", "mast", "--out", str(folder), *extra]
+    assert evaluate.main(argv) == 2
+    text = capsys.readouterr().err.strip()
+    assert "\n" not in text
+    for word in words:
+        assert word in text, f"{word!r} is not in {text!r}"
+    assert not folder.exists()
