@@ -2,9 +2,9 @@
 
 Choudhury et al., OSDI 2024: jobs are scheduled globally and atomically; every region is scored by
 when the job could start there and how long it would then run. The start waits for the jobs that hold
-the region's GPUs and for the data that the region lacks. Priority is the order of arrival. The plan
-inside a region is the table's best one. Left out: pre-emption (nobody is pushed out) and the daily
-placement of data by the history of demand (data lies where the jobs say).
+the region's GPUs. Priority is the order of arrival. The plan inside a region is the table's best one.
+Left out: pre-emption (nobody is pushed out), and data: every region is taken to have it, as the
+simulator does, so that nothing has to be fetched before the start and no placement to be planned.
 """
 
 from __future__ import annotations
