@@ -65,10 +65,8 @@ def _leaves_s(setup: JobsSetup, others: Others) -> Array:
     """[J] [s] in which each of the others will be done at its present speed."""
     seen: Observation = others.observation
     common: Setup = setup.common
-    n_domains = others.gpus.shape[1]
-    alone = Tenancy(others.gpus, jnp.ones((*others.gpus.shape, n_domains), jnp.float32))
     args = (common.work, common.cluster, common.calibration, seen.view)
-    cost = step_cost(seen.target, *args, alone)
+    cost = step_cost(seen.target, *args, Tenancy.of_whole_links(others.gpus))
     rate = jnp.where(cost.runs, cost.efficiency / cost.step_s, 0.0)
     left = common.work.step_budget - seen.steps_done
     return jnp.where(rate > 0, left / jnp.maximum(rate, 1e-30), jnp.inf)

@@ -121,11 +121,10 @@ def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
     n_jobs, n_domains = params.initial_plan.group.shape
     zeros = jnp.zeros((n_jobs,), jnp.float32)
     plan = params.initial_plan
-    active = params.jobs.mask & (params.jobs.arrival_s <= 0)
-    idle = Transition(
-        restart_s=zeros, bytes_gb=jnp.zeros((n_jobs, n_domains, n_domains), jnp.float32)
-    )
-    tenancy = _settle(params, view, plan, active, active, idle)
+    tenancy = None
+    if n_jobs > 1:  # static; nothing is sent before the first interval
+        active = params.jobs.mask & (params.jobs.arrival_s <= 0)
+        tenancy = Tenancy.of_whole_links(allocate_gpus(plan, active, view.gpus_available))
     cost = _step_cost(params, view, plan, tenancy)
     state = State(
         key=key,
@@ -135,7 +134,9 @@ def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
         plan=plan,
         target=plan,
         moving=jnp.zeros((n_jobs,), bool),
-        transition=idle,
+        transition=Transition(
+            restart_s=zeros, bytes_gb=jnp.zeros((n_jobs, n_domains, n_domains), jnp.float32)
+        ),
         owed_gb=_owed_gb(plan, cost),
         steps_done=zeros,
         since_sync=zeros,
@@ -284,10 +285,10 @@ def _play(
         arrived = moving & (train_s > 0)
         training = active & (~moving | arrived)
         owed_gb = _select(training, owed_gb, state.owed_gb)
+        next_plan = _select(arrived, target, plan)
     running = training & cost.runs
     train_s = jnp.where(running, jnp.where(moving, train_s, params.interval_s), 0.0)
-    plan = _select(arrived, target, plan)
-    return _Played(plan, transition, arrived, moved, owed_gb, cost, running, train_s)
+    return _Played(next_plan, transition, arrived, moved, owed_gb, cost, running, train_s)
 
 
 # All jobs at the rates of the links, and each at its own.

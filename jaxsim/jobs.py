@@ -32,6 +32,11 @@ class Tenancy:
     gpus: Array  # [J, K] int32 held
     share: Array  # [J, K, K] of each link's rate that the job's transfers find
 
+    @classmethod
+    def of_whole_links(cls, gpus: Array) -> Tenancy:
+        """These GPUs, and every link as if nobody else used it."""
+        return cls(gpus, jnp.ones((*gpus.shape, gpus.shape[1]), jnp.float32))
+
 
 def step_cost(
     plan: Plan,
@@ -136,8 +141,8 @@ def settle(
     of training, and `pending` [J, K, K] is the share of the interval for which each job's move
     keeps a link busy."""
     gpus = allocate_gpus(plan, active, view.gpus_available)
-    everything = Tenancy(gpus, jnp.ones(gpus.shape + gpus.shape[-1:], jnp.float32))
-    alone = step_cost(plan, jobs, cluster, calibration, view, everything, schedules)
+    whole = Tenancy.of_whole_links(gpus)
+    alone = step_cost(plan, jobs, cluster, calibration, view, whole, schedules)
     rate = jnp.maximum(view.bandwidth_gb_per_s * calibration.wan_efficiency, 1e-9)
     transfer_s = alone.wan_gb / rate[None]
     computing = computing & alone.runs

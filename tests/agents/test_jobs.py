@@ -1,6 +1,5 @@
 """Many jobs under every scheduler: taking turns, waiting, MAST's regions, what an episode comes to."""
 
-import functools
 from types import SimpleNamespace
 
 import jax
@@ -9,17 +8,18 @@ import numpy as np
 import pytest
 from toy_world import JOB, cluster_spec
 
-from agents.jobs import make_jobs_setup
+from agents.jobs import lifted, make_jobs_setup
 from agents.jobs_mast import queueing_s
 from agents.jobs_metrics import completion_alone_s, jain_index, job_metrics
 from agents.jobs_registry import JOBS_SCHEDULERS, make_jobs_by_name
-from agents.protocol import make_setup
+from agents.protocol import Scheduler, make_setup
 from agents.registry import SchedulerSettings, make_by_name
 from agents.rollout import play
 from jaxsim.env import reset, world_tape
 from jaxsim.errors import InputError
 from jaxsim.jobs_file import SubmittedJob
 from jaxsim.jobs_world import build_jobs_world, jobs_bank
+from jaxsim.load import load_process
 from jaxsim.scenario import ScenarioSettings
 from jaxsim.workload import JobSpec, ModelConfig
 
@@ -27,7 +27,6 @@ SPEC = cluster_spec(3, gpus=4, gbps=2.0)
 HORIZON = 24
 SETTINGS = ScenarioSettings(horizon=HORIZON, load_share=0.3, load_swing=0.6)
 KINDS = (JOB.model, 32, 1024)
-PLAYED = ("single_domain", "mast", "replan_oracle")
 ARRIVALS = [0, 0, 100, 130, 400]
 
 
@@ -63,47 +62,36 @@ def truth(world, bank):
     return solve(*bank)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def run(make, world, params, key, views, alone_s):
-    setup = make_jobs_setup(params, world)
-    episode = play(make, params, setup, views, key, jax.random.key(1), HORIZON)
-    return episode, job_metrics(episode, params, alone_s, views.gpus_available[1:])
-
-
 @pytest.fixture(scope="module")
 def played(world, bank, truth):
-    makers = {name: make_jobs_by_name(name, SchedulerSettings()) for name in PLAYED}
-    return {name: run(make, world, *bank, *truth) for name, make in makers.items()}
+    """An episode under MAST, and what it comes to."""
+
+    @jax.jit
+    def run(params, key, views, alone_s):
+        make = make_jobs_by_name("mast", SchedulerSettings())
+        setup = make_jobs_setup(params, world)
+        episode = play(make, params, setup, views, key, jax.random.key(1), HORIZON)
+        return episode, job_metrics(episode, params, alone_s, views.gpus_available[1:])
+
+    return run(*bank, *truth)
 
 
-def test_every_scheduler_finishes_the_jobs_without_a_leak(played, truth):
-    free = np.asarray(truth[0].gpus_available)[1:]
-    for name, (episode, metrics) in played.items():
-        held = np.asarray(episode.record.cost.gpus_used).sum(axis=1)
-        assert np.all(held <= free), name
-        assert float(metrics.overcommitted) == 0
-        assert np.asarray(metrics.finished).sum() >= 3, name
-
-
-def test_no_job_is_done_sooner_than_it_would_be_alone(played):
-    for name, (_, metrics) in played.items():
-        assert np.all(np.asarray(metrics.jct_normalised) >= 1.0 - 1e-4), name
-        assert np.all(np.asarray(metrics.queueing_s) >= 0), name
-        assert np.all(np.asarray(metrics.queueing_s) <= np.asarray(metrics.jct_s)), name
-
-
-def test_the_late_wait_and_then_run(played):
-    """Three domains, of which each job takes what is left of the best: somebody finds nothing."""
-    for name in ("single_domain", "mast"):
-        metrics = played[name][1]
-        waited = np.asarray(metrics.queueing_s)
-        assert waited.max() > 60.0, name
-        assert np.all(np.asarray(metrics.progress)[np.asarray(metrics.finished) > 0] > 0)
+def test_an_episode_of_many_jobs(played, truth):
+    """Three domains for five jobs: nobody holds what another has, somebody waits, all get done, no
+    sooner than each would alone."""
+    episode, metrics = played
+    held = np.asarray(episode.record.cost.gpus_used).sum(axis=1)
+    assert np.all(held <= np.asarray(truth[0].gpus_available)[1:])
+    assert float(metrics.overcommitted) == 0
+    np.testing.assert_array_equal(metrics.finished, 1)
+    assert np.all(np.asarray(metrics.jct_normalised) >= 1.0 - 1e-4)
+    waited, jct_s = np.asarray(metrics.queueing_s), np.asarray(metrics.jct_s)
+    assert np.all((waited >= 0) & (waited < jct_s)) and waited.max() > 60.0
+    assert float(metrics.makespan_s) == pytest.approx(float((ARRIVALS + jct_s).max()))
 
 
 def test_mast_keeps_every_job_in_one_region(played):
-    plan = played["mast"][0].plan
-    group = np.asarray(plan.group)  # [T, J, K]
+    group = np.asarray(played[0].plan.group)  # [T, J, K]
     used = group >= 0
     assert used.sum(axis=2).max() == 1
     for j in range(group.shape[1]):
@@ -169,6 +157,53 @@ def test_metrics_of_an_episode_by_hand():
 
 
 # --- taking turns ---
+
+
+def make_probe(own):
+    """Takes the most GPUs that fit into what it sees, and remembers what that was."""
+    asked = jax.vmap(lambda plan: plan.gpus)(own.table.plans)  # [P, K]
+
+    def decide(key, seen, memory, truth):
+        del key, memory
+        free = seen.view.gpus_available
+        fits = own.table.mask & jnp.all(asked <= free[None], axis=1)
+        row = jnp.argmax(jnp.where(fits, asked.sum(axis=1), -1))
+        plan = jax.tree.map(
+            lambda new, old: jnp.where(seen.mask.retarget[0], new[row][None], old),
+            own.table.plans,
+            seen.target,
+        )
+        most = jnp.max(jnp.where(own.table.mask, asked.sum(axis=1), 0))
+        return plan, (free, most, truth.views.gpus_available[seen.t])
+
+    nothing = jnp.full((3,), -1, jnp.int32)
+    return Scheduler(lambda key: (nothing, jnp.int32(-1), nothing), decide, oracle=True)
+
+
+def test_jobs_take_turns(world, bank, truth):
+    """Two of five jobs are there, on 12 GPUs: each may ask for 6, the second finds what the first
+    leaves, the oracle is told the same of the interval to come, and who is deployed stays."""
+    params, key = bank
+    params = params.replace(load=load_process(3))  # every GPU is free
+
+    @jax.jit
+    def twice(params, key, views):
+        many = lifted(make_probe, make_jobs_setup(params, world), settled=True)
+        seen = reset(key, params)[1].observation
+        plans, memory = many.decide(key, seen, many.init(key), views)
+        seen = seen.replace(plan=plans, target=plans)
+        return plans, memory, many.decide(key, seen, memory, views)
+
+    views = truth[0].replace(gpus_available=jnp.full_like(truth[0].gpus_available, 4))
+    plans, (free, most, told), (again, (free_again, _, _)) = twice(params, key, views)
+    gpus = np.asarray(jax.vmap(lambda plan: plan.gpus)(plans))
+    np.testing.assert_array_equal(free[0], [4, 4, 4])
+    np.testing.assert_array_equal(free[1], 4 - gpus[0])
+    np.testing.assert_array_equal(told[:2], free[:2])
+    assert np.all(np.asarray(most[:2]) <= 6) and 0 < gpus[0].sum() <= 6 and 0 < gpus[1].sum() <= 6
+    assert gpus[2:].sum() == 0 and np.all(np.asarray(free[2:]) == -1), "they have not arrived"
+    jax.tree.map(np.testing.assert_array_equal, again, plans)
+    np.testing.assert_array_equal(free_again[0], 4 - gpus[1])
 
 
 def test_one_job_decides_as_it_would_without_turns(world):
