@@ -377,6 +377,7 @@ class RunRecord:
                 keep_default_na=False,
                 na_values=["", "nan", "NaN"],
                 dtype=dict.fromkeys(LABEL_COLUMNS, str),
+                float_precision="round_trip",  # as written, digit for digit
             )
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
