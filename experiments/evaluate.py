@@ -132,19 +132,22 @@ def parse_weights(text: str) -> tuple[float, float, float, float]:
     return values
 
 
-def requested(config: EvaluateConfig) -> tuple[list[str], dict[str, Checkpoint]]:
-    """Names to play, and the checkpoints among them; refuses what is neither.
+def requested(
+    schedulers: str, checkpoint: str | None = None
+) -> tuple[list[str], dict[str, Checkpoint]]:
+    """The names in a list separated by commas (all = every one), and the checkpoints among them;
+    `checkpoint` is what the name hi_ppo means, None the one that ships.
 
-    Raises InputError that lists the known names.
+    Raises InputError that lists the known names for what is neither.
     """
-    names = [n.strip() for n in config.schedulers.split(",") if n.strip()]
+    names = [n.strip() for n in schedulers.split(",") if n.strip()]
     if names == ["all"]:
         names = [*SCHEDULERS, LEARNED]
     checkpoints = {}
     for name in names:
         if name == LEARNED:
-            path = config.checkpoint
-            checkpoints[name] = load_shipped() if path is None else load_checkpoint(path)
+            shipped = checkpoint is None
+            checkpoints[name] = load_shipped() if shipped else load_checkpoint(checkpoint)
         elif name not in SCHEDULERS:
             if not Path(name).exists():
                 known = ", ".join((*SCHEDULERS, LEARNED))
@@ -175,7 +178,7 @@ class Evaluation:
     def __init__(self, config: EvaluateConfig):
         self.config = config
         self.weights = parse_weights(config.weights)
-        self.names, self.checkpoints = requested(config)
+        self.names, self.checkpoints = requested(config.schedulers, config.checkpoint)
         self.settings = config.world_settings
         self.settings.links()  # refuse a bad jitter file before anything is computed
         self.spec, self.world, self.info = load_world(
