@@ -145,9 +145,16 @@ class Evaluator:
         pick = [jax.tree.map(lambda x, i=i: x[i], scenarios) for i in range(len(self))]
         return np.array([float(_bound(p, self.world.family, v)) for p, v in pick])
 
-    def play(self, maker: Maker, policy: Any = ()) -> tuple[EpisodeMetrics, Episode]:
-        """Play all scenarios; NumPy leaves [S, ...]. One compilation per maker."""
+    def play(
+        self, maker: Maker, policy: Any = (), weights: tuple[float, ...] | None = None
+    ) -> tuple[EpisodeMetrics, Episode]:
+        """Play all scenarios, with other reward weights where some are given; NumPy leaves
+        [S, ...]. One compilation per maker."""
         decision_keys = jax.random.split(jax.random.key(20), len(self))
+        params = self.params
+        if weights is not None:
+            tiled = jnp.tile(jnp.asarray(weights, jnp.float32), (len(self), 1))
+            params = params.replace(weights=tiled)
 
         def block(params, truth, keys, decision_keys):
             table = self.world.table
@@ -155,7 +162,7 @@ class Evaluator:
                 maker, self.horizon, policy, table, params, truth, keys, decision_keys
             )
 
-        return self._in_blocks(block, (self.params, self.truth, self.keys, decision_keys))
+        return self._in_blocks(block, (params, self.truth, self.keys, decision_keys))
 
     def regret_pct(self, maker: Maker, policy: Any = ()) -> np.ndarray:
         """[S] regret to clairvoyant, NaN where nothing can run."""

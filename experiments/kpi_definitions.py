@@ -81,7 +81,6 @@ class Played:
         tokens: [S, M] trained
         egress_usd: [S, M] [USD] training and reconfiguration
         wan_gb: [S, M] [GB] likewise
-        point: [S, M, 3] objectives of the plan in force at the end, see `jaxsim.objectives`
     """
 
     progress: np.ndarray
@@ -89,7 +88,6 @@ class Played:
     tokens: np.ndarray
     egress_usd: np.ndarray
     wan_gb: np.ndarray
-    point: np.ndarray
 
     @property
     def total(self) -> np.ndarray:

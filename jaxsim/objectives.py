@@ -16,12 +16,17 @@ from jaxsim.workload import Workload
 OBJECTIVES = ("seconds per step", "peak / useful FLOPs", "USD per million tokens")
 
 
-def objectives(cost: StepCost, work: Workload, cluster: Cluster, view: NetworkView) -> Array:
-    """[3] of one job's plan: time per step [s] (statistical efficiency included), the inverse of
-    its utilisation (peak FLOPs of the available GPUs over useful FLOPs), and the price of a million
-    tokens [USD], GPUs and egress; infinite where the plan cannot run."""
+def objectives(
+    cost: StepCost, work: Workload, cluster: Cluster, gpus_available: Array
+) -> Array:
+    """[3] of one job's plan where gpus_available [K] are free.
+
+    Time per step [s] (statistical efficiency included), the inverse of its utilisation (peak FLOPs of
+    the available GPUs over useful FLOPs), and the price of a million tokens [USD], GPUs and egress;
+    infinite where the plan cannot run.
+    """
     step_s = cost.step_s / cost.efficiency
-    peak_tflops = cluster.gpu.peak_tflops * jnp.sum(view.gpus_available.astype(jnp.float32))
+    peak_tflops = cluster.gpu.peak_tflops * jnp.sum(gpus_available.astype(jnp.float32))
     usd_per_hour = jnp.sum(cost.gpus_used.astype(jnp.float32) * cluster.usd_per_gpu_hour)
     usd_per_step = cost.egress_usd / cost.efficiency + usd_per_hour * step_s / 3600.0
     values = jnp.stack(
@@ -48,7 +53,7 @@ def plan_objectives(
     def one(plan, choice):
         done, legal = complete(plan, choices, choice, work, cluster, calibration, view)
         cost = job_step_cost(done, work, cluster, calibration, view)
-        return jnp.where(legal, objectives(cost, work, cluster, view), jnp.inf)
+        return jnp.where(legal, objectives(cost, work, cluster, view.gpus_available), jnp.inf)
 
     menu = jnp.arange(choices.size, dtype=jnp.int32)
     return jax.lax.map(lambda choice: jax.vmap(lambda plan: one(plan, choice))(plans), menu)
