@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 STATUSES = ("running", "finished", "interrupted", "failed", "incomplete")
 # Read as text whatever they look like: a region or a run may be called "1" or "NA".
-LABEL_COLUMNS = ("scheduler", "src", "dst", "plan", "what", "dataset", "row_id", "gpu", "model")
+LABEL_COLUMNS = (
+    *("scheduler", "src", "dst", "plan", "what", "dataset", "row_id", "gpu", "model"),
+    *("scene", "cluster", "part", "rival"),
+)
 _RUN_KEYS = ("run_id", "kind", "config", "seed", "status")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -377,7 +380,6 @@ class RunRecord:
                 keep_default_na=False,
                 na_values=["", "nan", "NaN"],
                 dtype=dict.fromkeys(LABEL_COLUMNS, str),
-                float_precision="round_trip",  # as written, digit for digit
             )
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]

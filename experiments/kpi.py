@@ -21,7 +21,7 @@ from experiments.errors import run_command
 from experiments.evaluate import contestants, parse_weights, requested
 from experiments.files import check_output, put_result
 from experiments.kpi_definitions import Played, entry
-from experiments.kpi_response import response_s
+from experiments.kpi_response import respond_command, response_s
 from experiments.kpi_worlds import JITTER, LOAD, PREFERENCES, STEADY, Stage
 from experiments.options import parse
 from experiments.setup import load_world, use_compile_cache
@@ -231,7 +231,7 @@ class Scoreboard:
         argv = ["--scheduler", name, "--model", c.model, "--global-batch", str(c.global_batch)]
         argv += ["--seq", str(c.seq), "--table-size", str(c.table_size)]
         argv += ["--layout-limit", str(c.layout_limit), *(["--cluster", file] if file else [])]
-        taken = response_s(argv, self.stages[which].spec, c.measurements)
+        taken = response_s(respond_command(argv), self.stages[which].spec, c.measurements)
         return entry(kpis.RESPONSE, None, taken, statistic=kpis.percentile(99.0))
 
 

@@ -18,15 +18,20 @@ from jaxsim.errors import InputError
 ROOT = Path(__file__).parents[1]
 
 
-def response_s(argv: list[str], spec: ClusterSpec, count: int, seed: int = 0) -> np.ndarray:
-    """[count] seconds from writing a link's measurement to a process of `experiments.respond` to
+def respond_command(argv: list[str]) -> list[str]:
+    """The command line of a process that answers measurements."""
+    return [sys.executable, "-m", "experiments.respond", *argv]
+
+
+def response_s(command: list[str], spec: ClusterSpec, count: int, seed: int = 0) -> np.ndarray:
+    """[count] seconds from writing a link's measurement to the process that `command` starts to
     having read its new plan, both levels decided.
 
     Raises InputError where the process does not answer with a plan.
     """
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     process = subprocess.Popen(
-        [sys.executable, "-m", "experiments.respond", *argv],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
