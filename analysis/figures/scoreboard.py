@@ -41,6 +41,16 @@ _SUBJECTS = (  # the policy and the best that is not learned, one above the othe
 )
 _BEST = {"marker": "s", "color": "0.2", "markerfacecolor": "white", "markersize": 7}
 _TARGET = {"color": "0.2", "linewidth": 1.3, "linestyle": (0, (4, 1.5))}
+_MEANING = {  # of the values on a panel's axis
+    "training time": "time saved",
+    "utilisation": "relative rise",
+    "WAN cost": "saved per trained token",
+    "Pareto coverage": "share of the front",
+    "decision latency": "99th percentile",
+    "jitter robustness": "throughput lost",
+    "hierarchical response": "99th percentile",
+    "load stability": "share of the intervals",
+}
 _COLUMNS = 4
 _WIDE = 30.0  # a panel whose values span more than this factor gets a logarithmic axis
 
@@ -99,7 +109,7 @@ def _draw_kpi(axes: Axes, rows: pd.DataFrame, schedulers: Sequence[str]) -> None
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_title(rows["name"].iloc[0])
-    axes.set_xlabel(f"{rows['name'].iloc[0]} [{unit}]")
+    axes.set_xlabel(f"{_MEANING.get(rows['name'].iloc[0], 'value')} [{unit}]")
     axes.grid(axis="y", visible=False)
 
 
@@ -115,6 +125,7 @@ def _note_missing(axes: Axes, rows: pd.DataFrame, place: dict[str, int]) -> None
                 va="center",
                 color="0.4",
                 fontsize=7.5,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
             )
 
 
