@@ -110,15 +110,20 @@ class Evaluator:
         self.params, self.keys = scenario_bank(
             world, settings, seeds, split, weights, network_trace, load_trace
         )
-        self.truth = self._in_blocks(
-            lambda params, keys: _truths(world.table, params, keys, self.horizon),
-            (self.params, self.keys),
-        )
+        self.truth = self._solved()
         self.clairvoyant = self.play(named_maker("clairvoyant"))
         self.static = self.play(named_maker("best_static"))
 
     def __len__(self) -> int:
         return self.keys.shape[0]
+
+    def _solved(self) -> Truth:
+        """What the future of every scenario holds, [S, ...]."""
+
+        def block(params, keys):
+            return _truths(self.world.table, params, keys, self.horizon)
+
+        return self._in_blocks(block, (self.params, self.keys))
 
     def _in_blocks(self, function: Callable, args: Any) -> Any:
         """`function` of all scenarios, at most BLOCK of them at once; the last block is filled up
