@@ -187,8 +187,8 @@ class Evaluation:
             config.global_batch,
             config.seq,
             config.table_size,
-            config.domains,
-            config.layout_limit,
+            domains=config.domains,
+            layout_limit=config.layout_limit,
         )
         interval_s = self.settings.interval_s
         self.traces: dict[str, np.ndarray | None] = {"network_trace": None, "load_trace": None}
