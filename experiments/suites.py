@@ -155,17 +155,14 @@ def _seconds(run: dict) -> float:
 
 
 def _rows(summaries: dict[str, dict]) -> pd.DataFrame:
-    """scenes.csv: every scheduler of every scene."""
+    """scenes.csv: every scheduler of every scene; what a scene does not measure is missing."""
     keys = ("headroom_pct", "regret_pct", "bound_pct", "tokens_per_s", "usd_per_mtoken")
-    return pd.DataFrame(
-        {
-            "scene": scene,
-            "scheduler": name,
-            **{key: row[key] for key in keys},
-            "regret_lo_pct": row["regret_ci95_pct"][0],
-            "regret_hi_pct": row["regret_ci95_pct"][1],
-            "n_scenarios": summary["headroom"]["n_kept"],
-        }
-        for scene, summary in summaries.items()
-        for name, row in summary["schedulers"].items()
-    )
+    rows = []
+    for scene, summary in summaries.items():
+        kept = (summary.get("headroom") or {}).get("n_kept")
+        for name, row in summary["schedulers"].items():
+            low, high = row.get("regret_ci95_pct") or (None, None)
+            values = {key: row.get(key) for key in keys}
+            values |= {"regret_lo_pct": low, "regret_hi_pct": high, "n_scenarios": kept}
+            rows.append({"scene": scene, "scheduler": name, **values})
+    return pd.DataFrame(rows)

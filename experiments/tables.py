@@ -59,7 +59,7 @@ def _last(value: float | None) -> float:
 
 
 def _scene_cells(row: dict) -> list[str]:
-    low, high = row["regret_ci95_pct"]
+    low, high = row["regret_ci95_pct"] or (None, None)
     return [
         _cell(row["headroom_pct"], "{:.1f}"),
         _cell(row["regret_pct"], "{:.1f}"),

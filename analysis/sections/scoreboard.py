@@ -93,7 +93,8 @@ def suite_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
         "Headroom is what clairvoyant gains over the scheduler, regret what the scheduler lacks of "
         "clairvoyant, on the same scenarios; intervals are paired, over scenarios and policy seeds."
     )
-    learned = {name for one in record.summary.get("scenes", {}).values() for name in one["paired"]}
+    summaries = record.summary.get("scenes", {}).values()
+    learned = {name for one in summaries for name in one.get("paired") or {}}
     drawn = drawn_from(record, "scenes", figures.suite_regrets, scenes, sorted(learned))
     caption = (
         "Regret to clairvoyant of every scheduler in every scene: mean and 95 % interval. Black "
