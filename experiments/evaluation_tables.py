@@ -26,8 +26,7 @@ def scenario_rows(
 ) -> pd.DataFrame:
     """scenarios.csv of one scheduler (and policy seed); what is not defined, such as a regret where
     nothing can run or the step time of a job that never ran, is missing."""
-    # In float64: what is written is read back digit for digit when an evaluation is resumed.
-    frame = pd.DataFrame(dataclasses.asdict(metrics)).astype(float)
+    frame = pd.DataFrame(dataclasses.asdict(metrics))
     # Rewards are measured in what the best static plan does: undefined where that is nothing.
     frame = frame.replace([np.inf, -np.inf], np.nan)
     regret_pct = lost_pct(metrics.progress, evaluator.clairvoyant[0].progress)
@@ -41,7 +40,9 @@ def scenario_rows(
         "regret_pct": regret_pct,
         "bound_pct": lost_pct(metrics.progress, bound),
     }
-    return pd.concat([pd.DataFrame(head), frame], axis=1)
+    whole = pd.concat([pd.DataFrame(head), frame], axis=1)
+    # In float64: what is written is read back digit for digit when an evaluation is resumed.
+    return whole.astype(dict.fromkeys(whole.select_dtypes("floating").columns, float))
 
 
 def timeline_rows(

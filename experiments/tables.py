@@ -70,7 +70,7 @@ def _scene_cells(row: dict) -> list[str]:
 
 def as_text(table: Table) -> str:
     """A table as wide as the terminal, without colours."""
-    console = Console(width=max(120, shutil.get_terminal_size().columns), color_system=None)
+    console = Console(width=max(136, shutil.get_terminal_size().columns), color_system=None)
     with console.capture() as captured:
         console.print(table)
     return captured.get()

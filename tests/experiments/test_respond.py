@@ -72,26 +72,26 @@ def test_a_dead_link_moves_the_plan_off_it_and_nothing_new_moves_nothing(config)
     assert last["plan"] != greeting["plan"]
 
 
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        ("{", "Expecting"),
-        ("[1]", "expected one JSON object"),
-        ('{"src": "ohio", "dst": "oregon"}', "bandwidth_gbps"),
-        ('{"src": "ohio", "dst": "mars", "bandwidth_gbps": 1}', "known: virginia"),
-        ('{"src": "ohio", "dst": "ohio", "bandwidth_gbps": 1}', "no link"),
-        ('{"src": "ohio", "dst": "oregon", "bandwidth_gbps": 0}', "bandwidth_gbps"),
-        ('{"src": "ohio", "dst": "oregon", "bandwidth_gbps": NaN}', "bandwidth_gbps"),
-        ('{"src": ["ohio"], "dst": "oregon", "rtt_ms": 3}', "no domain"),
-        (domain("ohio", 9), "0 to 8"),
-        (domain("ohio", 1.5), "whole number"),
-        ('{"domain": "ohio", "gpus_available": true}', "whole number"),
-        ('{"domain": "ohio", "gpus_available": 1, "more": 2}', "more"),
-    ],
-)
-def test_a_line_that_cannot_be_used_is_answered_and_changes_nothing(config, line, named):
-    _, bad, good = talk(config, line, domain("ohio", 8))
-    assert set(bad) == {"error"} and named in bad["error"]
+BAD_LINES = [
+    ("{", "Expecting"),
+    ("[1]", "expected one JSON object"),
+    ('{"src": "ohio", "dst": "oregon"}', "bandwidth_gbps"),
+    ('{"src": "ohio", "dst": "mars", "bandwidth_gbps": 1}', "known: virginia"),
+    ('{"src": "ohio", "dst": "ohio", "bandwidth_gbps": 1}', "no link"),
+    ('{"src": "ohio", "dst": "oregon", "bandwidth_gbps": 0}', "bandwidth_gbps"),
+    ('{"src": "ohio", "dst": "oregon", "bandwidth_gbps": NaN}', "bandwidth_gbps"),
+    ('{"src": ["ohio"], "dst": "oregon", "rtt_ms": 3}', "no domain"),
+    (domain("ohio", 9), "0 to 8"),
+    (domain("ohio", 1.5), "whole number"),
+    ('{"domain": "ohio", "gpus_available": true}', "whole number"),
+    ('{"domain": "ohio", "gpus_available": 1, "more": 2}', "more"),
+]
+
+
+def test_a_line_that_cannot_be_used_is_answered_and_changes_nothing(config):
+    _, *answers, good = talk(config, *(line for line, _ in BAD_LINES), domain("ohio", 8))
+    for (line, named), answer in zip(BAD_LINES, answers, strict=True):
+        assert set(answer) == {"error"} and named in answer["error"], line
     assert good["switch"] is False
 
 
