@@ -21,7 +21,7 @@ from jaxsim.env import reset
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 
 Maker = Callable[[Setup, Any], Scheduler]  # (setup, policy or tuned value) -> scheduler
-BLOCK = 16  # scenarios that are played at once
+BLOCK = 8  # scenarios that are played at once: banks of 8 and more share compiled programs
 
 
 @functools.cache

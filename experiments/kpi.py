@@ -264,39 +264,48 @@ def _episode_rows(cluster: str, scene: str, name: str, played: Played) -> pd.Dat
 
 
 def kpi_table(summary: dict) -> str:
-    """The scoreboard as text: the policy and the best rival side by side."""
+    """The scoreboards of the policy and of the best rival as text."""
     rival = summary["non_learned"]
-    minutes = summary["wall_s"] / 60
-    table = Table(title=f"{summary['policy']} and {rival['scheduler']}: {minutes:.1f} minutes")
-    for i, name in enumerate(("KPI", "against", "target", "best possible")):
-        table.add_column(name, justify="left" if i < 2 else "right")
-    for name in (summary["policy"], rival["scheduler"]):
-        table.add_column(name, justify="right")
-        table.add_column("status")
+    boards = {
+        summary["policy"]: summary["kpis"],
+        f"{rival['scheduler']}, the best that is not learned": rival["kpis"],
+    }
+    minutes = f"measured in {summary['wall_s'] / 60:.1f} minutes"
+    return "\n".join(_board(name, rows) for name, rows in boards.items()) + minutes
+
+
+def _board(title: str, rows: list[dict]) -> str:
+    table = Table(title=title)
+    columns = ("KPI", "against", "target", "best possible", "value", "95 % interval", "status")
+    for i, name in enumerate(columns):
+        left = i < 2 or name == "status"
+        table.add_column(name, justify="left" if left else "right", no_wrap=True)
     last = None
-    for ours, theirs in zip(summary["kpis"], rival["kpis"], strict=True):
-        if ours["name"] != last:
+    for row in rows:
+        if row["name"] != last:
             table.add_section()
-        last = ours["name"]
-        goal = next(g for g in kpis.GOALS if (g.name, g.part) == (ours["name"], ours["part"]))
+        last = row["name"]
+        goal = next(g for g in kpis.GOALS if (g.name, g.part) == (row["name"], row["part"]))
         sense = (">" if goal.at_least else "<") + ("" if goal.strict else "=")
         table.add_row(
-            ours["name"] if ours["part"] is None else f"{ours['name']}, {ours['part']}",
-            ours["rival"] or "",
+            row["name"] if row["part"] is None else f"{row['name']}, {row['part']}",
+            row["rival"] or "",
             f"{sense} {goal.target:g} {goal.unit}",
-            "-" if ours["headroom"] is None else f"{ours['headroom']:.1f}",
-            *(text for row in (ours, theirs) for text in (_value(row), row["status"])),
+            *_values(row),
+            row["status"],
         )
     return as_text(table)
 
 
-def _value(row: dict) -> str:
-    if row["value"] is None:
-        return "not measured"
-    low, high = row["ci95"]
+def _values(row: dict) -> tuple[str, str, str]:
+    """Best possible, value and interval as text."""
     digits = 1 if row["unit"] == "%" else 3
-    interval = "" if low is None or np.isnan(low) else f" [{low:.{digits}f}, {high:.{digits}f}]"
-    return f"{row['value']:.{digits}f}{interval}"
+    best = "-" if row["headroom"] is None else f"{row['headroom']:.{digits}f}"
+    if row["value"] is None:
+        return best, "not measured", ""
+    low, high = row["ci95"]
+    interval = "" if low is None or np.isnan(low) else f"{low:.{digits}f} to {high:.{digits}f}"
+    return best, f"{row['value']:.{digits}f}", interval
 
 
 def kpi(config: KpiConfig) -> None:
