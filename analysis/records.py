@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 STATUSES = ("running", "finished", "interrupted", "failed", "incomplete")
 # Read as text whatever they look like: a region or a run may be called "1" or "NA".
-LABEL_COLUMNS = ("scheduler", "src", "dst", "plan", "what", "dataset", "row_id", "gpu", "model")
+LABEL_COLUMNS = (
+    *("scheduler", "src", "dst", "plan", "what", "dataset", "row_id", "gpu", "model"),
+    *("scene", "cluster", "part", "rival"),
+)
 _RUN_KEYS = ("run_id", "kind", "config", "seed", "status")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 

@@ -32,7 +32,8 @@ METHOD = f"""\
 - **To bound** [%] is the same against the best plan of every interval with moves free of charge.
   No sequence of plans of that family can beat it; batch shares are proportional to the groups'
   speed, and other shares lie outside the family.
-- **Headroom** of a scenario [%] is what clairvoyant gains over the best plan that never changes.
+- **Headroom** of a scenario [%] is what clairvoyant gains over the best plan that never changes;
+  headroom of a scheduler what it gains over that scheduler, from the mean of relative progress.
 - **Intervals** are percentile bootstrap intervals of the mean, {100 * statistics.LEVEL:g} % nominal
   coverage, {statistics.RESAMPLES:,} resamples. Scenarios are resampled as the independent units
   they are; where a scheduler has several policy seeds these are resampled as well, crossed with the

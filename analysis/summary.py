@@ -11,7 +11,6 @@ from analysis.statistics import Interval, bootstrap_interval, paired_differences
 
 # Averaged over scenarios and policy seeds; progress and regret come with intervals as well.
 MEAN_COLUMNS = (
-    "headroom_pct",
     "bound_pct",
     "step_s",
     "step_s_std",
@@ -33,6 +32,7 @@ SCENARIO_COLUMNS = (
     "progress",
     "progress_rel",
     "regret_pct",
+    "headroom_pct",
     *MEAN_COLUMNS,
     *REWARD_COLUMNS,
 )
@@ -62,16 +62,28 @@ def headroom_summary(scenarios: pd.DataFrame, threshold_pct: float) -> dict:
 
 def scheduler_summary(scenarios: pd.DataFrame, scheduler: str) -> dict:
     """Means of one scheduler's columns; regret with its 95 % interval. None: never measured, or
-    not defined because nothing could run."""
+    not defined because nothing could run.
+
+    `headroom_pct` comes first: what clairvoyant gains over this scheduler, 100 (1 / p - 1) with p
+    the mean of its progress relative to clairvoyant's; None where it never makes any.
+    """
     regret = _MISSING
     if scenarios["regret_pct"].notna().any():
         regret = bootstrap_interval(scenario_matrix(scenarios, scheduler, "regret_pct").to_numpy())
     means = scenarios.loc[scenarios["scheduler"] == scheduler, list(MEAN_COLUMNS)].mean()
     return {
+        "headroom_pct": gain_of_best_pct(regret["estimate"]),
         "regret_pct": regret["estimate"],
         "regret_ci95_pct": _bounds(regret),
         **{name: float(value) if np.isfinite(value) else None for name, value in means.items()},
     }
+
+
+def gain_of_best_pct(regret_pct: float | None) -> float | None:
+    """What clairvoyant gains over one that has this regret [%]; None where it has no progress."""
+    if regret_pct is None or regret_pct >= 100:
+        return None
+    return 100.0 * regret_pct / (100.0 - regret_pct)
 
 
 def paired_gains(scenarios: pd.DataFrame, scheduler: str) -> dict[str, dict]:

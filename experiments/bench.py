@@ -28,7 +28,7 @@ from experiments.errors import run_command
 from experiments.files import check_output, put_result
 from experiments.options import parse
 from jaxsim.calibration import default_calibration
-from jaxsim.cluster import ClusterSpec, load_cluster
+from jaxsim.cluster import ClusterSpec, load_cluster, repeat_regions
 from jaxsim.env import EnvParams, reset, step
 from jaxsim.load import load_process
 from jaxsim.network import network_process
@@ -83,26 +83,7 @@ class BenchConfig:
 
 def bench_cluster(n_domains: int) -> ClusterSpec:
     """The embedded cluster's regions repeated to any number of domains, for timing alone."""
-    spec = load_cluster()
-    index = np.arange(n_domains) % spec.n_domains
-
-    def tile(matrix, fill):
-        out = matrix[np.ix_(index, index)].copy()
-        twins = (index[:, None] == index[None, :]) & ~np.eye(n_domains, dtype=bool)
-        out[twins] = fill
-        return out
-
-    return dataclasses.replace(
-        spec,
-        name=f"{n_domains}-domains",
-        domains=tuple(f"{spec.domains[i]}-{k}" for k, i in enumerate(index)),
-        gpus=tuple(spec.gpus[i] for i in index),
-        gpus_per_node=tuple(spec.gpus_per_node[i] for i in index),
-        usd_per_gpu_hour=tuple(spec.usd_per_gpu_hour[i] for i in index),
-        bandwidth_gbps=tile(spec.bandwidth_gbps, spec.bandwidth_gbps.max()),
-        rtt_ms=tile(spec.rtt_ms, spec.rtt_ms[spec.rtt_ms > 0].min()),
-        egress_usd_per_gb=tile(spec.egress_usd_per_gb, spec.egress_usd_per_gb.max()),
-    )
+    return repeat_regions(load_cluster(), n_domains)
 
 
 def bench_params(n_domains: int, n_jobs: int = 1) -> EnvParams:

@@ -16,6 +16,8 @@ COMMANDS = {
     "validate": ("experiments.validate", "compare predictions with measured runs"),
     "calibrate": ("experiments.calibrate", "fit efficiency parameters to measured runs"),
     "fidelity": ("experiments.fidelity", "where the closed form leaves the event-exact one"),
+    "kpi": ("experiments.kpi", "the eight key figures, each with its target and its headroom"),
+    "respond": ("experiments.respond", "answer measurements with plans, line by line"),
     "bench": ("experiments.bench", "measure speed"),
     "ddp": ("experiments.ddp", "compare micro-batch schedules in real data-parallel training"),
     "report": ("analysis.report", "write a report from run folders"),

@@ -7,29 +7,34 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
 from agents.hi_ppo.checkpoint import Checkpoint, load_checkpoint, load_shipped, policies
-from agents.metrics import EpisodeMetrics
-from agents.registry import LEARNED, SCHEDULERS, SchedulerSettings
-from agents.rollout import Episode
-from analysis.records import RunWriter
+from agents.registry import LEARNED, LOW_COMMUNICATION, RULES, SCHEDULERS, SchedulerSettings
+from analysis.records import RunWriter, load
 from analysis.summary import evaluation_summary
+from experiments import low_communication
 from experiments.errors import run_command
 from experiments.evaluate_jobs import evaluate_jobs
-from experiments.evaluation import Evaluator, Maker, learned_maker, lost_pct, named_maker, tune
+from experiments.evaluation import Evaluator, Maker, learned_maker, named_maker, tune, tuned_value
+from experiments.evaluation_tables import (
+    Results,
+    bound_rows,
+    link_rows,
+    scenario_rows,
+    timeline_rows,
+    traffic_rows,
+)
 from experiments.files import check_output, put_result
-from experiments.options import are_weights, parse
+from experiments.options import are_weights, from_mapping, given_keys, parse
 from experiments.setup import load_world, use_compile_cache
-from experiments.tables import scheduler_table
-from jaxsim.cluster import ClusterSpec
+from experiments.suites import run_suite
+from experiments.tables import jobs_table, scheduler_table, suite_table
 from jaxsim.errors import InputError
 from jaxsim.jobs import SHARING
 from jaxsim.load import read_load_trace
-from jaxsim.plan import describe
 from jaxsim.scenario import ScenarioSettings
 from jaxsim.trace import read_network_trace
 
@@ -58,6 +63,11 @@ class EvaluateConfig:
         tuning_scenarios: training scenarios on which tunable rivals are tuned, 0 = defaults
         threshold_pct: headroom that a scenario must offer to enter the comparison
         table_size: plans in the table at most
+        layout_limit: layouts of domains that are searched at most for the table
+        domains: repeat the cluster's regions to this number; as the file has them if none is given
+        suite: a list of scenes to evaluate one after another: a name, or FILE.yaml or
+            FILE.yaml:NAME with scenes of your own
+        resume: run folder of an evaluation or a suite that was interrupted; only json goes with it
         json: file for the result, - = standard output and nothing else there
         out: run folder; outputs/evaluate-<time> if none is given
     """
@@ -80,6 +90,10 @@ class EvaluateConfig:
     tuning_scenarios: int = 32
     threshold_pct: float = 0.0
     table_size: int = 48
+    layout_limit: int = 4000
+    domains: int | None = None
+    suite: str | None = None
+    resume: str | None = None
     json: str | None = None
     out: str | None = None
 
@@ -87,10 +101,12 @@ class EvaluateConfig:
         for name, low in (("seeds", 1), ("tuning_scenarios", 0)):
             if getattr(self, name) < low:
                 raise ValueError(f"{name}: expected an integer >= {low}, got {getattr(self, name)}")
+        for name in ("steps", "domains"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: expected an integer >= 1, got {value}")
         if self.sharing not in SHARING:
             raise ValueError(f"sharing: expected {' or '.join(SHARING)}, got {self.sharing!r}")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps: expected an integer >= 1, got {self.steps}")
         _ = self.world_settings  # so that a bad override is refused before anything is loaded
 
     @property
@@ -109,7 +125,6 @@ class EvaluateConfig:
 class Contestant(NamedTuple):
     """One scheduler, or one policy seed of a learned one."""
 
-    name: str
     policy_seed: int | None
     maker: Maker
     policy: Any
@@ -126,120 +141,45 @@ def parse_weights(text: str) -> tuple[float, float, float, float]:
     return values
 
 
-def requested(config: EvaluateConfig) -> tuple[list[str], dict[str, Checkpoint]]:
-    """Names to play, and the checkpoints among them; refuses what is neither.
+def requested(
+    schedulers: str, checkpoint: str | None = None
+) -> tuple[list[str], dict[str, Checkpoint]]:
+    """The names in a list separated by commas (all = every one), and the checkpoints among them;
+    `checkpoint` is what the name hi_ppo means, None the one that ships.
 
-    Raises InputError that lists the known names.
+    Raises InputError that lists the known names for what is neither.
     """
-    names = [n.strip() for n in config.schedulers.split(",") if n.strip()]
+    names = [n.strip() for n in schedulers.split(",") if n.strip()]
     if names == ["all"]:
-        names = [*SCHEDULERS, LEARNED]
+        names = [*SCHEDULERS, LEARNED, *LOW_COMMUNICATION]
     checkpoints = {}
     for name in names:
         if name == LEARNED:
-            path = config.checkpoint
-            checkpoints[name] = load_shipped() if path is None else load_checkpoint(path)
-        elif name not in SCHEDULERS:
+            shipped = checkpoint is None
+            checkpoints[name] = load_shipped() if shipped else load_checkpoint(checkpoint)
+        elif name not in (*SCHEDULERS, *LOW_COMMUNICATION):
             if not Path(name).exists():
-                known = ", ".join((*SCHEDULERS, LEARNED))
+                known = ", ".join((*SCHEDULERS, LEARNED, *LOW_COMMUNICATION))
                 raise InputError(
                     f"schedulers: {name!r} is neither a checkpoint nor one of: {known}"
                 )
             checkpoints[name] = load_checkpoint(name)
-    if not names:
-        raise InputError("schedulers: expected at least one name")
+    if not set(names) - set(LOW_COMMUNICATION):
+        apart = " and ".join(LOW_COMMUNICATION)
+        raise InputError(f"schedulers: expected at least one name beside {apart}")
     return list(dict.fromkeys(names)), checkpoints
 
 
 def contestants(
-    names: list[str], checkpoints: dict[str, Checkpoint], settings: SchedulerSettings
+    name: str, checkpoints: dict[str, Checkpoint], settings: SchedulerSettings
 ) -> list[Contestant]:
-    """One entry per scheduler and policy seed."""
-    out = []
-    for name in names:
-        if name not in checkpoints:
-            out.append(Contestant(name, None, named_maker(name, settings), ()))
-            continue
-        checkpoint = checkpoints[name]
-        maker = learned_maker(checkpoint.meta["hidden"], checkpoint.meta["every"])
-        for seed, policy in zip(checkpoint.meta["seeds"], policies(checkpoint), strict=True):
-            out.append(Contestant(name, seed, maker, policy))
-    return out
-
-
-def scenario_rows(
-    contestant: Contestant, metrics: EpisodeMetrics, evaluator: Evaluator, bound: np.ndarray
-) -> pd.DataFrame:
-    """scenarios.csv of one contestant; what is not defined, such as a regret where nothing can run
-    or the step time of a job that never ran, is missing."""
-    frame = pd.DataFrame(dataclasses.asdict(metrics))
-    # Rewards are measured in what the best static plan does: undefined where that is nothing.
-    frame = frame.replace([np.inf, -np.inf], np.nan)
-    regret_pct = lost_pct(metrics.progress, evaluator.clairvoyant[0].progress)
-    head = {
-        "scheduler": contestant.name,
-        "policy_seed": contestant.policy_seed,
-        "scenario": np.arange(len(frame)),
-        "headroom_pct": evaluator.headroom_pct,
-        "progress": frame.pop("progress"),
-        "progress_rel": 1.0 - regret_pct / 100.0,
-        "regret_pct": regret_pct,
-        "bound_pct": lost_pct(metrics.progress, bound),
-    }
-    return pd.concat([pd.DataFrame(head), frame], axis=1)
-
-
-def timeline_rows(
-    name: str, episode: Episode, which: int, spec: ClusterSpec, interval_s: float
-) -> list[dict]:
-    """timeline.csv of one scheduler: scenario `which`, interval by interval."""
-    record = jax.tree.map(lambda x: x[which], episode.record)
-    plan = jax.tree.map(lambda x: x[which], episode.plan)
-    rows = []
-    for t in range(record.progress.shape[0]):
-        ran = record.train_s[t, 0] > 0
-        rows.append(
-            {
-                "scheduler": name,
-                "t_s": t * interval_s,
-                "step_s": float(record.cost.step_s[t, 0]) if ran else None,
-                "progress_rate": float(record.progress[t, 0]) / interval_s,
-                "in_transition": bool(episode.moving[which, t, 0] or record.switched[t, 0]),
-                "switched": bool(record.switched[t, 0]),
-                "plan": describe(jax.tree.map(lambda x, t=t: x[t, 0], plan), spec.domains),
-            }
-        )
-    return rows
-
-
-def link_rows(episode: Episode, which: int, spec: ClusterSpec, interval_s: float) -> list[dict]:
-    """links.csv: the bandwidth of every link in scenario `which`."""
-    gbps = 8.0 * episode.bandwidth_gb_per_s[which]
-    pairs = [(i, j) for i in range(spec.n_domains) for j in range(spec.n_domains) if i != j]
-    return [
-        {
-            "t_s": t * interval_s,
-            "src": spec.domains[i],
-            "dst": spec.domains[j],
-            "bandwidth_gbps": float(gbps[t, i, j]),
-        }
-        for t in range(gbps.shape[0])
-        for i, j in pairs
-    ]
-
-
-def traffic_rows(name: str, episode: Episode, spec: ClusterSpec) -> list[dict]:
-    """traffic.csv of one scheduler: mean GB per training step over each link, moves included."""
-    record = episode.record
-    total = (record.wan_gb + record.migration_gb).sum(axis=1)  # [S, K, K]
-    steps = (record.progress / record.cost.efficiency).sum(axis=(1, 2))
-    mean = (total / np.maximum(steps, 1e-9)[:, None, None]).mean(axis=0)
-    return [
-        {"scheduler": name, "src": a, "dst": b, "wan_gb_per_step": float(mean[i, j])}
-        for i, a in enumerate(spec.domains)
-        for j, b in enumerate(spec.domains)
-        if i != j
-    ]
+    """What plays under a name: one entry, or one for each policy seed."""
+    if name not in checkpoints:
+        return [Contestant(None, named_maker(name), tuned_value(name, settings))]
+    meta = checkpoints[name].meta
+    maker = learned_maker(meta["hidden"], meta["every"])
+    seeds = zip(meta["seeds"], policies(checkpoints[name]), strict=True)
+    return [Contestant(seed, maker, policy) for seed, policy in seeds]
 
 
 class Evaluation:
@@ -248,11 +188,16 @@ class Evaluation:
     def __init__(self, config: EvaluateConfig):
         self.config = config
         self.weights = parse_weights(config.weights)
-        self.names, self.checkpoints = requested(config)
+        names, self.checkpoints = requested(config.schedulers, config.checkpoint)
+        self.names = [n for n in names if n not in LOW_COMMUNICATION]
+        self.apart = [n for n in names if n in LOW_COMMUNICATION]
         self.settings = config.world_settings
         self.settings.links()  # refuse a bad jitter file before anything is computed
         self.spec, self.world, self.info = load_world(
-            config.cluster, config.model, config.global_batch, config.seq, config.table_size
+            *(config.cluster, config.model, config.global_batch, config.seq, config.table_size),
+            RULES,
+            domains=config.domains,
+            layout_limit=config.layout_limit,
         )
         interval_s = self.settings.interval_s
         self.traces: dict[str, np.ndarray | None] = {"network_trace": None, "load_trace": None}
@@ -270,21 +215,53 @@ class Evaluation:
         )
 
     def run(self, writer: RunWriter) -> dict:
-        """Play everybody, write the tables, return the summary."""
-        tuned = SchedulerSettings()
-        with tqdm(total=3 + len(self.names), desc="evaluate", unit="part") as bar:
-            if self.config.tuning_scenarios:
-                bar.set_postfix_str("tuning the rivals")
-                tuned = tune(self.evaluator(self.config.tuning_scenarios, "train"), self.names)
+        """Play everybody whom the run folder does not know yet, return the summary."""
+        results = Results(writer)
+        with tqdm(total=3 + len(self.names), desc="evaluate", unit="part", leave=None) as bar:
+            bar.set_postfix_str("tuning the rivals")
+            tuned = SchedulerSettings(**results.once("tuned", self._tuned).to_dict("records")[0])
             bar.update()
             bar.set_postfix_str("solving the scenarios")
             evaluator = self.evaluator(self.config.seeds, "test")
             bar.update()
-            bound = evaluator.bound()
+            bound = results.once("bounds", lambda: bound_rows(evaluator))["bound_steps"].to_numpy()
             bar.update()
-            frames, decisions = self._play(writer, evaluator, bound, tuned, bar)
-        writer.write_table("scenarios", frames)
-        writer.write_table("decisions", decisions)
+            which = liveliest(evaluator, self.config.threshold_pct)
+            interval_s = self.settings.interval_s
+            results.once("links", lambda: link_rows(evaluator, which, self.spec, interval_s))
+            for name in self.names:
+                bar.set_postfix_str(name)
+                if name not in results.done:
+                    results.add(self._play(name, evaluator, bound, tuned, which))
+                bar.update()
+        return self._summary(results, evaluator, tuned)
+
+    def _tuned(self) -> pd.DataFrame:
+        """One row: what the rivals are tuned in, on training scenarios."""
+        tuned = SchedulerSettings()
+        if self.config.tuning_scenarios:
+            tuned = tune(self.evaluator(self.config.tuning_scenarios, "train"), self.names)
+        return pd.DataFrame([dataclasses.asdict(tuned)])
+
+    def _play(self, name: str, evaluator: Evaluator, bound, tuned, which: int) -> dict[str, Any]:
+        """All tables' rows of one scheduler: the first policy seed's timeline stands for all."""
+        everyone = contestants(name, self.checkpoints, tuned)
+        played = [evaluator.play(one.maker, one.policy) for one in everyone]
+        scenarios = [
+            scenario_rows(name, one.policy_seed, metrics, evaluator, bound)
+            for one, (metrics, _) in zip(everyone, played, strict=True)
+        ]
+        episode, interval_s = played[0][1], self.settings.interval_s
+        taken = evaluator.decision_ms(everyone[0].maker, everyone[0].policy)
+        p50, p99 = np.percentile(taken, (50, 99))
+        return {
+            "timeline": timeline_rows(name, episode, which, self.spec, interval_s),
+            "traffic": traffic_rows(name, episode, self.spec),
+            "scenarios": pd.concat(scenarios),
+            "decisions": [{"scheduler": name, "decision_ms_p50": p50, "decision_ms_p99": p99}],
+        }
+
+    def _summary(self, results: Results, evaluator: Evaluator, tuned: SchedulerSettings) -> dict:
         threshold_pct = self.config.threshold_pct
         if not np.any(evaluator.headroom_pct >= threshold_pct):
             # Not on standard output, which may be for the JSON alone.
@@ -294,7 +271,10 @@ class Evaluation:
             tqdm.write(remark, file=sys.stderr)
             threshold_pct = 0.0
         summary = evaluation_summary(
-            frames, decisions, threshold_pct, learned=tuple(self.checkpoints)
+            results["scenarios"],
+            results["decisions"],
+            threshold_pct,
+            learned=tuple(self.checkpoints),
         )
         summary["scenario"] = {
             "cluster": self.spec.name,
@@ -308,31 +288,10 @@ class Evaluation:
             "tuned": dataclasses.asdict(tuned),
             "table": dataclasses.asdict(self.info),
         }
+        if self.apart:
+            args = (self.config, self.settings, self.weights, self.traces)
+            summary["low_communication"] = low_communication.compare(self.apart, *args)
         return summary
-
-    def _play(self, writer, evaluator: Evaluator, bound, tuned: SchedulerSettings, bar):
-        frames, decisions, seen = [], [], set()
-        which = liveliest(evaluator, self.config.threshold_pct)
-        for one in contestants(self.names, self.checkpoints, tuned):
-            bar.set_postfix_str(one.name)
-            metrics, episode = evaluator.play(one.maker, one.policy)
-            frames.append(scenario_rows(one, metrics, evaluator, bound))
-            if one.name in seen:
-                continue
-            seen.add(one.name)
-            interval_s = self.settings.interval_s
-            writer.append(
-                "timeline", timeline_rows(one.name, episode, which, self.spec, interval_s)
-            )
-            writer.append("traffic", traffic_rows(one.name, episode, self.spec))
-            if len(seen) == 1:
-                writer.append("links", link_rows(episode, which, self.spec, interval_s))
-            p50, p99 = evaluator.decision_ms(one.maker, one.policy)
-            decisions.append(
-                {"scheduler": one.name, "decision_ms_p50": p50, "decision_ms_p99": p99}
-            )
-            bar.update()
-        return pd.concat(frames, ignore_index=True), pd.DataFrame(decisions)
 
 
 def liveliest(evaluator: Evaluator, threshold_pct: float) -> int:
@@ -343,22 +302,72 @@ def liveliest(evaluator: Evaluator, threshold_pct: float) -> int:
     return int(np.argmax(np.where(enters, replans, -1.0) if enters.any() else replans))
 
 
-def evaluate(config: EvaluateConfig) -> Path:
-    """Evaluate and return the run folder. Raises InputError, RecordError."""
+def run_evaluation(config: EvaluateConfig) -> tuple[dict, Path]:
+    """Evaluate, or go on where `config.resume` stopped; returns the summary and the run folder.
+
+    Raises InputError, RecordError, KeyboardInterrupt.
+    """
     if config.jobs is not None:
-        return evaluate_jobs(config)
+        folder = evaluate_jobs(config)
+        return load(folder).summary, folder
+    folder = config.resume or config.out
+    resume = config.resume is not None
+    RunWriter.check("evaluate", folder, resume)
+    evaluation = Evaluation(config)
+    with RunWriter.create("evaluate", kept(config), config.seeds, folder, resume) as writer:
+        try:
+            summary = evaluation.run(writer)
+        except KeyboardInterrupt:
+            tqdm.write(f"interrupted; go on with --resume {writer.dir}", file=sys.stderr)
+            raise
+        writer.finish(summary)
+    return summary, writer.dir
+
+
+def kept(config: EvaluateConfig) -> dict:
+    """What determines an evaluation's numbers, for its run folder."""
+    body = dataclasses.asdict(config)
+    return {key: value for key, value in body.items() if key not in ("out", "resume", "json")}
+
+
+def resumed_config(config: EvaluateConfig, given: list[str]) -> EvaluateConfig:
+    """The configuration of the run that is to go on.
+
+    Raises InputError for `given` keys beside resume and json: a run's numbers are those of one
+    configuration.
+    """
+    others = [key for key in given if key not in ("resume", "json")]
+    if others:
+        raise InputError(
+            f"evaluate: {others[0]}: cannot be changed with --resume, {config.resume} keeps its "
+            "own configuration; allowed beside it: json"
+        )
+    body = {**load(config.resume).run["config"], "resume": config.resume, "json": config.json}
+    body.pop("given", None)  # a suite's
+    return from_mapping(EvaluateConfig, body, config.resume)
+
+
+def evaluate(config: EvaluateConfig, given: list[str]) -> None:
+    """Evaluate one scene or a suite of them and say where the records are; `given` are the keys
+    that the command line set. Raises InputError, RecordError, KeyboardInterrupt."""
     if config.json not in (None, "-"):
         check_output(config.json, "--json")
-    RunWriter.check("evaluate", config.out)
-    evaluation = Evaluation(config)
-    body = dataclasses.asdict(config)
-    with RunWriter.create("evaluate", body, config.seeds, config.out) as writer:
-        summary = evaluation.run(writer)
-        writer.finish(summary)
+    if config.resume is not None:
+        config = resumed_config(config, given)
+    if config.suite is not None:
+        summary, folder = run_suite(config, given, run_evaluation)
+        text = suite_table(summary)
+    elif config.jobs is not None:
+        summary, folder = run_evaluation(config)
+        text = jobs_table(summary)
+    else:
+        summary, folder = run_evaluation(config)
+        text = scheduler_table(summary)
+        if "low_communication" in summary:
+            text += low_communication.tables(summary["low_communication"])
     if put_result(summary, config.json):
-        print(scheduler_table(summary))
-        print(f"run folder: {writer.dir}")
-    return writer.dir
+        print(text)
+        print(f"run folder: {folder}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -366,7 +375,9 @@ def main(argv: list[str] | None = None) -> int:
 
     def command() -> None:
         use_compile_cache()
-        evaluate(parse(EvaluateConfig, sys.argv[1:] if argv is None else argv, "evaluate"))
+        arguments = sys.argv[1:] if argv is None else argv
+        config = parse(EvaluateConfig, arguments, "evaluate")
+        evaluate(config, given_keys(EvaluateConfig, arguments))
 
     return run_command(command)
 

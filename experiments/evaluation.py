@@ -13,7 +13,7 @@ import numpy as np
 
 from agents.hi_ppo.scheduler import make_hi_ppo
 from agents.metrics import EpisodeMetrics, episode_metrics
-from agents.oracle import family_bound, make_truth
+from agents.oracle import Truth, family_bound, make_truth
 from agents.protocol import Scheduler, Setup, make_setup
 from agents.registry import TUNING_GRID, SchedulerSettings, make_by_name
 from agents.rollout import Episode, play
@@ -21,6 +21,7 @@ from jaxsim.env import reset
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 
 Maker = Callable[[Setup, Any], Scheduler]  # (setup, policy or tuned value) -> scheduler
+BLOCK = 8  # scenarios that are played at once: banks of 8 and more share compiled programs
 
 
 @functools.cache
@@ -30,9 +31,19 @@ def learned_maker(hidden: int, every: int) -> Maker:
 
 
 @functools.cache
-def named_maker(name: str, settings: SchedulerSettings) -> Maker:
-    """A scheduler that is not learned; the policy argument is ignored."""
-    return lambda setup, _: make_by_name(name, settings)(setup)
+def named_maker(name: str) -> Maker:
+    """A scheduler that is not learned, as a function of what it is tuned in (`tuned_value`)."""
+
+    def make(setup, value):
+        settings = {TUNING_GRID[name][0]: value} if name in TUNING_GRID else {}
+        return make_by_name(name, SchedulerSettings(**settings))(setup)
+
+    return make
+
+
+def tuned_value(name: str, settings: SchedulerSettings) -> Any:
+    """What `named_maker` takes as its policy: traced, so that no value costs a compilation."""
+    return jnp.float32(getattr(settings, TUNING_GRID[name][0])) if name in TUNING_GRID else ()
 
 
 def lost_pct(progress: np.ndarray, best: np.ndarray) -> np.ndarray:
@@ -41,8 +52,49 @@ def lost_pct(progress: np.ndarray, best: np.ndarray) -> np.ndarray:
     return 100.0 * (1.0 - progress / best)
 
 
+@functools.partial(jax.jit, static_argnames=("horizon",))
+def _truths(table, params, keys, horizon: int) -> Truth:
+    """What the future of each scenario holds, [S, ...]."""
+
+    def one(params, key):
+        return make_truth(params, make_setup(params, table), key, horizon)
+
+    return jax.vmap(one)(params, keys)
+
+
+@functools.partial(jax.jit, static_argnames=("maker", "horizon"))
+def _episodes(maker: Maker, horizon: int, policy, table, params, truth, keys, decision_keys):
+    """Metrics and episodes of one scheduler in each scenario, [S, ...]."""
+
+    def one(params, truth, key, decision_key):
+        setup = make_setup(params, table)
+
+        def make(s):
+            return maker(s, policy)
+
+        episode = play(make, params, setup, truth, key, decision_key, horizon)
+        return episode_metrics(episode, params), episode
+
+    return jax.vmap(one)(params, truth, keys, decision_keys)
+
+
+@functools.partial(jax.jit, static_argnames=("maker",))
+def _decision(maker: Maker, policy, setup, truth, observation, memory):
+    scheduler = maker(setup, policy)
+    extra = (truth,) if scheduler.oracle else ()
+    return scheduler.decide(jax.random.key(1), observation, memory, *extra)
+
+
+_reset = jax.jit(reset)
+_bound = jax.jit(family_bound)
+
+
 class Evaluator:
-    """A bank of scenarios with everything that schedulers are compared against."""
+    """A bank of scenarios with everything that schedulers are compared against.
+
+    Scenarios are played in blocks of one size, and compiled programs are shared by all evaluators:
+    banks of the same sizes, of other jitter, load or length of the bank, cost no compilation.
+    """
 
     def __init__(
         self,
@@ -58,14 +110,31 @@ class Evaluator:
         self.params, self.keys = scenario_bank(
             world, settings, seeds, split, weights, network_trace, load_trace
         )
-        self.truth = jax.jit(jax.vmap(self._truth))(self.params, self.keys)
-        self._compiled: dict[Maker, Callable] = {}
-        self.clairvoyant = self.play(named_maker("clairvoyant", SchedulerSettings()))
-        self.static = self.play(named_maker("best_static", SchedulerSettings()))
+        self.truth = self._solved()
+        self.clairvoyant = self.play(named_maker("clairvoyant"))
+        self.static = self.play(named_maker("best_static"))
 
-    def _truth(self, params, key):
-        setup = make_setup(params, self.world.table)
-        return make_truth(params, setup, key, self.horizon)
+    def __len__(self) -> int:
+        return self.keys.shape[0]
+
+    def _solved(self) -> Truth:
+        """What the future of every scenario holds, [S, ...]."""
+
+        def block(params, keys):
+            return _truths(self.world.table, params, keys, self.horizon)
+
+        return self._in_blocks(block, (self.params, self.keys))
+
+    def _in_blocks(self, function: Callable, args: Any) -> Any:
+        """`function` of all scenarios, at most BLOCK of them at once; the last block is filled up
+        with scenarios from the start."""
+        count, parts = len(self), []
+        size = min(count, BLOCK)
+        for start in range(0, count, size):
+            index = np.arange(start, start + size) % count
+            part = function(*jax.tree.map(lambda x, index=index: x[index], args))
+            parts.append(jax.tree.map(np.asarray, part))
+        return jax.tree.map(lambda *xs: np.concatenate(xs)[:count], *parts)
 
     @property
     def headroom_pct(self) -> np.ndarray:
@@ -77,60 +146,48 @@ class Evaluator:
 
     def bound(self) -> np.ndarray:
         """[S] training steps of the best plan of the whole family in every interval, moves free."""
+        scenarios = (self.params, self.truth.views)
+        pick = [jax.tree.map(lambda x, i=i: x[i], scenarios) for i in range(len(self))]
+        return np.array([float(_bound(p, self.world.family, v)) for p, v in pick])
 
-        @jax.jit
-        def one(params, views):
-            return family_bound(params, self.world.family, views)
+    def play(
+        self, maker: Maker, policy: Any = (), weights: tuple[float, ...] | None = None
+    ) -> tuple[EpisodeMetrics, Episode]:
+        """Play all scenarios, with other reward weights where some are given; NumPy leaves
+        [S, ...]. One compilation per maker."""
+        decision_keys = jax.random.split(jax.random.key(20), len(self))
+        params = self.params
+        if weights is not None:
+            tiled = jnp.tile(jnp.asarray(weights, jnp.float32), (len(self), 1))
+            params = params.replace(weights=tiled)
 
-        index = range(self.keys.shape[0])
-        pick = [jax.tree.map(lambda x, i=i: x[i], (self.params, self.truth.views)) for i in index]
-        return np.array([float(one(p, v)) for p, v in pick])
-
-    def play(self, maker: Maker, policy: Any = ()) -> tuple[EpisodeMetrics, Episode]:
-        """Play all scenarios; NumPy leaves [S, ...]. One compilation per maker."""
-        if maker not in self._compiled:
-            self._compiled[maker] = jax.jit(
-                jax.vmap(functools.partial(self._play, maker), in_axes=(None, 0, 0, 0, 0))
+        def block(params, truth, keys, decision_keys):
+            table = self.world.table
+            return _episodes(
+                maker, self.horizon, policy, table, params, truth, keys, decision_keys
             )
-        decision_keys = jax.random.split(jax.random.key(20), self.keys.shape[0])
-        out = self._compiled[maker](policy, self.params, self.truth, self.keys, decision_keys)
-        return jax.tree.map(np.asarray, out)
 
-    def _play(self, maker: Maker, policy, params, truth, key, decision_key):
-        setup = make_setup(params, self.world.table)
-
-        def make(s):
-            return maker(s, policy)
-
-        episode = play(make, params, setup, truth, key, decision_key, self.horizon)
-        return episode_metrics(episode, params), episode
+        return self._in_blocks(block, (params, self.truth, self.keys, decision_keys))
 
     def regret_pct(self, maker: Maker, policy: Any = ()) -> np.ndarray:
         """[S] regret to clairvoyant, NaN where nothing can run."""
         return lost_pct(self.play(maker, policy)[0].progress, self.clairvoyant[0].progress)
 
-    def decision_ms(self, maker: Maker, policy: Any = (), calls: int = 200) -> tuple[float, float]:
-        """Median and 99th percentile of one decision at batch 1, plan on the host included."""
+    def decision_ms(self, maker: Maker, policy: Any = (), calls: int = 200) -> np.ndarray:
+        """[calls] time of one decision of both levels at batch 1 [ms]: from an observation on the
+        host to a plan on the host."""
         params, key, truth = jax.tree.map(lambda x: x[0], (self.params, self.keys, self.truth))
         setup = make_setup(params, self.world.table)
-        state, timestep = jax.jit(reset)(key, params)
-        del state
-
-        @jax.jit
-        def decide(setup, policy, observation, memory):
-            scheduler = maker(setup, policy)
-            extra = (truth,) if scheduler.oracle else ()
-            return scheduler.decide(jax.random.key(1), observation, memory, *extra)
-
+        observation = jax.tree.map(np.asarray, _reset(key, params)[1].observation)
         memory = maker(setup, policy).init(jax.random.key(0))
         taken = []
         for call in range(calls + 3):
             start = time.perf_counter()
-            plan, memory = decide(setup, policy, timestep.observation, memory)
+            plan, memory = _decision(maker, policy, setup, truth, observation, memory)
             jax.tree.map(np.asarray, plan)
             if call >= 3:  # the first calls compile
                 taken.append(1e3 * (time.perf_counter() - start))
-        return float(np.percentile(taken, 50)), float(np.percentile(taken, 99))
+        return np.array(taken)
 
 
 def tune(evaluator: Evaluator, names: list[str]) -> SchedulerSettings:
@@ -143,11 +200,7 @@ def tune(evaluator: Evaluator, names: list[str]) -> SchedulerSettings:
         if name not in TUNING_GRID:
             continue
         field, grid = TUNING_GRID[name]
-
-        def maker(setup, value, name=name, field=field):
-            settings = SchedulerSettings(**{field: value})
-            return make_by_name(name, settings)(setup)
-
+        maker = named_maker(name)
         regrets = np.stack([evaluator.regret_pct(maker, jnp.float32(v)) for v in grid])
         regrets = regrets[:, np.isfinite(regrets).all(axis=0)]
         if regrets.size:  # else nothing can run, and the default is as good as any value

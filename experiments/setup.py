@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from jaxsim.cluster import ClusterSpec, load_cluster
+from jaxsim.cluster import ClusterSpec, load_cluster, repeat_regions
 from jaxsim.enumeration import TableInfo
 from jaxsim.errors import InputError
 from jaxsim.scenario import World, build_world
@@ -23,16 +23,26 @@ def use_compile_cache() -> None:
 
 
 def load_world(
-    cluster: str | None, model: str, global_batch: int, seq: int, table_size: int
+    cluster: str | None,
+    model: str,
+    global_batch: int,
+    seq: int,
+    table_size: int,
+    domains: int | None = None,
+    layout_limit: int = 4000,
 ) -> tuple[ClusterSpec, World, TableInfo]:
-    """Load a cluster file (None = the embedded one) and enumerate plans for one job on it.
+    """Load a cluster file (None = the embedded one), with its regions repeated to `domains` where
+    that is given, and enumerate plans for one job on it.
 
     Raises InputError that names the file and the key, or says what memory is short.
     """
-    for name, value in (("global_batch", global_batch), ("seq", seq), ("table_size", table_size)):
+    sizes = {"global_batch": global_batch, "seq": seq, "table_size": table_size}
+    for name, value in {**sizes, "layout_limit": layout_limit}.items():
         if value < 1:
             raise InputError(f"{name}: expected an integer >= 1, got {value}")
     spec = load_cluster(cluster)
+    if domains is not None:
+        spec = repeat_regions(spec, domains)
     job = JobSpec(load_model(model), global_batch, seq)
-    world, info = build_world(spec, job, table_size)
+    world, info = build_world(spec, job, table_size, layout_limit)
     return spec, world, info

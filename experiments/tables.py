@@ -19,6 +19,7 @@ def scheduler_table(summary: dict) -> str:
     table = Table(title=title, caption=_coverage(summary))
     columns = (
         "scheduler",
+        "headroom\n%",
         "progress\n% of clairvoyant",
         "95 % interval",
         "step\ns",
@@ -32,12 +33,51 @@ def scheduler_table(summary: dict) -> str:
         table.add_column(name, justify="left" if i == 0 else "right")
     rows = summary["schedulers"]
     regret = {n: row["regret_pct"] for n, row in rows.items()}
-    for name in sorted(rows, key=lambda n: np.inf if regret[n] is None else regret[n]):
+    for name in sorted(rows, key=lambda n: _last(regret[n])):
         table.add_row(name, *_cells(rows[name]))
-    console = Console(width=max(120, shutil.get_terminal_size().columns), color_system=None)
+    return as_text(table)
+
+
+def suite_table(summary: dict) -> str:
+    """The schedulers of every scene of a suite, best first, as text."""
+    table = Table(title=f"suite {summary['suite']}: {summary['wall_s'] / 60:.1f} minutes")
+    columns = ("scene", "scheduler", "headroom\n%", "regret\n%", "95 % interval", "to bound\n%")
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i < 2 else "right")
+    for scene, result in summary["scenes"].items():
+        rows = result["schedulers"]
+        table.add_section()
+        regret = {n: row["regret_pct"] for n, row in rows.items()}
+        for i, name in enumerate(sorted(rows, key=lambda n: _last(regret[n]))):
+            table.add_row("" if i else scene, name, *_scene_cells(rows[name]))
+    return as_text(table)
+
+
+def _last(value: float | None) -> float:
+    """A sort key that puts missing values last."""
+    return np.inf if value is None else value
+
+
+def _scene_cells(row: dict) -> list[str]:
+    low, high = row["regret_ci95_pct"] or (None, None)
+    return [
+        _cell(row["headroom_pct"], "{:.1f}"),
+        _cell(row["regret_pct"], "{:.1f}"),
+        _cell(None if low is None else (low, high), "{0[0]:.1f} to {0[1]:.1f}"),
+        _cell(row["bound_pct"], "{:.1f}"),
+    ]
+
+
+def as_text(table: Table) -> str:
+    """A table as wide as the terminal, without colours."""
+    console = Console(width=max(136, shutil.get_terminal_size().columns), color_system=None)
     with console.capture() as captured:
         console.print(table)
     return captured.get()
+
+
+def _cell(value, form: str) -> str:
+    return "-" if value is None else form.format(value)
 
 
 def _coverage(summary: dict) -> str | None:
@@ -55,6 +95,7 @@ def _coverage(summary: dict) -> str | None:
 def _cells(row: dict) -> list[str]:
     low, high = row["regret_ci95_pct"]
     values = [
+        (row["headroom_pct"], "{:.1f}"),
         (None if row["regret_pct"] is None else 100 - row["regret_pct"], "{:.1f}"),
         (None if low is None else (100 - high, 100 - low), "{0[0]:.1f} to {0[1]:.1f}"),
         (row["step_s"], "{:.1f}"),
@@ -64,7 +105,7 @@ def _cells(row: dict) -> list[str]:
         (row["replans"], "{:.1f}"),
         (row["decision_ms_p50"], "{:.2f}"),
     ]
-    return ["-" if value is None else form.format(value) for value, form in values]
+    return [_cell(value, form) for value, form in values]
 
 
 def jobs_table(summary: dict) -> str:
@@ -89,10 +130,7 @@ def jobs_table(summary: dict) -> str:
     rows = summary["schedulers"]
     for name in sorted(rows, key=lambda n: rows[n]["jobs"]["jct_normalised_mean"]):
         table.add_row(name, *_jobs_cells(rows[name]))
-    console = Console(width=max(120, shutil.get_terminal_size().columns), color_system=None)
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
+    return as_text(table)
 
 
 def _jobs_cells(row: dict) -> list[str]:

@@ -135,6 +135,35 @@ def load_cluster(path: str | Path | None = None) -> ClusterSpec:
     return parse_cluster(text, str(path))
 
 
+def repeat_regions(spec: ClusterSpec, n_domains: int) -> ClusterSpec:
+    """The first `n_domains` of a cluster's regions, taken again from the start where it has fewer.
+
+    Twins of one region are joined by the cluster's fastest, nearest and dearest figures: a way to
+    ask how anything grows with the number of domains, not a place on earth. Raises InputError for a
+    cluster of one region, which has no link to repeat.
+    """
+    if spec.n_domains == 1 < n_domains:
+        raise InputError(f"{spec.name}: domains: one region cannot be repeated: it has no links")
+    index = np.arange(n_domains) % spec.n_domains
+    twins = (index[:, None] == index[None, :]) & ~np.eye(n_domains, dtype=bool)
+
+    def tile(matrix, fill):
+        return np.where(twins, fill, matrix[np.ix_(index, index)])
+
+    nearest = spec.rtt_ms[spec.rtt_ms > 0].min() if (spec.rtt_ms > 0).any() else 0.0
+    return dataclasses.replace(
+        spec,
+        name=f"{spec.name}-{n_domains}",
+        domains=tuple(f"{spec.domains[i]}-{k}" for k, i in enumerate(index)),
+        gpus=tuple(spec.gpus[i] for i in index),
+        gpus_per_node=tuple(spec.gpus_per_node[i] for i in index),
+        usd_per_gpu_hour=tuple(spec.usd_per_gpu_hour[i] for i in index),
+        bandwidth_gbps=tile(spec.bandwidth_gbps, spec.bandwidth_gbps.max()),
+        rtt_ms=tile(spec.rtt_ms, nearest),
+        egress_usd_per_gb=tile(spec.egress_usd_per_gb, spec.egress_usd_per_gb.max()),
+    )
+
+
 def parse_cluster(text: str, source: str) -> ClusterSpec:
     """Parse and check the text of a cluster file; `source` is what error lines name."""
     try:

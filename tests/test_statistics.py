@@ -230,7 +230,9 @@ def test_summary_compares_only_scenarios_with_headroom_and_says_their_share():
     hi_ppo = summary["schedulers"]["hi_ppo"]
     assert hi_ppo["regret_pct"] == pytest.approx(20.0)  # of 10, 20, 10, 40
     assert hi_ppo["regret_ci95_pct"][0] < 20.0 < hi_ppo["regret_ci95_pct"][1]
-    assert hi_ppo["headroom_pct"] == pytest.approx(4.0)
+    # Clairvoyant does 100 where it does 80 on average: a quarter more.
+    assert hi_ppo["headroom_pct"] == pytest.approx(25.0)
+    assert summary["schedulers"]["clairvoyant"]["headroom_pct"] == 0.0
     assert hi_ppo["step_s"] is None  # never measured, never guessed
     assert (hi_ppo["decision_ms_p50"], hi_ppo["decision_ms_p99"]) == (0.2, 0.4)
     assert summary["schedulers"]["clairvoyant"]["decision_ms_p99"] is None

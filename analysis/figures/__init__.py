@@ -5,6 +5,7 @@ from analysis.figures.comparison import reward_parts, schedulers_compared
 from analysis.figures.episode import episode_timeline
 from analysis.figures.fidelity import closed_against_event
 from analysis.figures.network import fitted_memory, fitted_quantiles, prediction_errors
+from analysis.figures.scoreboard import key_figures, suite_regrets
 from analysis.figures.style import save
 from analysis.figures.traffic import traffic_map
 from analysis.figures.training import learning_curve
@@ -15,6 +16,7 @@ __all__ = [
     "episode_timeline",
     "fitted_memory",
     "fitted_quantiles",
+    "key_figures",
     "learning_curve",
     "left_out_errors",
     "parameters_fitted",
@@ -25,5 +27,6 @@ __all__ = [
     "schedulers_compared",
     "step_errors",
     "step_times",
+    "suite_regrets",
     "traffic_map",
 ]

@@ -8,12 +8,15 @@ from analysis.sections.common import Picture, Section
 from analysis.sections.evaluation import evaluation_sections
 from analysis.sections.network import fit_sections, prediction_sections
 from analysis.sections.other import bench_sections, summary_sections
+from analysis.sections.scoreboard import kpi_sections, suite_sections
 from analysis.sections.training import training_sections
 from analysis.sections.validation import VALIDATION_METHOD, validation_sections
 
 __all__ = ["VALIDATION_METHOD", "Picture", "Section", "sections_of"]
 _MAKERS = {
     "evaluate": evaluation_sections,
+    "suite": suite_sections,
+    "kpi": kpi_sections,
     "train": training_sections,
     "bench": bench_sections,
     "network_fit": fit_sections,

@@ -116,6 +116,7 @@ def _main_table(record: RunRecord) -> str:
     """The headline numbers of every scheduler, least regret first."""
     header = [
         "scheduler",
+        "headroom [%]",
         "progress / clairvoyant's [%]",
         "95 % interval",
         "regret [%]",
@@ -134,6 +135,7 @@ def _main_table(record: RunRecord) -> str:
         rows.append(
             [
                 _name(record, name),
+                fixed(row.get("headroom_pct")),
                 *_progress(row),
                 fixed(row.get("regret_pct")),
                 fixed(row.get("bound_pct")),

@@ -373,6 +373,56 @@ def test_where_nothing_can_run_nothing_is_guessed(tmp_path, capsys):
     assert "0 of 3 scenarios" in scheduler_table(result)
 
 
+def test_headroom_is_what_clairvoyant_gains_over_each(evaluated):
+    """Best static plays 1 - regret of clairvoyant's work: clairvoyant gains regret / (1 - regret)."""
+    rows = evaluated[2]["schedulers"]
+    for row in rows.values():
+        share = 1 - row["regret_pct"] / 100
+        assert row["headroom_pct"] == pytest.approx(100 * (1 / share - 1), abs=1e-9)
+    assert rows["best_static"]["headroom_pct"] > 0
+    text = scheduler_table(evaluated[2])
+    assert text.index("headroom") < text.index("% of clairvoyant")
+
+
+def test_an_interrupted_evaluation_goes_on_with_the_same_numbers(
+    trained, evaluated, tmp_path, capsys
+):
+    names = f"best_static,clairvoyant,{trained}"
+    argv = [*EVALUATE, "--schedulers", names, "--out", "run"]
+    whole, played = evaluate.Evaluation._play, []
+
+    def play(self, name, *rest):
+        if name == "clairvoyant" and "clairvoyant" not in played:
+            played.append(name)
+            raise KeyboardInterrupt
+        played.append(name)
+        return whole(self, name, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate.Evaluation, "_play", play)
+        capsys.readouterr()
+        assert evaluate.main(argv) == 130
+        assert "--resume run" in capsys.readouterr().err
+        assert load("run").run["status"] == "interrupted"
+        # A row of one that was not finished, as a kill between two tables leaves it.
+        timeline = tmp_path / "run" / "timeline.csv"
+        timeline.write_text(timeline.read_text() + "clairvoyant,0.0,1.0,1.0,0,0,torn\n")
+        assert "seeds" in refused(capsys, "evaluate", ["--resume", "run", "--seeds", "9"])
+        assert evaluate.main(["--resume", "run", "--json", "again.json"]) == 0
+    assert played == ["best_static", "clairvoyant", "clairvoyant", str(trained)]
+    again, before = strict(Path("again.json").read_text()), evaluated[2]
+    for name, row in again["schedulers"].items():
+        for key in SUMMARY_KEYS - {"decision_ms_p50", "decision_ms_p99"}:
+            assert row[key] == before["schedulers"][name][key], (name, key)
+    assert {k: v for k, v in again.items() if k != "schedulers"} == {
+        k: v for k, v in before.items() if k != "schedulers"
+    }
+    for table in ("scenarios", "timeline", "traffic", "links", "bounds"):
+        ours, theirs = (Path(f) / f"{table}.csv" for f in ("run", evaluated[0]))
+        assert ours.read_bytes() == theirs.read_bytes(), table
+    assert load("run").run["status"] == "finished"
+
+
 def test_the_report_is_made_from_both_run_folders(trained, evaluated, capsys):
     assert report.main([str(evaluated[0]), str(trained)]) == 0
     path = evaluated[0] / "report.md"

@@ -1,0 +1,104 @@
+"""What a report says about the key figures, and about a suite of scenes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from analysis import figures
+from analysis.figures.scoreboard import KPI_COLUMNS, SCENE_COLUMNS
+from analysis.markdown import fixed, interval, number, table
+from analysis.records import RunRecord
+from analysis.sections.common import Picture, Section, drawn_from, optional_table
+
+
+def kpi_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
+    """The scoreboard: how many KPIs pass, every row, and the picture."""
+    kpis = optional_table(record, "kpis", KPI_COLUMNS, "Key figures", notes)
+    if kpis is None:
+        return
+    text = [_passed(kpis)]
+    for name, rows in kpis.groupby("scheduler", sort=False):
+        text.append(f"**{name}**\n\n{_kpi_rows(rows)}")
+    text.append(
+        "Best possible is what clairvoyant reaches against the same rival (for WAN cost the better "
+        "of clairvoyant and a plan that stays in one domain; for load stability replan_oracle "
+        "itself). Out of reach means that not even that meets the target: it is no pass."
+    )
+    drawn = drawn_from(record, "kpis", figures.key_figures, kpis)
+    caption = (
+        "Values with 95 % intervals, the target (dashed) and the best possible (open square). "
+        "Savings and shares are to lie to the right of the target, times and losses to its left."
+    )
+    yield Section("Key figures", "\n\n".join(text), (Picture("key-figures", drawn, caption),))
+
+
+def _passed(kpis: pd.DataFrame) -> str:
+    """One sentence per scheduler; a KPI passes if all of its rows do."""
+    lines = []
+    for name, rows in kpis.groupby("scheduler", sort=False):
+        good = rows.assign(good=rows["status"] == "pass").groupby("name", sort=False)["good"].all()
+        passed = ", ".join(good[good].index) or "none"
+        lines.append(f"**{name}** passes {int(good.sum())} of {len(good)} KPIs: {passed}.")
+    return " ".join(lines)
+
+
+def _kpi_rows(rows: pd.DataFrame) -> str:
+    header = ["KPI", "part", "against", "target", "value", "95 % interval", "best possible"]
+    body = [
+        [
+            row.name,
+            _text(row.part),
+            _text(row.rival),
+            f"{number(row.target)} {row.unit}",
+            fixed(row.value, _digits(row.unit)),
+            interval([row.lo, row.hi], _digits(row.unit)),
+            fixed(row.headroom, _digits(row.unit)),
+            row.status.replace("_", " "),
+        ]
+        for row in rows.itertuples(index=False)
+    ]
+    return table([*header, "status"], body, text_columns=3)
+
+
+def _text(value) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _digits(unit: str) -> int:
+    return 1 if unit == "%" else 3
+
+
+def suite_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
+    """Every scene's schedulers, least regret first, and the picture."""
+    scenes = optional_table(record, "scenes", SCENE_COLUMNS, "Scenes", notes)
+    if scenes is None:
+        return
+    header = ["scene", "scheduler", "headroom [%]", "regret [%]", "95 % interval", "to bound [%]"]
+    body = []
+    for scene, rows in scenes.groupby("scene", sort=False):
+        for row in rows.sort_values("regret_pct").itertuples(index=False):
+            body.append(
+                [
+                    str(scene),
+                    row.scheduler,
+                    fixed(row.headroom_pct),
+                    fixed(row.regret_pct),
+                    interval([row.regret_lo_pct, row.regret_hi_pct]),
+                    fixed(row.bound_pct),
+                ]
+            )
+    text = (
+        "Headroom is what clairvoyant gains over the scheduler, regret what the scheduler lacks of "
+        "clairvoyant, on the same scenarios; intervals are paired, over scenarios and policy seeds."
+    )
+    summaries = record.summary.get("scenes", {}).values()
+    learned = {name for one in summaries for name in one.get("paired") or {}}
+    drawn = drawn_from(record, "scenes", figures.suite_regrets, scenes, sorted(learned))
+    caption = (
+        "Regret to clairvoyant of every scheduler in every scene: mean and 95 % interval. Black "
+        "diamond: learned. Open square: sees the truth. Circle: rival."
+    )
+    pictures = (Picture("suite", drawn, caption),)
+    yield Section("Scenes", text + "\n\n" + table([*header], body, text_columns=2), pictures)

@@ -1,0 +1,340 @@
+"""The eight key figures: `python -m experiments.kpi [--policy CKPT] [--json FILE]`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.table import Table
+from tqdm import tqdm
+
+from agents.registry import LEARNED, ORACLES, SCHEDULERS
+from analysis.pareto import covered, hypervolume_ratio
+from analysis.records import RunWriter
+from experiments import kpi_definitions as kpis
+from experiments.errors import run_command
+from experiments.evaluate import contestants, parse_weights, requested
+from experiments.files import check_output, put_result
+from experiments.kpi_definitions import Played, entry
+from experiments.kpi_response import respond_command, response_s
+from experiments.kpi_worlds import JITTER, LOAD, PREFERENCES, STEADY, Stage
+from experiments.options import parse
+from experiments.setup import load_world, use_compile_cache
+from experiments.tables import as_text
+from jaxsim.errors import InputError
+from jaxsim.scenario import ScenarioSettings
+
+EPSILON = 0.02  # of the Pareto coverage
+SPEED_RIVALS = ("single_domain", "static_even_split", "best_static")
+TRAFFIC_RIVALS = ("static_even_split", "zero")
+
+
+@dataclasses.dataclass(frozen=True)
+class KpiConfig:
+    """The scoreboard of a policy and of the best scheduler that is not learned.
+
+    Attributes:
+        policy: a checkpoint, or hi_ppo for the one that ships
+        candidates: names of which the best on training scenarios is the one that is not learned; all
+            = every one that trains synchronously and reads no truth
+        cluster: cluster files, separated by commas; the embedded four-region cluster if none
+        model: preset or YAML file
+        global_batch: sequences per training step
+        seq: tokens per sequence
+        weights: w1 to w4 of the reward, for all figures but the Pareto coverage; w4 = 0
+        seeds: scenarios of each cluster, none trained on
+        tuning_scenarios: training scenarios on which the rivals are tuned and chosen
+        scenario: how worlds are drawn; the KPIs set jitter and load
+        decisions: decisions that are timed
+        measurements: measurements that the responding process answers
+        table_size: plans in the table at most
+        layout_limit: layouts of domains that are searched at most for the table
+        json: file for the result, - = standard output and nothing else there
+        out: run folder; outputs/kpi-<time> if none is given
+    """
+
+    policy: str = LEARNED
+    candidates: str = "all"
+    cluster: str | None = None
+    model: str = "llama-7b"
+    global_batch: int = 1024
+    seq: int = 4096
+    weights: str = "1,0,0,0"
+    seeds: int = 16
+    tuning_scenarios: int = 16
+    scenario: ScenarioSettings = dataclasses.field(
+        default_factory=lambda: ScenarioSettings(base_spread=0.25)
+    )
+    decisions: int = 1000
+    measurements: int = 200
+    table_size: int = 48
+    layout_limit: int = 4000
+    json: str | None = None
+    out: str | None = None
+
+    def __post_init__(self):
+        lows = {"seeds": 2, "tuning_scenarios": 1, "decisions": 100, "measurements": 100}
+        for name, low in lows.items():
+            if getattr(self, name) < low:
+                raise ValueError(f"{name}: expected an integer >= {low}, got {getattr(self, name)}")
+
+
+class Scoreboard:
+    """One measurement of all KPIs, from checked inputs to records."""
+
+    def __init__(self, config: KpiConfig):
+        self.config = config
+        self.weights = parse_weights(config.weights)
+        if self.weights[3] != 0:
+            raise InputError(f"weights: the KPIs are stated for w4 = 0, got {config.weights!r}")
+        names, self.checkpoints = requested(config.policy)
+        if len(names) != 1:
+            raise InputError(f"policy: expected one checkpoint, got {config.policy!r}")
+        self.policy = names[0]
+        self.candidates = candidates(config.candidates)
+        self.stages = [self._stage(file) for file in (config.cluster or "").split(",")]
+        self.frames: list[pd.DataFrame] = []
+
+    def _stage(self, file: str) -> Stage:
+        c = self.config
+        spec, world, _ = load_world(
+            file.strip() or None,
+            c.model,
+            c.global_batch,
+            c.seq,
+            c.table_size,
+            layout_limit=c.layout_limit,
+        )
+        counts = {"train": c.tuning_scenarios, "test": c.seeds}
+        return Stage(spec, world, c.scenario, counts, self.weights)
+
+    def run(self, writer: RunWriter) -> dict:
+        """Measure everything, write the tables, return the summary."""
+        start = time.perf_counter()
+        with tqdm(total=18, desc="kpi", unit="part") as bar:
+            self._bar = bar
+            best = self._best_rival()
+            subjects = {self.policy: self.rows(self.policy), best: self.rows(best)}
+            bar.update(bar.total - bar.n)
+        rows = [{"scheduler": name, **_flat(row)} for name, rs in subjects.items() for row in rs]
+        writer.write_table("kpis", pd.DataFrame(rows))
+        writer.write_table("episodes", pd.concat(self.frames, ignore_index=True))
+        return {
+            "policy": self.policy,
+            "kpis": subjects[self.policy],
+            "non_learned": {"scheduler": best, "kpis": subjects[best]},
+            "scenario": {
+                "clusters": [stage.spec.name for stage in self.stages],
+                "model": self.config.model,
+                "weights": list(self.weights),
+                "seeds": self.config.seeds,
+                "settings": dataclasses.asdict(self.config.scenario),
+                "tuned": [dataclasses.asdict(stage.tuned) for stage in self.stages],
+                "candidates": self.candidates,
+            },
+            "wall_s": time.perf_counter() - start,
+        }
+
+    def _note(self, what: str) -> None:
+        self._bar.set_postfix_str(what)
+        self._bar.update(self._bar.n < self._bar.total - 1)
+
+    def _best_rival(self) -> str:
+        """The candidate of least regret on training scenarios, where all are tuned as well."""
+        self._note("tuning the rivals")
+        tuned_too = list(dict.fromkeys([*self.candidates, "replan_oracle"]))
+        regrets = [stage.tune(tuned_too) for stage in self.stages]
+        means = {n: np.nanmean(np.concatenate([r[n] for r in regrets])) for n in self.candidates}
+        return min(means, key=lambda name: np.nan_to_num(means[name], nan=np.inf))
+
+    @functools.cache  # noqa: B019 - one scoreboard per process
+    def played(self, scene: str, name: str) -> Played | None:
+        """What a scheduler did in a scene, the scenarios of all clusters one after another; None
+        where nobody has that name."""
+        if name not in SCHEDULERS and name not in self.checkpoints:
+            return None
+        self._note(f"{scene}: {name}")
+        parts = [stage.play(scene, self._everyone(stage, name)) for stage in self.stages]
+        for stage, part in zip(self.stages, parts, strict=True):
+            self.frames.append(_episode_rows(stage.spec.name, scene, name, part))
+        fields = (field.name for field in dataclasses.fields(Played))
+        return Played(**{f: np.concatenate([getattr(p, f) for p in parts]) for f in fields})
+
+    def _everyone(self, stage: Stage, name: str):
+        return contestants(name, self.checkpoints, stage.tuned)
+
+    def rows(self, name: str) -> list[dict]:
+        """All KPIs of one scheduler, in the order of their definition."""
+        ours, best = self.played(JITTER, name), self.played(JITTER, "clairvoyant")
+        rows = []
+        for rival in SPEED_RIVALS:
+            rows += kpis.against(ours, rival, self.played(JITTER, rival), best)
+        stays = self.played(JITTER, "single_domain")
+        for rival in TRAFFIC_RIVALS:
+            rows += kpis.traffic(ours, rival, self.played(JITTER, rival), [best, stays])
+        rows.sort(key=lambda row: [goal.name for goal in kpis.GOALS].index(row["name"]))
+        steady = (self.played(STEADY, name), self.played(STEADY, "clairvoyant"))
+        loaded = (self.played(LOAD, n) for n in (name, "replan_oracle", "clairvoyant"))
+        return [
+            *rows,
+            self._coverage(name),
+            *kpis.latency(self._decision_ms(name)),
+            *kpis.robustness(ours, steady[0], (best, steady[1])),
+            self._response(name),
+            kpis.stability(*loaded),
+        ]
+
+    def _coverage(self, name: str) -> dict:
+        """The row on the Pareto front; a scheduler that cannot be told a preference has one point."""
+        self._note(f"Pareto front: {name}")
+        preferences = PREFERENCES if name in self.checkpoints else (self.weights,)
+        shares, ratios, sizes = [], [], []
+        for stage in self.stages:
+            points = stage.points(self._everyone(stage, name), preferences)  # [S, M, W, 3]
+            for exact, of_seeds in zip(self._fronts(stage), points, strict=True):
+                if not len(exact):
+                    continue  # nothing runs on these links: there is no front
+                sizes.append(len(exact))
+                shares.append([100 * covered(exact, p, EPSILON).mean() for p in of_seeds])
+                ratios.append([hypervolume_ratio(exact, p) for p in of_seeds])
+        further = {"hypervolume_ratio": None, "front_size": None}
+        if not shares:
+            return entry(kpis.COVERAGE, "exact front", None, **further)
+        further = {"hypervolume_ratio": float(np.mean(ratios)), "front_size": np.mean(sizes)}
+        share = np.array(shares)
+        # The front covers itself: nothing is out of reach.
+        whole = np.full((len(share), 1), 100.0)
+        return entry(kpis.COVERAGE, "exact front", share, whole, **further)
+
+    @functools.cache  # noqa: B019
+    def _fronts(self, stage: Stage) -> list[np.ndarray]:
+        return stage.fronts()
+
+    def _decision_ms(self, name: str) -> np.ndarray:
+        """[N] on the largest cluster."""
+        self._note(f"decision latency: {name}")
+        stage = max(self.stages, key=lambda s: s.spec.n_domains)
+        one = self._everyone(stage, name)[0]
+        return stage.scene(JITTER).decision_ms(one.maker, one.policy, self.config.decisions)
+
+    def _response(self, name: str) -> dict:
+        """The row on the responding process, on the largest cluster."""
+        self._note(f"responding process: {name}")
+        c = self.config
+        which = int(np.argmax([stage.spec.n_domains for stage in self.stages]))
+        file = (c.cluster or "").split(",")[which].strip()
+        argv = ["--scheduler", name, "--model", c.model, "--global-batch", str(c.global_batch)]
+        argv += ["--seq", str(c.seq), "--table-size", str(c.table_size)]
+        argv += ["--layout-limit", str(c.layout_limit), *(["--cluster", file] if file else [])]
+        taken = response_s(respond_command(argv), self.stages[which].spec, c.measurements)
+        return entry(kpis.RESPONSE, None, taken, statistic=kpis.percentile(99.0))
+
+
+def candidates(text: str) -> list[str]:
+    """The names to choose from. Raises InputError that lists the known ones."""
+    known = [n for n in SCHEDULERS if n not in (*ORACLES, "random") and "diloco" not in n]
+    names = known if text == "all" else [n.strip() for n in text.split(",") if n.strip()]
+    unknown = [n for n in names if n not in known]
+    if unknown or not names:
+        got = repr(unknown[0]) if unknown else "nothing"
+        raise InputError(f"candidates: expected some of {', '.join(known)}, got {got}")
+    return names
+
+
+def _flat(row: dict) -> dict[str, Any]:
+    """A row of kpis.csv."""
+    further = ("hypervolume_ratio", "front_size", "clairvoyant")
+    kept = {k: v for k, v in row.items() if k != "ci95" and k not in further}
+    return {**kept, "lo": row["ci95"][0], "hi": row["ci95"][1], **{k: row.get(k) for k in further}}
+
+
+def _episode_rows(cluster: str, scene: str, name: str, played: Played) -> pd.DataFrame:
+    """episodes.csv: one row for each scenario and policy seed."""
+    index = np.indices(played.total.shape).reshape(2, -1)
+    values = {"progress": played.total, "utilisation": played.utilisation, "tokens": played.tokens}
+    values |= {"egress_usd": played.egress_usd, "wan_gb": played.wan_gb}
+    head = {"cluster": cluster, "scene": scene, "scheduler": name}
+    head |= {"scenario": index[0], "policy_index": index[1]}
+    return pd.DataFrame({**head, **{key: value.ravel() for key, value in values.items()}})
+
+
+def kpi_table(summary: dict) -> str:
+    """The scoreboards of the policy and of the best rival as text."""
+    rival = summary["non_learned"]
+    boards = {
+        summary["policy"]: summary["kpis"],
+        f"{rival['scheduler']}, the best that is not learned": rival["kpis"],
+    }
+    minutes = f"measured in {summary['wall_s'] / 60:.1f} minutes"
+    return "\n".join(_board(name, rows) for name, rows in boards.items()) + minutes
+
+
+def _board(title: str, rows: list[dict]) -> str:
+    table = Table(title=title)
+    columns = ("KPI", "against", "target", "best possible", "value", "95 % interval", "status")
+    for i, name in enumerate(columns):
+        left = i < 2 or name == "status"
+        table.add_column(name, justify="left" if left else "right", no_wrap=True)
+    last = None
+    for row in rows:
+        if row["name"] != last:
+            table.add_section()
+        last = row["name"]
+        goal = next(g for g in kpis.GOALS if (g.name, g.part) == (row["name"], row["part"]))
+        sense = (">" if goal.at_least else "<") + ("" if goal.strict else "=")
+        table.add_row(
+            row["name"] if row["part"] is None else f"{row['name']}, {row['part']}",
+            row["rival"] or "",
+            f"{sense} {goal.target:g} {goal.unit}",
+            *_values(row),
+            row["status"],
+        )
+    return as_text(table)
+
+
+def _values(row: dict) -> tuple[str, str, str]:
+    """Best possible, value and interval as text."""
+    digits = 1 if row["unit"] == "%" else 3
+    best = "-" if row["headroom"] is None else f"{row['headroom']:.{digits}f}"
+    if row["value"] is None:
+        return best, "not measured", ""
+    low, high = row["ci95"]
+    interval = "" if low is None or np.isnan(low) else f"{low:.{digits}f} to {high:.{digits}f}"
+    return best, f"{row['value']:.{digits}f}", interval
+
+
+def kpi(config: KpiConfig) -> None:
+    """Measure, print the scoreboard, keep the records. Raises InputError, RecordError."""
+    if config.json not in (None, "-"):
+        check_output(config.json, "--json")
+    RunWriter.check("kpi", config.out)
+    scoreboard = Scoreboard(config)
+    body = dataclasses.asdict(config)
+    with RunWriter.create("kpi", body, config.seeds, config.out) as writer:
+        summary = scoreboard.run(writer)
+        writer.finish(summary)
+    for rival in (*SPEED_RIVALS, *TRAFFIC_RIVALS):
+        if rival not in SCHEDULERS:
+            print(f"no scheduler is called {rival}: its rows are not measured", file=sys.stderr)
+    if put_result(summary, config.json):
+        print(kpi_table(summary))
+        print(f"run folder: {writer.dir}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+
+    def command() -> None:
+        use_compile_cache()
+        kpi(parse(KpiConfig, sys.argv[1:] if argv is None else argv, "kpi"))
+
+    return run_command(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""A process that answers measurements with plans: what it says to good and to bad lines."""
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+from tiny_training import cached_world
+
+from experiments import respond
+from experiments.kpi_response import response_s
+from experiments.respond import RespondConfig, make_responder, serve
+from jaxsim.cluster import load_cluster
+from jaxsim.errors import InputError
+from jaxsim.plan import check_plan, empty_plan
+
+DOMAINS = ("virginia", "ohio", "oregon", "ireland")
+
+
+@pytest.fixture(scope="module")
+def config():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(respond, "load_world", lambda *args, **_: cached_world(*args[:5]))
+        yield RespondConfig("hysteresis", global_batch=256, table_size=6)
+
+
+@pytest.fixture(scope="module")
+def world():
+    return cached_world(None, "llama-7b", 256, 4096, 6)[1]
+
+
+def talk(config, *lines):
+    """What a fresh process answers to the lines, its greeting first."""
+    out = io.StringIO()
+    serve(make_responder(config), io.StringIO("\n".join(lines) + "\n"), out)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def domain(name, gpus):
+    return json.dumps({"domain": name, "gpus_available": gpus})
+
+
+def test_every_measurement_is_answered_by_a_plan_that_can_be_carried_out(config, world):
+    lines = [domain("ohio", 0), domain("virginia", 0), domain("ohio", 8)]
+    greeting, *answers = talk(config, *lines)
+    assert greeting["ready"] and tuple(greeting["domains"]) == DOMAINS
+    free = np.array([8, 8, 8, 8])
+    for line, answer in zip(lines, answers, strict=True):
+        told = json.loads(line)
+        free[DOMAINS.index(told["domain"])] = told["gpus_available"]
+        plan = empty_plan(4).replace(**{k: np.array(v) for k, v in answer["fields"].items()})
+        # Nothing runs where no GPU is left; what runs is a whole plan, both levels decided.
+        check_plan(plan, world.jobs.job(0), free, DOMAINS)
+        assert answer["decision_ms"] > 0
+    assert "ohio" not in answers[0]["plan"] and "virginia" not in answers[1]["plan"]
+
+
+def test_a_dead_link_moves_the_plan_off_it_and_nothing_new_moves_nothing(config):
+    greeting = talk(config)[0]
+    used = [n for n in DOMAINS if n in greeting["plan"]]
+    assert len(used) > 1  # else there is no link to lose
+    dead = [
+        json.dumps({"src": a, "dst": b, "bandwidth_gbps": 0.001})
+        for a in used
+        for b in used
+        if a != b
+    ]
+    same = json.dumps({"src": "ohio", "dst": "virginia", "rtt_ms": 11})
+    first, *_, last = talk(config, same, *dead)[1:]
+    assert first["plan"] == greeting["plan"] and first["switch"] is False
+    assert last["plan"] != greeting["plan"]
+
+
+BAD_LINES = [
+    ("{", "Expecting"),
+    ("[1]", "expected one JSON object"),
+    ('{"src": "ohio", "dst": "oregon"}', "bandwidth_gbps"),
+    ('{"src": "ohio", "dst": "mars", "bandwidth_gbps": 1}', "known: virginia"),
+    ('{"src": "ohio", "dst": "ohio", "bandwidth_gbps": 1}', "no link"),
+    ('{"src": "ohio", "dst": "oregon", "bandwidth_gbps": 0}', "bandwidth_gbps"),
+    ('{"src": "ohio", "dst": "oregon", "bandwidth_gbps": NaN}', "bandwidth_gbps"),
+    ('{"src": ["ohio"], "dst": "oregon", "rtt_ms": 3}', "no domain"),
+    (domain("ohio", 9), "0 to 8"),
+    (domain("ohio", 1.5), "whole number"),
+    ('{"domain": "ohio", "gpus_available": true}', "whole number"),
+    ('{"domain": "ohio", "gpus_available": 1, "more": 2}', "more"),
+]
+
+
+def test_a_line_that_cannot_be_used_is_answered_and_changes_nothing(config):
+    _, *answers, good = talk(config, *(line for line, _ in BAD_LINES), domain("ohio", 8))
+    for (line, named), answer in zip(BAD_LINES, answers, strict=True):
+        assert set(answer) == {"error"} and named in answer["error"], line
+    assert good["switch"] is False
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--scheduler", "clairvoyant"], "truth"),
+        (["--scheduler", "nobody"], "hysteresis"),
+        (["--interval-s", "0"], "interval_s"),
+        (["--cluster", "nowhere.yaml"], "nowhere.yaml"),
+    ],
+)
+def test_bad_input_is_one_line(argv, named, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert respond.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and named in err
+
+
+ECHO = """
+import json, sys, time
+print(json.dumps({"ready": True, "plan": "a"}), flush=True)
+for n, line in enumerate(sys.stdin):
+    body = json.loads(line)
+    assert body["src"] != body["dst"] and body["bandwidth_gbps"] > 0
+    time.sleep(0.05 if n == 3 else 0)
+    print(json.dumps({"plan": "b"} if n < 8 else {"error": "no"}), flush=True)
+"""
+
+
+def test_the_response_of_a_process_is_timed_from_sending_to_receipt():
+    command = [sys.executable, "-c", ECHO]
+    taken = response_s(command, load_cluster(), 8)
+    assert taken.shape == (8,) and (taken > 0).all() and taken[3] >= 0.05
+    with pytest.raises(InputError, match="no plan"):
+        response_s(command, load_cluster(), 9)
