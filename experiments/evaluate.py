@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from agents.hi_ppo.checkpoint import Checkpoint, load_checkpoint, load_shipped, policies
 from agents.metrics import EpisodeMetrics
-from agents.registry import LEARNED, SCHEDULERS, SchedulerSettings
+from agents.registry import LEARNED, RULES, SCHEDULERS, SchedulerSettings
 from agents.rollout import Episode
 from analysis.records import RunWriter
 from analysis.summary import evaluation_summary
@@ -244,7 +244,8 @@ class Evaluation:
         self.settings = config.world_settings
         self.settings.links()  # refuse a bad jitter file before anything is computed
         self.spec, self.world, self.info = load_world(
-            config.cluster, config.model, config.global_batch, config.seq, config.table_size
+            *(config.cluster, config.model, config.global_batch, config.seq, config.table_size),
+            tuple(RULES.items()),
         )
         interval_s = self.settings.interval_s
         self.traces: dict[str, np.ndarray | None] = {"network_trace": None, "load_trace": None}

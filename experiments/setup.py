@@ -10,6 +10,7 @@ import jax
 from jaxsim.cluster import ClusterSpec, load_cluster
 from jaxsim.enumeration import TableInfo
 from jaxsim.errors import InputError
+from jaxsim.nomination import PlanRules
 from jaxsim.scenario import World, build_world
 from jaxsim.workload import JobSpec, load_model
 
@@ -23,10 +24,16 @@ def use_compile_cache() -> None:
 
 
 def load_world(
-    cluster: str | None, model: str, global_batch: int, seq: int, table_size: int
+    cluster: str | None,
+    model: str,
+    global_batch: int,
+    seq: int,
+    table_size: int,
+    rules: tuple[tuple[str, PlanRules], ...] = (),
 ) -> tuple[ClusterSpec, World, TableInfo]:
     """Load a cluster file (None = the embedded one) and enumerate plans for one job on it.
 
+    `rules` = items of `agents.registry.RULES`: rivals that bring plans of their own into the table.
     Raises InputError that names the file and the key, or says what memory is short.
     """
     for name, value in (("global_batch", global_batch), ("seq", seq), ("table_size", table_size)):
@@ -34,5 +41,5 @@ def load_world(
             raise InputError(f"{name}: expected an integer >= 1, got {value}")
     spec = load_cluster(cluster)
     job = JobSpec(load_model(model), global_batch, seq)
-    world, info = build_world(spec, job, table_size)
+    world, info = build_world(spec, job, table_size, rules=dict(rules))
     return spec, world, info
