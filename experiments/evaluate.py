@@ -14,10 +14,11 @@ from tqdm import tqdm
 
 from agents.hi_ppo.checkpoint import Checkpoint, load_checkpoint, load_shipped, policies
 from agents.metrics import EpisodeMetrics
-from agents.registry import LEARNED, RULES, SCHEDULERS, SchedulerSettings
+from agents.registry import LEARNED, LOW_COMMUNICATION, RULES, SCHEDULERS, SchedulerSettings
 from agents.rollout import Episode
 from analysis.records import RunWriter
 from analysis.summary import evaluation_summary
+from experiments import low_communication
 from experiments.errors import run_command
 from experiments.evaluation import Evaluator, Maker, learned_maker, lost_pct, named_maker, tune
 from experiments.files import check_output, put_result
@@ -125,21 +126,22 @@ def requested(config: EvaluateConfig) -> tuple[list[str], dict[str, Checkpoint]]
     """
     names = [n.strip() for n in config.schedulers.split(",") if n.strip()]
     if names == ["all"]:
-        names = [*SCHEDULERS, LEARNED]
+        names = [*SCHEDULERS, LEARNED, *LOW_COMMUNICATION]
     checkpoints = {}
     for name in names:
         if name == LEARNED:
             path = config.checkpoint
             checkpoints[name] = load_shipped() if path is None else load_checkpoint(path)
-        elif name not in SCHEDULERS:
+        elif name not in (*SCHEDULERS, *LOW_COMMUNICATION):
             if not Path(name).exists():
-                known = ", ".join((*SCHEDULERS, LEARNED))
+                known = ", ".join((*SCHEDULERS, LEARNED, *LOW_COMMUNICATION))
                 raise InputError(
                     f"schedulers: {name!r} is neither a checkpoint nor one of: {known}"
                 )
             checkpoints[name] = load_checkpoint(name)
-    if not names:
-        raise InputError("schedulers: expected at least one name")
+    if not set(names) - set(LOW_COMMUNICATION):
+        apart = " and ".join(LOW_COMMUNICATION)
+        raise InputError(f"schedulers: expected at least one name beside {apart}")
     return list(dict.fromkeys(names)), checkpoints
 
 
@@ -240,12 +242,14 @@ class Evaluation:
     def __init__(self, config: EvaluateConfig):
         self.config = config
         self.weights = parse_weights(config.weights)
-        self.names, self.checkpoints = requested(config)
+        names, self.checkpoints = requested(config)
+        self.names = [n for n in names if n not in LOW_COMMUNICATION]
+        self.apart = [n for n in names if n in LOW_COMMUNICATION]
         self.settings = config.world_settings
         self.settings.links()  # refuse a bad jitter file before anything is computed
         self.spec, self.world, self.info = load_world(
             *(config.cluster, config.model, config.global_batch, config.seq, config.table_size),
-            tuple(RULES.items()),
+            RULES,
         )
         interval_s = self.settings.interval_s
         self.traces: dict[str, np.ndarray | None] = {"network_trace": None, "load_trace": None}
@@ -301,6 +305,9 @@ class Evaluation:
             "tuned": dataclasses.asdict(tuned),
             "table": dataclasses.asdict(self.info),
         }
+        if self.apart:
+            args = (self.config, self.settings, self.weights, self.traces)
+            summary["low_communication"] = low_communication.compare(self.apart, *args)
         return summary
 
     def _play(self, writer, evaluator: Evaluator, bound, tuned: SchedulerSettings, bar):
@@ -348,6 +355,8 @@ def evaluate(config: EvaluateConfig) -> Path:
         writer.finish(summary)
     if put_result(summary, config.json):
         print(scheduler_table(summary))
+        if "low_communication" in summary:
+            print(low_communication.tables(summary["low_communication"]))
         print(f"run folder: {writer.dir}")
     return writer.dir
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -29,11 +30,11 @@ def load_world(
     global_batch: int,
     seq: int,
     table_size: int,
-    rules: tuple[tuple[str, PlanRules], ...] = (),
+    rules: Mapping[str, PlanRules] | None = None,
 ) -> tuple[ClusterSpec, World, TableInfo]:
     """Load a cluster file (None = the embedded one) and enumerate plans for one job on it.
 
-    `rules` = items of `agents.registry.RULES`: rivals that bring plans of their own into the table.
+    `rules`, such as `agents.registry.RULES`: rivals that bring plans of their own into the table.
     Raises InputError that names the file and the key, or says what memory is short.
     """
     for name, value in (("global_batch", global_batch), ("seq", seq), ("table_size", table_size)):
@@ -41,5 +42,5 @@ def load_world(
             raise InputError(f"{name}: expected an integer >= 1, got {value}")
     spec = load_cluster(cluster)
     job = JobSpec(load_model(model), global_batch, seq)
-    world, info = build_world(spec, job, table_size, rules=dict(rules))
+    world, info = build_world(spec, job, table_size, rules=rules)
     return spec, world, info

@@ -207,14 +207,15 @@ class TableBuilder:
             out.append(np.asarray(rate)[:, : len(part)])
         return np.concatenate(out, axis=1)
 
+    def base_rates(self, plans: list[Plan]) -> np.ndarray:
+        """[P, V] training steps per second with the cluster as its file states it."""
+        return self.choice_rates(plans, one_view(base_view(self.cluster)))[0]
+
     def complete_at_base(self, plans: list[Plan]) -> Plan:
         """Stack plans, their free fields set by the lower choice that is best at base."""
-        view = base_view(self.cluster)
-        choice = self.choice_rates(plans, one_view(view))[0].argmax(axis=-1)
-        args = (self.work, self.cluster, self.calibration)
-        done, _ = self._complete(
-            stack_plans(plans), self.choices, jnp.asarray(choice, jnp.int32), *args, view
-        )
+        choice = jnp.asarray(self.base_rates(plans).argmax(axis=-1), jnp.int32)
+        args = (self.work, self.cluster, self.calibration, base_view(self.cluster))
+        done, _ = self._complete(stack_plans(plans), self.choices, choice, *args)
         return done
 
     def group_settings(self, groups: list[tuple[int, ...]], keep: int = 2) -> None:
@@ -230,7 +231,7 @@ class TableBuilder:
                     owners.append((group, settings))
         if not trials:
             return
-        rate = self.rates(trials, one_view(base_view(self.cluster)))[0]
+        rate = self.base_rates(trials).max(axis=-1)
         found: dict[tuple[int, ...], list] = {g: [] for g in new}
         for (group, (tp, dps)), r in zip(owners, rate, strict=True):
             found[group].append((float(r), tp, dps[0]))
@@ -275,7 +276,7 @@ class TableBuilder:
             plans, owners = self.plans_of(grown)
             if not plans:
                 break
-            rate = self.rates(plans, one_view(base_view(self.cluster)))[0]
+            rate = self.base_rates(plans).max(axis=-1)
             best: dict[Layout, float] = {}
             for owner, r in zip(owners, rate, strict=True):
                 best[owner] = max(best.get(owner, 0.0), float(r))
@@ -305,7 +306,7 @@ def build_table(
     plans, owners = builder.plans_of(layouts)
     if not plans:
         raise InputError(_nothing_fits(builder))
-    base = builder.rates(plans, one_view(base_view(builder.cluster)))[0]
+    base = builder.base_rates(plans).max(axis=-1)
     single = np.array([len(o) == 1 and len(o[0]) == 1 for o in owners])
     even = np.array(
         [_is_even(p, o, builder.spec.n_domains) for p, o in zip(plans, owners, strict=True)]

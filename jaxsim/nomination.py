@@ -8,6 +8,7 @@ lower choices join the menu, so that the optimum over the table covers whatever 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 
 import jax
@@ -85,7 +86,7 @@ def admit(
             rows.append(plan)
     n_core, size = int(table.mask.sum()), max(table.size, len(rows))
     new = rows[n_core:]
-    base = builder.rates(rows, one_view(base_view(builder.cluster)))[0]
+    base = builder.base_rates(rows).max(axis=-1)
     single = [int((np.asarray(p.group) >= 0).sum()) == 1 for p in rows]
     pad = size - len(rows)
 
@@ -129,8 +130,8 @@ def _menu(default: LowerChoices, more: Iterable[Triple]) -> LowerChoices:
 
 def _demanded(default: LowerChoices, rules: Mapping[str, PlanRules]) -> list[Triple]:
     sizes = sorted(set(np.asarray(default.micro_batch).tolist()))
-    pairs = dict.fromkeys((r, s) for own in rules.values() for r in own.recompute for s in own.schedules)
-    return [(size, *pair) for pair in pairs for size in sizes]
+    pairs = [p for own in rules.values() for p in itertools.product(own.recompute, own.schedules)]
+    return [(size, *pair) for pair in dict.fromkeys(pairs) for size in sizes]
 
 
 def _unstack(plans: Plan, rows: np.ndarray) -> list[Plan]:

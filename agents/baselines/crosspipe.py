@@ -1,14 +1,16 @@
-"""CrossPipe: a pipeline over data centres, its operations ordered for the delay and bandwidth at hand.
+"""CrossPipe: a pipeline over data centres, its operations ordered for the delay and bandwidth at
+hand.
 
-Chen et al. 2025 (arXiv 2507.00217): the stages of a given (t, p, d) are divided among data centres, data
-parallelism stays inside them; schedules are built greedily under a memory limit with the links as
-resources, the best of several is run, and built anew when delay or bandwidth drift. Here: of all
-pipelines over two domains and more the best at base, and in every interval the best of 1F1B, eager 1F1B
-and the greedy order under the measured network; the stages stay where they are.
+Chen et al. 2025 (arXiv 2507.00217): the stages of a given (t, p, d) are divided among data centres,
+data parallelism stays inside them; schedules are built greedily under a memory limit with the links
+as resources, the best of several is run, and built anew when delay or bandwidth drift. Here: of all
+pipelines over two domains and more the best at base, and in every interval the best of 1F1B, eager
+1F1B and the greedy order under the measured network; the stages stay where they are.
 
-The closed form gives the greedy order's step time as the event-exact form does where one stage stands
-in a domain. Left out: ZB-H1, which over a WAN waits as 1F1B does and whose closed form is up to 10 % too
-low; the finer sub-blocks of CrossWave and CrossUDSub.
+The closed form gives the greedy order's step time as the event-exact form does where every domain
+is one stage, and up to 10 % less where it has several. Left out: ZB-H1, which over a WAN waits as
+1F1B does (in the event-exact form never better than eager 1F1B on the embedded cluster) and whose
+closed form is up to 10 % too low; the sub-blocks of CrossWave and CrossUDSub.
 """
 
 from __future__ import annotations

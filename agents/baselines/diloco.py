@@ -1,16 +1,16 @@
-"""DiLoCo and Streaming DiLoCo: every domain trains on its own and averages with the others now and then.
+"""DiLoCo and Streaming DiLoCo: every domain trains on its own and averages now and then.
 
-Douillard et al. 2023 (arXiv 2311.08105): each domain is one worker with its own best plan inside; every
-H steps, H in {50, 100, 500}, the outer gradients are averaged around a ring in 32 bits, blocking.
-Douillard et al. 2025 (arXiv 2501.18512, streaming): H = 30, the model in fragments that are sent one
-after the other in 4 bits, behind the training steps. Among the regions (two at least), rings and H the
-best at base; static.
+Douillard et al. 2023 (arXiv 2311.08105): each domain is one worker with its own best plan inside;
+every H steps, H in {50, 100, 500}, the outer gradients are averaged around a ring in 32 bits,
+blocking. Douillard et al. 2025 (arXiv 2501.18512, streaming): H = 30, the model in fragments that
+are sent one after the other in 4 bits, behind the training steps. Among the regions (two at least),
+rings and H the best at base; static.
 
-What a step learns under H > 1 is an assumption (`jaxsim.step_time.sync.statistical_efficiency`), so these
-plans have a table of their own and never enter that of synchronous training. The model knows neither
-fragments nor their overlap: a sync blocks as a whole, its bytes are those of all fragments, and streaming
-comes out slower than it is by at most one sync per H steps. The outer optimizer's state (8 bytes per
-parameter) is kept in host memory.
+What a step learns under H > 1 is an assumption (`jaxsim.step_time.sync.statistical_efficiency`), so
+these plans have a table of their own and never enter that of synchronous training. The model knows
+neither fragments nor their overlap: a sync blocks as a whole, its bytes are those of all fragments,
+and streaming comes out slower than it is by at most one sync per H steps. The outer optimizer's
+state (8 bytes per parameter) is kept in host memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from agents.baselines.search import domain_orders, fastest, tensor_sizes
-from jaxsim.enumeration import TableBuilder, assemble_plan, base_view, make_plan, one_view
+from jaxsim.enumeration import TableBuilder, assemble_plan, make_plan
 from jaxsim.layouts import split_layers
 from jaxsim.nomination import PlanRules
 from jaxsim.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, Plan
@@ -56,7 +56,7 @@ def inside_settings(builder: TableBuilder, allowed: np.ndarray) -> dict[int, lis
                 if plan is not None:
                     owners.append((k, (tp, dp)))
                     plans.append(plan)
-    rates = builder.choice_rates(plans, one_view(base_view(builder.cluster)))[0] * allowed
+    rates = builder.base_rates(plans) * allowed
     order = np.argsort(-rates.max(axis=1), kind="stable")
     settings: dict[int, list[Inside]] = {}
     for i in (i for i in order if rates[i].max() > 0):
@@ -74,9 +74,7 @@ def workers(
         if not set(order) <= set(settings):
             continue
         for largest in sorted({dp for k in order for _, dp in settings[k]}):
-            inside = [
-                next((s for s in settings[k] if largest % s[1] == 0), None) for k in order
-            ]
+            inside = [next((s for s in settings[k] if largest % s[1] == 0), None) for k in order]
             if None not in inside:
                 splits = [
                     split_layers(layers, [int(builder.gpus[k]) // (tp * dp)])

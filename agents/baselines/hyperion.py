@@ -1,12 +1,14 @@
 """Hyperion: an offline min-max split over tiers, online placement inside them.
 
 arXiv 2511.14450, an inference scheduler taken as a training rival: tiers are domains; the split
-minimises the slowest stage or link, per sequence, at base bandwidth and under memory (its binary search
-over the bound and dynamic programme over blocks: layers are alike here, so the bound decides). The split
-is made again only when a tier comes or goes. Placement inside a tier follows queues and capacity: GPUs
-of a domain are alike and a plan's replicas shrink to what is free, so nothing is left to choose.
+minimises the slowest stage or link, per sequence, at base bandwidth and under memory (its binary
+search over the bound and dynamic programme over blocks: layers are alike here, so the bound
+decides). The split is made again only when a tier comes or goes. Placement inside a tier follows
+queues and capacity: GPUs of a domain are alike and a plan's replicas shrink to what is free, so
+nothing is left to choose.
 
-Latency is not in its objective: where a round trip throttles the pipeline, that is the method's loss.
+Latency is not in its objective: where a round trip throttles the pipeline, that is the method's
+loss.
 """
 
 from __future__ import annotations
@@ -62,6 +64,4 @@ def tiers(view: NetworkView) -> Array:
     return (view.gpus_available > 0).astype(jnp.int32)
 
 
-RULES = PlanRules(
-    nominate, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B)
-)
+RULES = PlanRules(nominate, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B))

@@ -1,9 +1,10 @@
 """MAST: a job goes to exactly one region, the one in which it would be done first.
 
 Choudhury et al., OSDI 2024: global scheduling of atomic jobs; all regions that can hold the job are
-scored by when it could start there (queue, and data that is not there yet) and how long it would run,
-with the best plan inside each region. For one job on idle regions whose data is everywhere this is
-`single_domain`. Left out: pre-emption by priority and the daily placement of data by demand.
+scored by when it could start there (queue, and data that is not there yet) and how long it would
+run, with the best plan inside each region. For one job on idle regions whose data is everywhere
+this is `single_domain`. Left out: pre-emption by priority and the daily placement of data by
+demand.
 """
 
 from __future__ import annotations

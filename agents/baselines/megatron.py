@@ -1,13 +1,13 @@
-"""Megatron-LM's rule of thumb: tensor parallelism inside a node, the fewest pipeline stages, the rest
-data parallelism.
+"""Megatron-LM's rule of thumb: tensor parallelism inside a node, the fewest pipeline stages, the
+rest data parallelism.
 
-Narayanan et al., SC 2021 (takeaways 1-3), with sequence parallelism and selective recomputation before
-full (Korthikanti et al. 2022). Ranks are laid out so that the WAN falls on data parallelism, or on the
-pipeline: two variants, and for each the regions (two at least) and their order that do best at base,
-as whoever writes the host file would choose them. Static.
+Narayanan et al., SC 2021 (takeaways 1-3), with sequence parallelism and selective recomputation
+before full (Korthikanti et al. 2022). Ranks are laid out so that the WAN falls on data parallelism,
+or on the pipeline: two variants, and for each the regions (two at least) and their order that do
+best at base, as whoever writes the host file would choose them. Static.
 
-Left out: interleaved stages. Their gain is a share of the bubble, (p - 1) / m, which at the
-micro-batches of these jobs is a few per cent where a domain holds more than one stage, and they send
+Left out: interleaved stages. Their gain is a share of the bubble, (p - 1) / m, which at the micro-
+batches of these jobs is a few per cent where a domain holds more than one stage, and they send
 every activation twice over the WAN.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from agents.baselines.search import domain_orders, fastest, largest_dps, tensor_sizes
-from jaxsim.enumeration import TableBuilder, assemble_plan, base_view, one_view
+from jaxsim.enumeration import TableBuilder, assemble_plan
 from jaxsim.layouts import Layout, split_layers
 from jaxsim.nomination import PlanRules
 from jaxsim.plan import SCHEDULE_1F1B, Plan
@@ -39,8 +39,7 @@ def first_that_fit(builder: TableBuilder, layouts: list[Layout], allowed: np.nda
     tries = [(i, plan) for i, layout in enumerate(layouts) for plan in in_order(builder, layout)]
     if not tries:
         return []
-    view = one_view(base_view(builder.cluster))
-    fits = ((builder.choice_rates([p for _, p in tries], view)[0] > 0) & allowed).any(axis=1)
+    fits = ((builder.base_rates([p for _, p in tries]) > 0) & allowed).any(axis=1)
     first: dict[int, Plan] = {}
     for (i, plan), good in zip(tries, fits, strict=True):
         if good:
@@ -49,7 +48,7 @@ def first_that_fit(builder: TableBuilder, layouts: list[Layout], allowed: np.nda
 
 
 def in_order(builder: TableBuilder, layout: Layout) -> Iterator[Plan]:
-    """Plans of a layout as the rule tries them: p from 1 up, for each t from 1 to a node, d the rest."""
+    """Plans of a layout as the rule tries them: p from 1 up, for each t up to a node, d the rest."""
     layers = int(builder.work.layers)
     for stages in (p for p in range(1, layers + 1) if layers % p == 0):
         splits = [split_layers(layers, [stages] * len(group)) for group in layout]
@@ -62,6 +61,4 @@ def in_order(builder: TableBuilder, layout: Layout) -> Iterator[Plan]:
                 yield assemble_plan(layout, tp, dps, splits, builder.n_domains)
 
 
-RULES = PlanRules(
-    nominate, (RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL), (SCHEDULE_1F1B,)
-)
+RULES = PlanRules(nominate, (RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL), (SCHEDULE_1F1B,))

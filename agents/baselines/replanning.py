@@ -15,8 +15,8 @@ from jaxsim.step_time import NetworkView
 def replan_when(
     setup: Setup, admitted: Array, watched: Callable[[NetworkView], Array], horizon: float
 ) -> Scheduler:
-    """Deploy the best of the admitted rows; when `watched` (view -> [K] int32) differs from what it was at
-    the last planning, move to the best again if that pays within `horizon` intervals.
+    """Deploy the best of the admitted rows; when `watched` (view -> [K] int32) differs from what it
+    was at the last planning, move to the best again if that pays within `horizon` intervals.
 
     The planner profiled the links once: they count at base, the GPUs as they are.
     """

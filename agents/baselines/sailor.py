@@ -1,10 +1,11 @@
-"""Sailor: a planner for changing, geo-distributed GPUs, with the least tensor parallelism that fits.
+"""Sailor: a planner for changing, geo-distributed GPUs.
 
-Strati et al., SOSP 2025. For each micro-batch, p, t and d: a stage's replicas share a region, the regions
-form the pipeline, some may stay unused; it minimises a 1F1B estimate, (N - 1) max(t_i + comm_i) +
-sum (t_i + comm_i) + max sync. Its heuristics that shorten the search (the least t that fits; d downward
-until throughput drops) are not needed here: the search is exhaustive. It plans again when the GPUs it
-can have change, and moves where the modelled gain over a horizon (tuned) pays for the move.
+Strati et al., SOSP 2025. For each micro-batch, p, t and d: a stage's replicas share a region, the
+regions form the pipeline, some may stay unused; it minimises a 1F1B estimate, (N - 1) max(t_i +
+comm_i) + sum (t_i + comm_i) + max sync. Its heuristics that shorten the search (the least t that
+fits; d downward until throughput drops) are not needed here: the search is exhaustive. It plans
+again when the GPUs it can have change, and moves where the modelled gain over a horizon (tuned)
+pays for the move.
 
 Answers are found on the host for all GPUs free, each region gone, and each region half taken; when
 something changes, the one that suits the GPUs at hand is deployed. Left out: mixed GPU types, zones
@@ -64,7 +65,7 @@ def candidates(costs: StageCosts, gpus: np.ndarray) -> Iterator[Pipeline]:
 
 
 def link_cost(costs: StageCosts, order: tuple[int, ...]) -> float:
-    """[s] of a step's hops for one sequence per micro-batch: the slowest many times, the others once."""
+    """[s] of a step's hops, one sequence per micro-batch: the slowest many times, others once."""
     pipe = Pipeline(order, 1, 1, (1,) * len(order), (1,) * len(order))
     hop_s = costs.hops_s(pipe)[0][0]
     return float((costs.micro_batches(pipe)[0] - 1) * hop_s.max() + hop_s.sum())
@@ -96,7 +97,8 @@ def sync_s(costs: StageCosts, pipe: Pipeline) -> float:
     """[s] of the largest stage's all-reduce over its replicas, on the region's network."""
     work, cluster = costs.builder.work, costs.builder.cluster
     each = max(-(-n // s) for n, s in zip(pipe.layers, pipe.stages, strict=True))
-    gradient_gb = each * float(work.layer_gparams) * GRADIENT_BYTES  # tp ranks share their node's network
+    # The tp ranks of a stage share their node's network.
+    gradient_gb = each * float(work.layer_gparams) * GRADIENT_BYTES
     rate = float(cluster.intra_gb_per_s) * float(costs.builder.calibration.intra_efficiency)
     return 2.0 * (pipe.dp - 1) / pipe.dp * gradient_gb / rate
 

@@ -164,8 +164,8 @@ def min_max_layers(
     for a given bound every stage simply takes what it can, and no programme over ranges is needed.
     """
     most = math.ceil(n_layers / sum(stages)) + math.ceil(float(np.max(extra_s / layer_s))) + 1
-    bounds = {float(n * t + e) for n in range(1, most + 1) for t, e in zip(layer_s, extra_s, strict=True)}
-    for bound in sorted(bounds):
+    bounds = np.arange(1, most + 1)[:, None] * layer_s + extra_s
+    for bound in np.unique(bounds):
         each = np.floor((bound * (1 + 1e-9) - extra_s) / layer_s).astype(int)
         if each.min() >= 1 and int(each @ np.array(stages)) >= n_layers:
             break
@@ -208,9 +208,11 @@ def cheapest(
     return [plans[int(cost.argmin())]] if np.isfinite(cost).any() else []
 
 
-def fastest(builder: TableBuilder, plans: list[Plan], allowed: np.ndarray, count: int) -> list[Plan]:
+def fastest(
+    builder: TableBuilder, plans: list[Plan], allowed: np.ndarray, count: int
+) -> list[Plan]:
     """The `count` fastest plans at base by the simulator, over allowed choices."""
     if not plans:
         return []
-    rates = (builder.choice_rates(plans, one_view(base_view(builder.cluster)))[0] * allowed).max(axis=1)
+    rates = (builder.base_rates(plans) * allowed).max(axis=1)
     return [plans[i] for i in np.argsort(-rates, kind="stable")[:count] if rates[i] > 0]

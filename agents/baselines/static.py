@@ -10,9 +10,11 @@ from agents.protocol import Scheduler, Setup, score_table, table_scheduler
 from jaxsim.plan import empty_plan
 
 
-def keep_best(setup: Setup, admitted: Array) -> Scheduler:
-    """Keep the best row at base bandwidth and usual load, of those `admitted` [P, V] bool."""
+def keep_best(setup: Setup, admitted: Array, worth: Array | None = None) -> Scheduler:
+    """Keep the best row at base bandwidth and usual load, of those `admitted` [P, V] bool; `worth`
+    [P] is a factor on the rows' rates, 1 if None."""
     rate = score_table(setup, setup.usual, admitted).rate
+    rate = rate if worth is None else rate * worth
     allowed = jnp.any(admitted, axis=1) & setup.table.mask
     # Where no allowed row fits, the job waits on the first: an honest zero, not another plan.
     row = jnp.argmax(jnp.where(allowed, rate, -1.0)).astype(jnp.int32)

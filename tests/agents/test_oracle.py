@@ -313,9 +313,9 @@ def spread(two):
 )
 def test_static_schedulers_take_the_best_row_of_their_kind(monkeypatch, make, expected):
     rates = Estimate(jnp.array([3.0, 1.0, 2.0], jnp.float32), jnp.zeros(ROWS, jnp.int32))
-    monkeypatch.setattr(static, "score_table", lambda setup, view: rates)
-    monkeypatch.setattr(static, "table_scheduler", lambda setup, init, choose: choose)
-    monkeypatch.setattr(static, "_idle_unless", lambda some, choose: choose)
+    monkeypatch.setattr(static, "score_table", lambda setup, view, admitted: rates)
+    monkeypatch.setattr(static, "table_scheduler", lambda setup, init, choose, admitted: choose)
+    monkeypatch.setattr(static, "idle_unless", lambda some, choose: choose)
     choose = make(setup_of(world(0)))
     assert int(choose(None, None, ())[0]) == expected
 
