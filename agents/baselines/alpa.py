@@ -21,6 +21,7 @@ from agents.baselines.search import (
     StageCosts,
     cheapest,
     domain_orders,
+    fitting,
     full_pipelines,
 )
 from jaxsim.enumeration import TableBuilder
@@ -34,7 +35,8 @@ def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     costs = StageCosts(builder)
     choice = int(allowed.argmax())  # splits hardly depend on it
     pipes = list(full_pipelines(costs, domain_orders(builder), builder.gpus, choice))
-    return cheapest(builder, pipes, allowed, lambda pipe: latency_s(costs, pipe))
+    fits = fitting(builder, pipes, allowed)
+    return cheapest(builder, pipes, fits, lambda pipe: latency_s(costs, pipe))
 
 
 def latency_s(costs: StageCosts, pipe: Pipeline) -> np.ndarray:

@@ -23,6 +23,7 @@ from agents.baselines.search import (
     StageCosts,
     cheapest,
     domain_orders,
+    fitting,
     full_pipelines,
 )
 from agents.protocol import Scheduler, Setup, admitted_plans
@@ -39,10 +40,12 @@ def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     choice = int(allowed.argmax())
     orders = domain_orders(builder, at_least=2)
     pipes = list(full_pipelines(costs, orders, builder.gpus, choice))
+    fits = fitting(builder, pipes, allowed)
     plans = []
     for gone in (None, *range(builder.spec.n_domains)):
-        left = [pipe for pipe in pipes if gone not in pipe.order]
-        plans += cheapest(builder, left, allowed, lambda pipe: bottleneck_s(costs, pipe))
+        left = np.array([gone not in pipe.order for pipe in pipes], bool)
+        able = fits & left[:, None]
+        plans += cheapest(builder, pipes, able, lambda pipe: bottleneck_s(costs, pipe))
     return plans
 
 

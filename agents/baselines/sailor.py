@@ -1,9 +1,9 @@
 """Sailor: a planner for changing, geo-distributed GPUs.
 
-Strati et al., SOSP 2025. For each micro-batch, p, t and d: a stage's replicas share a region, the
-regions form the pipeline, some may stay unused; it minimises a 1F1B estimate, (N - 1) max(t_i +
-comm_i) + sum (t_i + comm_i) + max sync. Its heuristics that shorten the search (the least t that
-fits; d downward until throughput drops) are not needed here: the search is exhaustive. It plans
+Strati et al., SOSP 2025. For each micro-batch, p and d, with the least t that fits (H2): a stage's
+replicas share a region (H5), the regions form the pipeline, some may stay unused; it minimises a
+1F1B estimate, (N - 1) max(t_i + comm_i) + sum (t_i + comm_i) + max sync. d is searched exhaustively,
+where Sailor goes down from the most until throughput drops (H3), which saves time alone. It plans
 again when the GPUs it can have change, and moves where the modelled gain over a horizon (tuned)
 pays for the move.
 
@@ -19,10 +19,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from agents.baselines.replanning import replan_when
-from agents.baselines.search import Pipeline, StageCosts, cheapest, domain_orders, tensor_sizes
+from agents.baselines.search import (
+    Pipeline,
+    StageCosts,
+    cheapest,
+    domain_orders,
+    fitting,
+    tensor_sizes,
+)
 from agents.protocol import Scheduler, Setup, admitted_plans
 from jaxsim.enumeration import TableBuilder
-from jaxsim.layouts import split_layers
 from jaxsim.nomination import PlanRules
 from jaxsim.plan import SCHEDULE_1F1B, Plan
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
@@ -35,9 +41,22 @@ def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     costs = StageCosts(builder)
     plans = []
     for gpus in availabilities(builder):
-        pipes = list(candidates(costs, gpus))
-        plans += cheapest(builder, pipes, allowed, lambda p: estimate_s(costs, p), gpus)
+        pipes = list(candidates(costs, gpus, int(allowed.argmax())))
+        fits = least_tensor(pipes, fitting(builder, pipes, allowed, gpus))
+        plans += cheapest(builder, pipes, fits, lambda pipe: estimate_s(costs, pipe))
     return plans
+
+
+def least_tensor(pipes: list[Pipeline], fits: np.ndarray) -> np.ndarray:
+    """[P, V] bool: what fits [P, V] and has the least t that fits with as many stages (H2)."""
+    tp = np.array([pipe.tp for pipe in pipes])
+    stages = np.array([sum(pipe.stages) for pipe in pipes])
+    out = np.zeros_like(fits)
+    for p in set(stages.tolist()):
+        mine = (stages == p)[:, None] & fits
+        least = np.where(mine, tp[:, None], tp.max()).min(axis=0)
+        out |= mine & (tp[:, None] == least)
+    return out
 
 
 def availabilities(builder: TableBuilder) -> list[np.ndarray]:
@@ -48,7 +67,7 @@ def availabilities(builder: TableBuilder) -> list[np.ndarray]:
     return [builder.gpus, *cuts]
 
 
-def candidates(costs: StageCosts, gpus: np.ndarray) -> Iterator[Pipeline]:
+def candidates(costs: StageCosts, gpus: np.ndarray, choice: int) -> Iterator[Pipeline]:
     """For every (p, t, d) the regions and their order with the least communication."""
     builder = costs.builder
     orders = [o for o in domain_orders(builder) if min(int(gpus[k]) for k in o) > 0]
@@ -61,7 +80,8 @@ def candidates(costs: StageCosts, gpus: np.ndarray) -> Iterator[Pipeline]:
                 # More regions than the stages need would only add hops.
                 able = [o for o in orders if needed(rooms, o, p)]
                 if able:
-                    yield evenly(costs, min(able, key=links.get), tp, dp, rooms, p)
+                    order = min(able, key=links.get)
+                    yield costs.balanced(order, tp, dp, filled(rooms, order, p), choice)
 
 
 def link_cost(costs: StageCosts, order: tuple[int, ...]) -> float:
@@ -77,12 +97,10 @@ def needed(rooms: np.ndarray, order: tuple[int, ...], p: int) -> bool:
     return min(held) >= 1 and sum(held[:-1]) < p <= sum(held)
 
 
-def evenly(costs: StageCosts, order, tp: int, dp: int, rooms: np.ndarray, p: int) -> Pipeline:
-    """p stages of equal layers: every region is filled before the next, which keeps one at least."""
+def filled(rooms: np.ndarray, order: tuple[int, ...], p: int) -> list[int]:
+    """p stages over the regions: each is filled before the next."""
     stages = [int(rooms[k]) for k in order]
-    stages[-1] = p - sum(stages[:-1])
-    layers, stages = split_layers(costs.layers, stages)
-    return Pipeline(order, tp, dp, tuple(stages), tuple(layers))
+    return [*stages[:-1], p - sum(stages[:-1])]
 
 
 def estimate_s(costs: StageCosts, pipe: Pipeline) -> np.ndarray:

@@ -188,24 +188,33 @@ def full_pipelines(
                     yield costs.balanced(order, tp, dp, stages, choice)
 
 
-def cheapest(
+def fitting(
     builder: TableBuilder,
     pipes: list[Pipeline],
     allowed: np.ndarray,
-    objective: Callable[[Pipeline], np.ndarray],
     gpus: np.ndarray | None = None,
-) -> list[Plan]:
-    """The plan with the least objective [V] over allowed choices that fit; none where none fits."""
-    if not pipes:
-        return []
-    plans = [pipe.plan(builder) for pipe in pipes]
+) -> np.ndarray:
+    """[P, V] bool: allowed choices under which a pipeline fits, with `gpus` [K] free (None: all)."""
     view = base_view(builder.cluster)
     if gpus is not None:
         view = view.replace(gpus_available=jax.numpy.asarray(gpus, jax.numpy.int32))
-    fits = (builder.choice_rates(plans, one_view(view))[0] > 0) & allowed
-    cost = np.array([objective(pipe) for pipe in pipes])
-    cost = np.where(fits, cost, np.inf).min(axis=1)
-    return [plans[int(cost.argmin())]] if np.isfinite(cost).any() else []
+    if not pipes:
+        return np.zeros((0, len(allowed)), bool)
+    plans = [pipe.plan(builder) for pipe in pipes]
+    return (builder.choice_rates(plans, one_view(view))[0] > 0) & allowed
+
+
+def cheapest(
+    builder: TableBuilder,
+    pipes: list[Pipeline],
+    fits: np.ndarray,
+    objective: Callable[[Pipeline], np.ndarray],
+) -> list[Plan]:
+    """The plan with the least objective [V] where it fits [P, V]; none where none does."""
+    if not fits.any():
+        return []
+    cost = np.where(fits, [objective(pipe) for pipe in pipes], np.inf).min(axis=1)
+    return [pipes[int(cost.argmin())].plan(builder)]
 
 
 def fastest(

@@ -180,8 +180,10 @@ def test_megatron_widens_tensor_parallelism_before_it_adds_stages():
     assert tries[:4] == [(1, 1, (8, 4)), (2, 1, (4, 2)), (4, 1, (2, 1)), (1, 2, (4, 2))]
 
 
-@pytest.mark.parametrize(("share", "found"), [(1, (1, 1)), (4, (4, 1)), (8, (4, 2))])
-def test_megatron_takes_the_least_that_fits(monkeypatch, share, found):
+@pytest.mark.parametrize(
+    ("node", "share", "found"), [(8, 1, (1, 1)), (8, 4, (4, 1)), (2, 4, (2, 2)), (2, 8, (2, 4))]
+)
+def test_megatron_takes_the_least_that_fits(monkeypatch, node, share, found):
     b = builder("random")
 
     def fits(plans):
@@ -189,8 +191,10 @@ def test_megatron_takes_the_least_that_fits(monkeypatch, share, found):
         return np.broadcast_to(held[:, None], (len(plans), MENU.size))
 
     monkeypatch.setattr(b, "base_rates", fits)
-    plan = megatron.first_that_fit(b, [((0,), (1,))], np.ones(MENU.size, bool))[0]
+    monkeypatch.setattr(b, "per_node", np.full(K, node))
+    plan = megatron.first_that_fit(b, [((0,),)], np.ones(MENU.size, bool))[0]
     assert (int(plan.tp[0]), int(plan.pp[0])) == found
+    assert int(plan.dp[0]) == 8 // share, "the rest is data parallelism"
 
 
 def test_megatron_offers_data_parallelism_over_the_wan_and_a_pipeline_over_it():
@@ -324,13 +328,20 @@ def test_sailor_leaves_regions_unused_over_slow_links_and_plans_for_lost_ones():
     assert len(gpus) == 1 + 2 * 4 and all(np.all(g <= b.gpus) for g in gpus)
 
 
+def test_sailor_takes_the_least_tensor_parallelism_that_fits():
+    pipes = [Pipeline((0,), tp, dp, (2,), (8,)) for tp, dp in ((1, 4), (2, 2), (2, 1), (4, 1))]
+    pipes.append(Pipeline((0,), 4, 1, (1,), (8,)))  # fewer stages: a case of its own
+    fits = np.array([[1, 0, 0], [1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 1, 1]], bool)
+    expected = [[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 0], [1, 1, 1]]
+    np.testing.assert_array_equal(sailor.least_tensor(pipes, fits), np.array(expected, bool))
+
+
 def test_sailor_uses_no_more_regions_than_the_stages_need():
     rooms = np.array([4, 2, 3, 0])
     assert sailor.needed(rooms, (0,), 4) and not sailor.needed(rooms, (0,), 5)
     assert sailor.needed(rooms, (0, 1), 5) and not sailor.needed(rooms, (0, 1), 4)
     assert not sailor.needed(rooms, (0, 3), 4), "a region without room"
-    pipe = sailor.evenly(StageCosts(builder("random")), (0, 2), 1, 1, rooms, 6)
-    assert pipe.stages == (4, 2) and sum(pipe.layers) == 8
+    assert sailor.filled(rooms, (0, 2), 6) == [4, 2]
 
 
 def test_hyperion_splits_over_tiers_and_again_without_each():
