@@ -15,7 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_world import MODEL, base_view, calibration, cluster_spec, cost_of
 
-from agents.baselines import alpa, diloco, hyperion, mast, megatron, replanning, sailor, zero
+from agents.baselines import (
+    alpa,
+    diloco,
+    hyperion,
+    mast,
+    megatron,
+    replanning,
+    sailor,
+    static,
+    zero,
+)
 from agents.baselines.search import (
     Pipeline,
     StageCosts,
@@ -24,8 +34,8 @@ from agents.baselines.search import (
     largest_dps,
     min_max_layers,
 )
-from agents.protocol import Estimate, Situation
-from agents.registry import LOW_COMMUNICATION_RULES, RULES
+from agents.protocol import Estimate, Setup, Situation
+from agents.registry import LOW_COMMUNICATION_RULES, RULES, SchedulerSettings, make_by_name
 from jaxsim import nomination
 from jaxsim.calibration import default_calibration
 from jaxsim.cluster import load_cluster
@@ -441,6 +451,57 @@ def test_mast_goes_where_the_job_would_be_done_first():
     lacking = none.at[1].set(160.0)
     done = mast.finish_s(mast.start_delay_s(queue, lacking, rate), steps, speed)
     np.testing.assert_allclose(done, [100, 130, 115, np.inf])
+
+
+def chosen_row(monkeypatch, setup, rate, make):
+    """Row that a static scheduler keeps where the rows' rates [P, V] are as given."""
+
+    def score(setup, view, admitted):
+        del view
+        found = jnp.where(admitted & setup.table.mask[:, None], rate, 0.0)
+        return Estimate(found.max(axis=1), jnp.argmax(found, axis=1).astype(jnp.int32))
+
+    for module in (static, mast):
+        monkeypatch.setattr(module, "score_table", score)
+    monkeypatch.setattr(static, "table_scheduler", lambda setup, init, choose, admitted: choose)
+    monkeypatch.setattr(static, "idle_unless", lambda some, choose: choose)
+    return int(make(setup)(None, None, ())[0])
+
+
+def setup_of(table):
+    b = builder("embedded")
+    view = base_view(b.cluster)
+    return Setup(b.cluster, b.work, b.calibration, MENU, table, view, jnp.float32(60.0))
+
+
+def test_for_one_job_mast_is_the_best_single_domain(monkeypatch, joined):
+    setup, table = setup_of(joined[1]), joined[1]
+    found = set()
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        rate = jnp.asarray(rng.uniform(0, 1, (table.size, MENU.size)), jnp.float32)
+        row = chosen_row(monkeypatch, setup, rate, mast.make_mast)
+        assert row == chosen_row(monkeypatch, setup, rate, static.make_single_domain)
+        found.add(row)
+    assert len(found) > 1
+
+
+def test_a_rival_keeps_the_best_of_its_own_rows_and_choices(monkeypatch, joined):
+    table = joined[1]
+    setup, admitted = setup_of(table), np.asarray(table.admitted["crosspipe"])
+    mine, other = (int(np.flatnonzero(x)[0]) for x in (admitted.any(1), ~admitted.any(1)))
+    known, unknown = (int(np.flatnonzero(x)[0]) for x in (admitted.any(0), ~admitted.any(0)))
+    second = int(np.flatnonzero(admitted.any(axis=1))[1])
+    rate = np.full(admitted.shape, 0.1, np.float32)
+    rate[mine, known], rate[second, unknown], rate[other, known] = 0.5, 0.9, 0.8
+    make = make_by_name("crosspipe", SchedulerSettings())
+    assert chosen_row(monkeypatch, setup, jnp.asarray(rate), make) == mine
+
+
+def test_a_rival_whose_plans_were_not_nominated_is_refused(joined):
+    setup = setup_of(joined[1].replace(admitted={}))
+    with pytest.raises(ValueError, match=r"alpa.*not nominated"):
+        make_by_name("alpa", SchedulerSettings())(setup)
 
 
 # Re-planning
