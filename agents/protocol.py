@@ -22,7 +22,7 @@ from jax import Array
 from jaxsim.balance import complete
 from jaxsim.calibration import Calibration
 from jaxsim.cluster import Cluster
-from jaxsim.enumeration import PlanTable, score_plans
+from jaxsim.enumeration import PlanTable, choice_rates
 from jaxsim.env import EnvParams
 from jaxsim.observation import Observation
 from jaxsim.plan import LowerChoices, Plan, needs_reconfiguration
@@ -91,12 +91,22 @@ class Scheduler(NamedTuple):
     oracle: bool = False
 
 
-def score_table(setup: Setup, view: NetworkView) -> Estimate:
-    """Score every row under a view, each with the lower choice that suits it best."""
+def score_table(setup: Setup, view: NetworkView, admitted: Array | None = None) -> Estimate:
+    """Score every row under a view, each with the lower choice that suits it best; of `admitted`
+    [P, V] bool, all if None."""
     lead = jax.tree.map(lambda x: x[None], view)
     args = (setup.choices, setup.work, setup.cluster, setup.calibration)
-    rate, choice = score_plans(setup.table.plans, lead, *args)
-    return Estimate(jnp.where(setup.table.mask, rate[0], 0.0), choice[0])
+    rates = choice_rates(setup.table.plans, lead, *args)[0]
+    legal = setup.table.mask[:, None]
+    rates = jnp.where(legal if admitted is None else legal & admitted, rates, 0.0)
+    return Estimate(rates.max(axis=-1), jnp.argmax(rates, axis=-1).astype(jnp.int32))
+
+
+def admitted_plans(setup: Setup, name: str) -> Array:
+    """[P, V] bool: what the rules of scheduler `name` admit. ValueError where it was not asked."""
+    if name not in setup.table.admitted:
+        raise ValueError(f"{name}: its plans were not nominated when the table was made")
+    return setup.table.admitted[name]
 
 
 def find_row(table: PlanTable, plan: Plan) -> tuple[Array, Array]:
@@ -122,7 +132,9 @@ def switch_times(setup: Setup, plan: Plan, view: NetworkView) -> Array:
     return jax.vmap(one)(setup.table.plans)
 
 
-def situation(setup: Setup, observation: Observation, job: int = 0) -> Situation:
+def situation(
+    setup: Setup, observation: Observation, job: int = 0, admitted: Array | None = None
+) -> Situation:
     """Digest an observation for a table-based scheduler."""
     plan, target = (
         jax.tree.map(lambda x: x[job], p) for p in (observation.plan, observation.target)
@@ -132,7 +144,7 @@ def situation(setup: Setup, observation: Observation, job: int = 0) -> Situation
         row=row,
         idle=~found,
         may_switch=observation.mask.retarget[job] & ~observation.moving[job],
-        now=score_table(setup, observation.view),
+        now=score_table(setup, observation.view, admitted),
         switch_s=switch_times(setup, plan, observation.view),
         view=observation.view,
         t=observation.t,
@@ -157,14 +169,16 @@ def table_scheduler(
     setup: Setup,
     init: Callable[[Array], Any],
     choose: Callable[[Array, Situation, Any], tuple[Array, Any]],
+    admitted: Array | None = None,
 ) -> Scheduler:
     """Build a scheduler from a rule that picks a row: `choose(key, situation, memory)`.
 
-    The lower level is the same for all of them: the choice that is best under the measurement.
+    The lower level is the same for all of them: the choice that is best under the measurement, of
+    those `admitted` [P, V] bool (None: all).
     """
 
     def decide(key, observation, memory):
-        seen = situation(setup, observation)
+        seen = situation(setup, observation, admitted=admitted)
         wanted, memory = choose(key, seen, memory)
         row = jnp.where(seen.may_switch, wanted, seen.row)
         choice = seen.now.choice[row]

@@ -6,15 +6,37 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
+from agents.baselines import alpa, crosspipe, diloco, hyperion, megatron, sailor, zero
 from agents.baselines.hysteresis import make_hysteresis
+from agents.baselines.mast import make_mast
 from agents.baselines.random import make_random
 from agents.baselines.self_tuning_hysteresis import make_self_tuning_hysteresis
-from agents.baselines.static import make_best_static, make_single_domain, make_static_even_split
+from agents.baselines.static import (
+    keep_best,
+    make_best_static,
+    make_single_domain,
+    make_static_even_split,
+)
 from agents.oracle import make_clairvoyant, make_replan_oracle
-from agents.protocol import Scheduler, Setup
+from agents.protocol import Scheduler, Setup, admitted_plans
 
 LEARNED = "hi_ppo"
 ORACLES = ("replan_oracle", "clairvoyant")
+
+# Rivals with plans of their own, which join the table that everybody plays.
+RULES = {
+    "megatron": megatron.RULES,
+    "zero": zero.RULES,
+    "alpa": alpa.RULES,
+    "sailor": sailor.RULES,
+    "crosspipe": crosspipe.RULES,
+    "hyperion": hyperion.RULES,
+}
+# Rivals that change what a training step learns: they stand apart, with a table of their own.
+LOW_COMMUNICATION_RULES = {
+    "diloco": diloco.RULES,
+    "streaming_diloco": diloco.STREAMING_RULES,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,25 +48,38 @@ class SchedulerSettings:
         self_tuning_decay: memory of the self-tuning re-planner per interval
         replan_oracle_horizon: intervals over which the oracle spreads a switch
         random_mean_stay: mean intervals between random moves
+        sailor_horizon: intervals over which Sailor spreads a move when the free GPUs have changed
     """
 
     hysteresis_horizon: float = 10.0
     self_tuning_decay: float = 0.99
     replan_oracle_horizon: float = 10.0
     random_mean_stay: float = 20.0
+    sailor_horizon: float = 10.0
 
 
 TUNING_GRID = {
     "hysteresis": ("hysteresis_horizon", (1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 40.0)),
     "self_tuning_hysteresis": ("self_tuning_decay", (0.9, 0.97, 0.99, 0.997)),
     "replan_oracle": ("replan_oracle_horizon", (1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 40.0)),
+    "sailor": ("sailor_horizon", (2.0, 5.0, 10.0, 20.0, 40.0)),
 }
+
+
+def _static(name: str) -> Callable[..., Scheduler]:
+    """Keep the best of the plans that the scheduler nominated."""
+    return lambda setup, s: keep_best(setup, admitted_plans(setup, name))
+
 
 _MAKERS: dict[str, Callable[..., Scheduler]] = {
     "random": lambda setup, s: make_random(setup, s.random_mean_stay),
     "static_even_split": lambda setup, s: make_static_even_split(setup),
     "single_domain": lambda setup, s: make_single_domain(setup),
     "best_static": lambda setup, s: make_best_static(setup),
+    "mast": lambda setup, s: make_mast(setup),
+    **{name: _static(name) for name in ("megatron", "zero", "alpa", "crosspipe")},
+    "sailor": lambda setup, s: sailor.make_sailor(setup, s.sailor_horizon),
+    "hyperion": lambda setup, s: hyperion.make_hyperion(setup),
     "hysteresis": lambda setup, s: make_hysteresis(setup, s.hysteresis_horizon),
     "self_tuning_hysteresis": lambda setup, s: make_self_tuning_hysteresis(
         setup, s.self_tuning_decay
@@ -53,6 +88,8 @@ _MAKERS: dict[str, Callable[..., Scheduler]] = {
     "clairvoyant": lambda setup, s: make_clairvoyant(setup),
 }
 SCHEDULERS = tuple(_MAKERS)
+_MAKERS |= {name: _static(name) for name in LOW_COMMUNICATION_RULES}
+LOW_COMMUNICATION = tuple(LOW_COMMUNICATION_RULES)
 
 
 def make_by_name(name: str, settings: SchedulerSettings) -> Callable[[Setup], Scheduler]:

@@ -23,8 +23,6 @@ from agents.registry import LEARNED, SchedulerSettings
 from agents.rollout import play
 from analysis.records import RunWriter
 from analysis.statistics import bootstrap_interval
-from experiments.files import check_output, put_result
-from experiments.tables import jobs_table
 from jaxsim.cluster import load_cluster
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.errors import InputError
@@ -225,15 +223,10 @@ def summary_of(rows: pd.DataFrame) -> dict:
 
 def evaluate_jobs(config: EvaluateConfig) -> Path:
     """Evaluate and return the run folder. Raises InputError, RecordError."""
-    if config.json not in (None, "-"):
-        check_output(config.json, "--json")
     RunWriter.check("evaluate_jobs", config.out)
     evaluation = JobsEvaluation(config)
     body = dataclasses.asdict(config)
     with RunWriter.create("evaluate_jobs", body, config.seeds, config.out) as writer:
         summary = evaluation.run(writer)
         writer.finish(summary)
-    if put_result(summary, config.json):
-        print(jobs_table(summary))
-        print(f"run folder: {writer.dir}")
     return writer.dir

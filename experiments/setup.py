@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -10,6 +11,7 @@ import jax
 from jaxsim.cluster import ClusterSpec, load_cluster, repeat_regions
 from jaxsim.enumeration import TableInfo
 from jaxsim.errors import InputError
+from jaxsim.nomination import PlanRules
 from jaxsim.scenario import World, build_world
 from jaxsim.workload import JobSpec, load_model
 
@@ -28,12 +30,14 @@ def load_world(
     global_batch: int,
     seq: int,
     table_size: int,
+    rules: Mapping[str, PlanRules] | None = None,
     domains: int | None = None,
     layout_limit: int = 4000,
 ) -> tuple[ClusterSpec, World, TableInfo]:
     """Load a cluster file (None = the embedded one), with its regions repeated to `domains` where
     that is given, and enumerate plans for one job on it.
 
+    `rules`, such as `agents.registry.RULES`: rivals that bring plans of their own into the table.
     Raises InputError that names the file and the key, or says what memory is short.
     """
     sizes = {"global_batch": global_batch, "seq": seq, "table_size": table_size}
@@ -44,5 +48,5 @@ def load_world(
     if domains is not None:
         spec = repeat_regions(spec, domains)
     job = JobSpec(load_model(model), global_batch, seq)
-    world, info = build_world(spec, job, table_size, layout_limit)
+    world, info = build_world(spec, job, table_size, layout_limit, rules=rules)
     return spec, world, info

@@ -46,6 +46,8 @@ class PlanTable:
     base_rate: Array  # [P] [training steps / s] at base bandwidth, best lower choice; 0 if unfit
     single_domain: Array  # [P] bool, the row uses one domain
     even_split: Array  # [P] bool, the row uses all domains, all alike
+    # {scheduler: [P, V] bool}, the rows and lower choices that its rules admit; see `jaxsim.nomination`
+    admitted: dict[str, Array] = struct.field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -80,21 +82,40 @@ def make_plan(
 ) -> Plan | None:
     """Build one plan with NumPy leaves, or None where the GPUs or layers do not allow it."""
     tp, dps = settings
-    plan = empty_plan(n_domains)
-    fields = {
-        name: np.array(getattr(plan, name)) for name in ("group", "position", "layers", "pp", "dp")
-    }
-    for g, (members, dp) in enumerate(zip(layout, dps, strict=True)):
+    splits = []
+    for members, dp in zip(layout, dps, strict=True):
         stages = [int(gpus[k]) // (tp * dp) for k in members]
-        if min(stages) < 1 or (sum(stages) > n_layers and len(members) > n_layers):
+        if min(stages) < 1 or len(members) > n_layers:
             return None
-        layers, stages = split_layers(n_layers, stages)
-        fields["dp"][g] = dp
+        splits.append(split_layers(n_layers, stages))
+    return assemble_plan(layout, tp, dps, splits, n_domains)
+
+
+def assemble_plan(
+    layout: Layout,
+    tp: int | dict[int, int],
+    dps: tuple[int, ...],
+    splits: list[tuple[list[int], list[int]]],
+    n_domains: int,
+    **fields: int,
+) -> Plan:
+    """A plan with NumPy leaves from its numbers; the free fields are left for `complete`.
+
+    `tp` holds for all domains or is {domain: tp}; `dps` is one dp per group; `splits` holds per group
+    (layers, stages) of its domains in order; further fields (zero_stage, sync_period, wire_bits)
+    hold for the whole plan.
+    """
+    plan = empty_plan(n_domains)
+    names = ("group", "position", "layers", "pp", "dp", "tp")
+    values = {name: np.array(getattr(plan, name)) for name in names}
+    for g, (members, dp, (layers, stages)) in enumerate(zip(layout, dps, splits, strict=True)):
+        values["dp"][g] = dp
         for i, k in enumerate(members):
-            fields["group"][k], fields["position"][k] = g, i
-            fields["layers"][k], fields["pp"][k] = layers[i], stages[i]
-    used = fields["group"] >= 0
-    return plan.replace(**fields, tp=np.where(used, tp, 1).astype(np.int32))
+            values["group"][k], values["position"][k] = g, i
+            values["layers"][k], values["pp"][k] = layers[i], stages[i]
+            values["tp"][k] = tp[k] if isinstance(tp, dict) else tp
+    whole = {k: np.full_like(getattr(plan, k), v) for k, v in fields.items()}
+    return plan.replace(**values, **whole)
 
 
 def score_plans(
@@ -134,7 +155,8 @@ def choice_rates(
     return jax.lax.map(lambda view: by_plan(view, plans, menu), views)
 
 
-def _stack(plans: list[Plan]) -> Plan:
+def stack_plans(plans: list[Plan]) -> Plan:
+    """Plans with NumPy leaves, one row each."""
     return jax.tree.map(lambda *xs: jnp.asarray(np.stack(xs), jnp.int32), *plans)
 
 
@@ -167,20 +189,36 @@ class TableBuilder:
         self.gpus = np.asarray(self.cluster.gpus)
         self.per_node = np.asarray(self.cluster.gpus_per_node)
         self.n_domains = self.cluster.mask.shape[0]
-        self._score = jax.jit(score_plans)
+        self._score = jax.jit(choice_rates)
+        self._complete = jax.jit(jax.vmap(complete, in_axes=(0, None, 0, None, None, None, None)))
         self._group_settings: dict[tuple[int, ...], list[tuple[float, int, int]]] = {}
 
     def rates(self, plans: list[Plan], views: NetworkView, block: int = 256) -> np.ndarray:
-        """[W, P] training steps per second; blocks of one size, so that one compilation serves."""
+        """[W, P] training steps per second, best lower choice; 0 where nothing fits."""
+        return self.choice_rates(plans, views, block).max(axis=-1)
+
+    def choice_rates(self, plans: list[Plan], views: NetworkView, block: int = 256) -> np.ndarray:
+        """[W, P, V] training steps per second; blocks of one size, so that one compilation serves."""
         out = []
         for start in range(0, len(plans), block):
             part = plans[start : start + block]
-            padded = _stack(part + [part[0]] * (block - len(part)))
-            rate, _ = self._score(
+            padded = stack_plans(part + [part[0]] * (block - len(part)))
+            rate = self._score(
                 padded, views, self.choices, self.work, self.cluster, self.calibration
             )
             out.append(np.asarray(rate)[:, : len(part)])
         return np.concatenate(out, axis=1)
+
+    def base_rates(self, plans: list[Plan]) -> np.ndarray:
+        """[P, V] training steps per second with the cluster as its file states it."""
+        return self.choice_rates(plans, one_view(base_view(self.cluster)))[0]
+
+    def complete_at_base(self, plans: list[Plan]) -> Plan:
+        """Stack plans, their free fields set by the lower choice that is best at base."""
+        choice = jnp.asarray(self.base_rates(plans).argmax(axis=-1), jnp.int32)
+        args = (self.work, self.cluster, self.calibration, base_view(self.cluster))
+        done, _ = self._complete(stack_plans(plans), self.choices, choice, *args)
+        return done
 
     def group_settings(self, groups: list[tuple[int, ...]], keep: int = 2) -> None:
         """Remember the best `keep` (tp, dp) of each pipeline on its own, at base bandwidth."""
@@ -195,7 +233,7 @@ class TableBuilder:
                     owners.append((group, settings))
         if not trials:
             return
-        rate = self.rates(trials, _lead(base_view(self.cluster)))[0]
+        rate = self.base_rates(trials).max(axis=-1)
         found: dict[tuple[int, ...], list] = {g: [] for g in new}
         for (group, (tp, dps)), r in zip(owners, rate, strict=True):
             found[group].append((float(r), tp, dps[0]))
@@ -240,7 +278,7 @@ class TableBuilder:
             plans, owners = self.plans_of(grown)
             if not plans:
                 break
-            rate = self.rates(plans, _lead(base_view(self.cluster)))[0]
+            rate = self.base_rates(plans).max(axis=-1)
             best: dict[Layout, float] = {}
             for owner, r in zip(owners, rate, strict=True):
                 best[owner] = max(best.get(owner, 0.0), float(r))
@@ -249,7 +287,8 @@ class TableBuilder:
         return found[:limit]
 
 
-def _lead(view: NetworkView) -> NetworkView:
+def one_view(view: NetworkView) -> NetworkView:
+    """Give a view the leading axis of views that scoring asks for."""
     return jax.tree.map(lambda x: x[None], view)
 
 
@@ -269,7 +308,7 @@ def build_table(
     plans, owners = builder.plans_of(layouts)
     if not plans:
         raise InputError(_nothing_fits(builder))
-    base = builder.rates(plans, _lead(base_view(builder.cluster)))[0]
+    base = builder.base_rates(plans).max(axis=-1)
     single = np.array([len(o) == 1 and len(o[0]) == 1 for o in owners])
     even = np.array(
         [_is_even(p, o, builder.spec.n_domains) for p, o in zip(plans, owners, strict=True)]
@@ -297,7 +336,7 @@ def build_table(
     pad = size - len(chosen)
     rows = chosen + [chosen[0]] * pad
     table = PlanTable(
-        plans=_stack([plans[i] for i in rows]),
+        plans=builder.complete_at_base([plans[i] for i in rows]),
         mask=jnp.asarray([True] * len(chosen) + [False] * pad),
         base_rate=jnp.asarray(base[rows] * ([1.0] * len(chosen) + [0.0] * pad), jnp.float32),
         single_domain=jnp.asarray(single[rows]),
@@ -305,18 +344,7 @@ def build_table(
     )
     whole = PlanFamily(cuts=("even",), choices=((1, 0, 0),)).count(builder.cluster, builder.work)
     info = TableInfo(FAMILY, len(chosen), len(plans), len(layouts), exhaustive, whole)
-    return _with_base_choice(table, builder), info, _stack(plans)
-
-
-def _with_base_choice(table: PlanTable, builder: TableBuilder) -> PlanTable:
-    """Complete every row's free fields with the choice that is best at base."""
-    view = base_view(builder.cluster)
-    args = (builder.work, builder.cluster, builder.calibration)
-    _, choice = score_plans(table.plans, _lead(view), builder.choices, *args)
-    done, _ = jax.vmap(complete, in_axes=(0, None, 0, None, None, None, None))(
-        table.plans, builder.choices, choice[0], *args, view
-    )
-    return table.replace(plans=done)
+    return table, info, stack_plans(plans)
 
 
 def _is_even(plan: Plan, layout: Layout, n_domains: int) -> bool:
@@ -347,7 +375,7 @@ def _nothing_fits(builder: TableBuilder) -> str:
         return job_step_cost(done, *args, view).memory_gb.max()
 
     menu = jnp.arange(builder.choices.size, dtype=jnp.int32)
-    needs = jax.jit(jax.vmap(jax.vmap(need, (None, 0)), (0, None)))(_stack(trials), menu)
+    needs = jax.jit(jax.vmap(jax.vmap(need, (None, 0)), (0, None)))(stack_plans(trials), menu)
     least = float(needs.min())
     limit = builder.spec.gpu_spec.memory_gb
     return (

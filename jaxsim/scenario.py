@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,8 @@ from jaxsim.link_process import (
 )
 from jaxsim.load import load_process
 from jaxsim.network import NetworkProcess, network_process
-from jaxsim.plan import LowerChoices, Plan, default_lower_choices, empty_plan
+from jaxsim.nomination import PlanRules, admit, nominate
+from jaxsim.plan import LowerChoices, Plan, empty_plan
 from jaxsim.step_time import NetworkView
 from jaxsim.workload import JobSpec, Workload, build_workload
 
@@ -118,18 +120,22 @@ def build_world(
     layout_limit: int = 4000,
     calibration: Calibration | None = None,
     seed: int = 0,
+    rules: Mapping[str, PlanRules] | None = None,
 ) -> tuple[World, TableInfo]:
     """Enumerate and score plans; the table is chosen over sampled states of the network.
 
+    `rules` are those of schedulers that bring plans of their own, which join the table.
     Raises InputError when no plan fits the cluster.
     """
     if calibration is None:
         calibration = default_calibration(spec.gpu if isinstance(spec.gpu, str) else None)
-    choices = default_lower_choices()
     jobs = build_workload([job])
+    choices, nominated = nominate(spec, jobs.job(0), calibration, rules or {})
     builder = TableBuilder(spec, jobs.job(0), calibration, choices)
     views = sample_views(builder.cluster, 64, seed)
     table, info, family = build_table(builder, views, table_size, layout_limit)
+    if rules:
+        table, info, family = admit(table, info, family, builder, nominated, rules)
     return World(builder.cluster, jobs, calibration, choices, table, family), info
 
 

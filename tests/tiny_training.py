@@ -72,11 +72,14 @@ def shared_evaluator(world, *bank, **traces):
 
 @contextlib.contextmanager
 def compiled_pieces():
-    """Within the block, the commands take worlds, the training run and banks from memory."""
+    """Within the block, the commands take worlds, the training run and banks from memory; the plans
+    that rivals nominate have tests of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiments.train, "load_world", cached_world)
         # Neither regions nor the search's width are changed by these tests.
-        patch.setattr(experiments.evaluate, "load_world", lambda *args, **_: cached_world(*args))
+        patch.setattr(
+            experiments.evaluate, "load_world", lambda *args, **_: cached_world(*args[:5])
+        )
         patch.setattr(experiments.train, "TrainingRun", shared_run)
         patch.setattr(experiments.evaluate, "Evaluator", shared_evaluator)
         yield patch

@@ -10,17 +10,21 @@ from agents.protocol import Scheduler, Setup, score_table, table_scheduler
 from jaxsim.plan import empty_plan
 
 
-def _never_moves(setup: Setup, allowed: Array) -> Scheduler:
-    """Keep the best allowed row at base bandwidth and usual load."""
-    rate = score_table(setup, setup.usual).rate
-    allowed = allowed & setup.table.mask
+def keep_best(setup: Setup, admitted: Array, worth: Array | None = None) -> Scheduler:
+    """Keep the best row at base bandwidth and usual load, of those `admitted` [P, V] bool; `worth`
+    [P] is a factor on the rows' rates, 1 if None."""
+    rate = score_table(setup, setup.usual, admitted).rate
+    rate = rate if worth is None else rate * worth
+    allowed = jnp.any(admitted, axis=1) & setup.table.mask
     # Where no allowed row fits, the job waits on the first: an honest zero, not another plan.
     row = jnp.argmax(jnp.where(allowed, rate, -1.0)).astype(jnp.int32)
-    scheduler = table_scheduler(setup, lambda key: (), lambda key, seen, memory: (row, memory))
-    return _idle_unless(jnp.any(allowed), scheduler)
+    scheduler = table_scheduler(
+        setup, lambda key: (), lambda key, seen, memory: (row, memory), admitted
+    )
+    return idle_unless(jnp.any(allowed), scheduler)
 
 
-def _idle_unless(some: Array, scheduler: Scheduler) -> Scheduler:
+def idle_unless(some: Array, scheduler: Scheduler) -> Scheduler:
     """Deploy nothing where the table holds no row of the kind: that too is an honest zero."""
 
     def decide(key, observation, memory):
@@ -31,16 +35,21 @@ def _idle_unless(some: Array, scheduler: Scheduler) -> Scheduler:
     return scheduler._replace(decide=decide)
 
 
+def with_any_choice(setup: Setup, rows: Array) -> Array:
+    """[P, V] bool: `rows` [P] bool, each with every lower choice."""
+    return jnp.broadcast_to(rows[:, None], (rows.shape[0], setup.choices.size))
+
+
 def make_best_static(setup: Setup) -> Scheduler:
     """The best row of all at base: what a careful engineer deploys once."""
-    return _never_moves(setup, jnp.ones_like(setup.table.mask))
+    return keep_best(setup, with_any_choice(setup, jnp.ones_like(setup.table.mask)))
 
 
 def make_single_domain(setup: Setup) -> Scheduler:
     """The best plan inside the best single domain: the classical way, exhaustively searched."""
-    return _never_moves(setup, setup.table.single_domain)
+    return keep_best(setup, with_any_choice(setup, setup.table.single_domain))
 
 
 def make_static_even_split(setup: Setup) -> Scheduler:
     """All domains alike: one even pipeline in the file's order, or one replica each, the better."""
-    return _never_moves(setup, setup.table.even_split)
+    return keep_best(setup, with_any_choice(setup, setup.table.even_split))

@@ -17,7 +17,13 @@ from agents.baselines.random import make_random
 from agents.baselines.self_tuning_hysteresis import HORIZONS, make_self_tuning_hysteresis
 from agents.baselines.static import make_single_domain, make_static_even_split
 from agents.protocol import Estimate, Situation, find_row, make_setup
-from agents.registry import SCHEDULERS, SchedulerSettings, make_by_name
+from agents.registry import (
+    LOW_COMMUNICATION,
+    RULES,
+    SCHEDULERS,
+    SchedulerSettings,
+    make_by_name,
+)
 from jaxsim.enumeration import PlanTable
 from jaxsim.env import reset, step
 from jaxsim.plan import empty_plan
@@ -34,6 +40,7 @@ TABLE = PlanTable(
     base_rate=jnp.ones(ROWS, jnp.float32),
     single_domain=jnp.array([False, True, False]),
     even_split=jnp.array([False, False, True]),
+    admitted={name: jnp.ones((ROWS, 12), bool) for name in (*RULES, *LOW_COMMUNICATION)},
 )
 
 
@@ -272,11 +279,11 @@ def test_every_scheduler_has_a_name_and_takes_its_tuned_value():
     made = {}
 
     def ask(params):
-        for name in SCHEDULERS:
+        for name in (*SCHEDULERS, *LOW_COMMUNICATION):
             made[name] = make_by_name(name, SchedulerSettings())(make_setup(params, TABLE))
         return params.horizon
 
     jax.eval_shape(ask, params())
-    assert set(made) == set(SCHEDULERS)
+    assert set(made) == {*SCHEDULERS, *LOW_COMMUNICATION}
     with pytest.raises(KeyError):
         make_by_name("hi_ppo", SchedulerSettings())

@@ -20,6 +20,7 @@ from agents.baselines.self_tuning_hysteresis import make_self_tuning_hysteresis
 from agents.baselines.static import make_best_static, make_single_domain, make_static_even_split
 from agents.oracle import family_bound, make_clairvoyant, make_replan_oracle, make_truth
 from agents.protocol import Estimate, carry_out, find_row, make_setup
+from agents.registry import SchedulerSettings, make_by_name
 from agents.rollout import play
 from jaxsim.enumeration import PlanTable
 from jaxsim.env import reset, step
@@ -39,9 +40,13 @@ TABLE = PlanTable(
     base_rate=jnp.ones(ROWS, jnp.float32),
     single_domain=jnp.array([False, False, True]),
     even_split=jnp.array([False, True, False]),
+    admitted={name: jnp.ones((ROWS, 12), bool) for name in ("megatron", "sailor")},
 )
 ORACLES = {"clairvoyant": make_clairvoyant, "replan_oracle": make_replan_oracle}
+# One for each rule: rivals that keep what they nominated, and those that watch something.
+RIVALS = ("megatron", "sailor")
 OTHERS = {
+    **{name: make_by_name(name, SchedulerSettings()) for name in RIVALS},
     "best_static": make_best_static,
     "hysteresis": make_hysteresis,
     "self_tuning_hysteresis": make_self_tuning_hysteresis,
@@ -261,22 +266,22 @@ def row_by_hand(worlds, move_gb, t, horizon):
     return np.array(rows)
 
 
+@jax.jit
+@jax.vmap
+def decide_first(params, key, truth):
+    """Rows that replan_oracle and hysteresis decide for at reset, with horizons of 3 intervals."""
+    _, timestep = reset(key, params)
+    setup = setup_of(params)
+    oracle, peer = make_replan_oracle(setup, 3.0), make_hysteresis(setup, 3.0)
+    sees, _ = oracle.decide(key, timestep.observation, oracle.init(key), truth)
+    guesses, _ = peer.decide(key, timestep.observation, peer.init(key))
+    return [find_row(TABLE, jax.tree.map(lambda x: x[0], p))[0] for p in (sees, guesses)]
+
+
 @pytest.fixture(scope="module")
 def first_decisions(worlds):
-    """Row that each scheduler decides for at reset, with horizons of 3 intervals, [WORLDS] each."""
-    params, keys, truths = worlds
-
-    @jax.jit
-    @jax.vmap
-    def decide(params, key, truth):
-        _, timestep = reset(key, params)
-        setup = setup_of(params)
-        oracle, peer = make_replan_oracle(setup, 3.0), make_hysteresis(setup, 3.0)
-        sees, _ = oracle.decide(key, timestep.observation, oracle.init(key), truth)
-        guesses, _ = peer.decide(key, timestep.observation, peer.init(key))
-        return [find_row(TABLE, jax.tree.map(lambda x: x[0], p))[0] for p in (sees, guesses)]
-
-    return [np.asarray(x) for x in decide(params, keys, truths)]
+    """[WORLDS] rows each, of `decide_first`."""
+    return [np.asarray(x) for x in decide_first(*worlds)]
 
 
 def test_replan_oracle_is_the_argmax_under_the_true_coming_interval(
@@ -291,6 +296,24 @@ def test_hysteresis_is_the_argmax_under_the_measured_interval(worlds, move_gb, f
     expected = row_by_hand(worlds, move_gb, 0, horizon=3)
     np.testing.assert_array_equal(first_decisions[1], expected)
     assert np.any(first_decisions[0] != first_decisions[1]), "the worlds must tell them apart"
+
+
+def test_without_jitter_and_cost_hysteresis_is_the_replan_oracle(worlds, first_decisions):
+    params, keys, _ = worlds
+    still = ("white_amplitude", "latency_amplitude", "ou_sigma")
+    still = {name: jnp.zeros_like(getattr(params.network, name)) for name in still}
+    wide = params.cluster.bandwidth_gb_per_s * 1e6  # what moves takes no time
+    free = params.replace(
+        network=params.network.replace(**still),
+        load=params.load.replace(swing=jnp.zeros_like(params.load.swing)),
+        cluster=params.cluster.replace(bandwidth_gb_per_s=wide),
+        calibration=params.calibration.replace(restart_s=jnp.zeros(WORLDS, jnp.float32)),
+    )
+    truths = truth_of(free, keys, TABLE.mask)
+    sees, guesses = (np.asarray(x) for x in decide_first(free, keys, truths))
+    np.testing.assert_array_equal(sees, guesses)
+    np.testing.assert_array_equal(sees, np.argmax(np.asarray(truths.table.rate)[:, 1], axis=1))
+    assert np.any(first_decisions[0] != first_decisions[1]), "with jitter they differ"
 
 
 def test_padding_rows_are_never_moved_to(worlds):
@@ -313,9 +336,9 @@ def spread(two):
 )
 def test_static_schedulers_take_the_best_row_of_their_kind(monkeypatch, make, expected):
     rates = Estimate(jnp.array([3.0, 1.0, 2.0], jnp.float32), jnp.zeros(ROWS, jnp.int32))
-    monkeypatch.setattr(static, "score_table", lambda setup, view: rates)
-    monkeypatch.setattr(static, "table_scheduler", lambda setup, init, choose: choose)
-    monkeypatch.setattr(static, "_idle_unless", lambda some, choose: choose)
+    monkeypatch.setattr(static, "score_table", lambda setup, view, admitted: rates)
+    monkeypatch.setattr(static, "table_scheduler", lambda setup, init, choose, admitted: choose)
+    monkeypatch.setattr(static, "idle_unless", lambda some, choose: choose)
     choose = make(setup_of(world(0)))
     assert int(choose(None, None, ())[0]) == expected
 

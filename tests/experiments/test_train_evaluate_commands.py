@@ -16,7 +16,13 @@ import yaml
 from tiny_training import ARGV, EPOCHS, SEEDS, WORLD, compiled_pieces, shared_run
 
 from agents.hi_ppo.checkpoint import load_checkpoint
-from agents.registry import LEARNED, SCHEDULERS, TUNING_GRID, SchedulerSettings
+from agents.registry import (
+    LEARNED,
+    LOW_COMMUNICATION,
+    SCHEDULERS,
+    TUNING_GRID,
+    SchedulerSettings,
+)
 from analysis import report
 from analysis.records import load
 from experiments import cli, evaluate, train
@@ -525,7 +531,12 @@ BAD = [
     ("train", ["--model", "llama-8t"], ["llama-8t", "llama-7b"]),
     ("train", ["--cluster", "nowhere.yaml"], ["nowhere.yaml"]),
     ("train", ["--cluster", "gpu.yaml"], ["gpu.yaml", "H9000", "A100-80GB"]),
-    ("evaluate", ["--schedulers", "hysteria"], ["hysteria", *SCHEDULERS, LEARNED]),
+    (
+        "evaluate",
+        ["--schedulers", "hysteria"],
+        ["hysteria", *SCHEDULERS, LEARNED, *LOW_COMMUNICATION],
+    ),
+    ("evaluate", ["--schedulers", "diloco"], ["schedulers", "beside diloco"]),
     ("evaluate", ["--schedulers", ","], ["schedulers"]),
     ("evaluate", ["--weights", "1,0,0"], ["weights", "1,0,0"]),
     ("evaluate", ["--weights", "1,0,0,-1"], ["weights", ">= 0"]),

@@ -205,7 +205,7 @@ def test_the_table_covers_views_nearly_as_well_as_the_family(built):
 def test_a_plan_that_cannot_fit_says_what_is_missing():
     work = build_workload([JobSpec(MODEL_PRESETS["llama-70b"], 4, 1024)]).job(0)
     builder = TableBuilder(SPEC, work, calibration(), CHOICES)
-    builder.rates = lambda plans, views, block=256: np.zeros((1, len(plans)))
+    builder.choice_rates = lambda plans, views: np.zeros((1, len(plans), CHOICES.size))
     views = jax.tree.map(lambda x: x[None], base_view(builder.cluster))
     with pytest.raises(InputError) as error:
         build_table(builder, views, 8)

@@ -1,0 +1,99 @@
+"""DiLoCo and Streaming DiLoCo: every domain trains on its own and averages now and then.
+
+Douillard et al. 2023 (arXiv 2311.08105): each domain is one worker with its own best plan inside;
+every H steps, H in {50, 100, 500}, the outer gradients are averaged around a ring in 32 bits,
+blocking. Douillard et al. 2025 (arXiv 2501.18512, streaming): H = 30, the model in fragments that
+are sent one after the other in 4 bits, behind the training steps. Among the regions (two at least),
+rings and H the best at base; static.
+
+What a step learns under H > 1 is an assumption (`jaxsim.step_time.sync.statistical_efficiency`), so
+these plans have a table of their own and never enter that of synchronous training. The model knows
+neither fragments nor their overlap: a sync blocks as a whole, its bytes are those of all fragments,
+and streaming comes out slower than it is by at most one sync per H steps. The outer optimizer's
+state (8 bytes per parameter) is kept in host memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+
+from agents.baselines.search import domain_orders, fastest, tensor_sizes
+from jaxsim.enumeration import TableBuilder, assemble_plan, make_plan
+from jaxsim.layouts import split_layers
+from jaxsim.nomination import PlanRules
+from jaxsim.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, Plan
+from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
+
+PERIODS, OUTER_BITS = (50, 100, 500), 32
+STREAMING_PERIODS, STREAMING_BITS = (30,), 4
+
+Inside = tuple[int, int]  # tp, dp of the plan inside a domain
+
+
+def nominate(
+    builder: TableBuilder, allowed: np.ndarray, periods: tuple[int, ...], bits: int
+) -> list[Plan]:
+    """The best plan of every period at base."""
+    settings = inside_settings(builder, allowed)
+    plans = []
+    for period in periods:
+        found = list(workers(builder, settings, period, bits))
+        plans += fastest(builder, found, allowed, 1)
+    return plans
+
+
+def inside_settings(builder: TableBuilder, allowed: np.ndarray) -> dict[int, list[Inside]]:
+    """{domain: (tp, dp) of the plans that fit inside it alone, best first}."""
+    layers, batch = int(builder.work.layers), int(builder.work.global_batch)
+    owners, plans = [], []
+    for k in range(builder.spec.n_domains):
+        for tp in tensor_sizes(builder, [k]):
+            for dp in (d for d in range(1, int(builder.gpus[k]) // tp + 1) if batch % d == 0):
+                plan = make_plan(((k,),), (tp, (dp,)), builder.gpus, layers, builder.n_domains)
+                if plan is not None:
+                    owners.append((k, (tp, dp)))
+                    plans.append(plan)
+    rates = builder.base_rates(plans) * allowed
+    order = np.argsort(-rates.max(axis=1), kind="stable")
+    settings: dict[int, list[Inside]] = {}
+    for i in (i for i in order if rates[i].max() > 0):
+        settings.setdefault(owners[i][0], []).append(owners[i][1])
+    return settings
+
+
+def workers(
+    builder: TableBuilder, settings: dict[int, list[Inside]], period: int, bits: int
+) -> Iterator[Plan]:
+    """Rings of domains that each hold a replica, every one with its best plan whose dp divides the
+    largest."""
+    layers = int(builder.work.layers)
+    for order in domain_orders(builder, at_least=2):
+        if not set(order) <= set(settings):
+            continue
+        for largest in sorted({dp for k in order for _, dp in settings[k]}):
+            inside = [next((s for s in settings[k] if largest % s[1] == 0), None) for k in order]
+            if None not in inside:
+                splits = [
+                    split_layers(layers, [int(builder.gpus[k]) // (tp * dp)])
+                    for k, (tp, dp) in zip(order, inside, strict=True)
+                ]
+                tps = {k: tp for k, (tp, _) in zip(order, inside, strict=True)}
+                dps = tuple(dp for _, dp in inside)
+                layout = tuple((k,) for k in order)
+                outer = {"sync_period": period, "wire_bits": bits}
+                yield assemble_plan(layout, tps, dps, splits, builder.n_domains, **outer)
+
+
+def _rules(periods: tuple[int, ...], bits: int) -> PlanRules:
+    return PlanRules(
+        functools.partial(nominate, periods=periods, bits=bits),
+        (RECOMPUTE_NONE, RECOMPUTE_FULL),
+        (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B),
+    )
+
+
+RULES = _rules(PERIODS, OUTER_BITS)
+STREAMING_RULES = _rules(STREAMING_PERIODS, STREAMING_BITS)

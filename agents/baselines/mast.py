@@ -1,0 +1,53 @@
+"""MAST: a job goes to exactly one region, the one in which it would be done first.
+
+Choudhury et al., OSDI 2024: global scheduling of atomic jobs; all regions that can hold the job are
+scored by when it could start there (queue, and data that is not there yet) and how long it would
+run, with the best plan inside each region. For one job on idle regions whose data is everywhere
+this is `single_domain`. Left out: pre-emption by priority and the daily placement of data by
+demand.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from agents.baselines.static import keep_best, with_any_choice
+from agents.protocol import Scheduler, Setup, score_table
+
+
+def start_delay_s(queue_s: Array, data_gb: Array, inbound_gb_per_s: Array) -> Array:
+    """[K] [s] before a job could start in each region: its data arrives while it queues.
+
+    `data_gb` [K] is what each region lacks, `inbound_gb_per_s` [K] the rate at which it would come.
+    """
+    fetch_s = jnp.where(data_gb > 0, data_gb / jnp.maximum(inbound_gb_per_s, 1e-9), 0.0)
+    return jnp.maximum(queue_s, fetch_s)
+
+
+def finish_s(delay_s: Array, steps: Array, steps_per_s: Array) -> Array:
+    """[K] [s] until a job of `steps` [] would be done in each region, infinite where it cannot run."""
+    runtime_s = steps / jnp.maximum(steps_per_s, 1e-30)
+    return jnp.where(steps_per_s > 0, delay_s + runtime_s, jnp.inf)
+
+
+def region_rates(setup: Setup, rate: Array) -> Array:
+    """[K] steps per second of the best row inside each region, from the rates [P] of all rows."""
+    inside = setup.table.single_domain & setup.table.mask
+    mine = (setup.table.plans.group >= 0) & inside[:, None]  # [P, K]
+    return jnp.max(jnp.where(mine, rate[:, None], 0.0), axis=0)
+
+
+def make_mast(setup: Setup) -> Scheduler:
+    """One job alone: no queue, no data to fetch; a job without a budget counts as one step."""
+    rows = setup.table.single_domain & setup.table.mask
+    rate = score_table(setup, setup.usual, with_any_choice(setup, rows)).rate
+    by_region = region_rates(setup, rate)
+    budget = setup.work.step_budget
+    steps = jnp.where(jnp.isfinite(budget), budget, 1.0)
+    nothing = jnp.zeros_like(by_region)
+    delay_s = start_delay_s(nothing, nothing, jnp.ones_like(by_region))
+    region = jnp.argmin(finish_s(delay_s, steps, by_region))
+    there = jax.lax.dynamic_index_in_dim(setup.table.plans.group, region, 1, keepdims=False) >= 0
+    return keep_best(setup, with_any_choice(setup, rows & there))

@@ -1,0 +1,64 @@
+"""Megatron-LM's rule of thumb: tensor parallelism inside a node, the fewest pipeline stages, the
+rest data parallelism.
+
+Narayanan et al., SC 2021 (takeaways 1-3), with sequence parallelism and selective recomputation
+before full (Korthikanti et al. 2022). Ranks are laid out so that the WAN falls on data parallelism,
+or on the pipeline: two variants, and for each the regions (two at least) and their order that do
+best at base, as whoever writes the host file would choose them. Static.
+
+Left out: interleaved stages. Their gain is a share of the bubble, (p - 1) / m, which at the micro-
+batches of these jobs is a few per cent where a domain holds more than one stage, and they send
+every activation twice over the WAN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from agents.baselines.search import domain_orders, fastest, largest_dps, tensor_sizes
+from jaxsim.enumeration import TableBuilder, assemble_plan
+from jaxsim.layouts import Layout, split_layers
+from jaxsim.nomination import PlanRules
+from jaxsim.plan import SCHEDULE_1F1B, Plan
+from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE
+
+
+def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
+    """The best plan with data parallelism over the WAN, and the best with the pipeline over it."""
+    orders = domain_orders(builder, at_least=2)
+    replicas = [tuple((k,) for k in order) for order in orders]
+    pipelines = [(order,) for order in orders]
+    both = (first_that_fit(builder, layouts, allowed) for layouts in (replicas, pipelines))
+    return [plan for plans in both for plan in fastest(builder, plans, allowed, 1)]
+
+
+def first_that_fit(builder: TableBuilder, layouts: list[Layout], allowed: np.ndarray) -> list[Plan]:
+    """Of every layout the first plan of the rule's order that fits."""
+    tries = [(i, plan) for i, layout in enumerate(layouts) for plan in in_order(builder, layout)]
+    if not tries:
+        return []
+    fits = ((builder.base_rates([p for _, p in tries]) > 0) & allowed).any(axis=1)
+    first: dict[int, Plan] = {}
+    for (i, plan), good in zip(tries, fits, strict=True):
+        if good:
+            first.setdefault(i, plan)
+    return list(first.values())
+
+
+def in_order(builder: TableBuilder, layout: Layout) -> Iterator[Plan]:
+    """Plans of a layout as the rule tries them: p from 1 up, for each t up to a node, d the rest."""
+    layers = int(builder.work.layers)
+    for stages in (p for p in range(1, layers + 1) if layers % p == 0):
+        splits = [split_layers(layers, [stages] * len(group)) for group in layout]
+        if any(stages * len(group) > layers for group in layout):
+            return
+        for tp in tensor_sizes(builder, (k for group in layout for k in group)):
+            rooms = [min(int(builder.gpus[k]) for k in g) // (tp * stages) for g in layout]
+            if min(rooms) >= 1:
+                dps = largest_dps(rooms, int(builder.work.global_batch))
+                yield assemble_plan(layout, tp, dps, splits, builder.n_domains)
+
+
+RULES = PlanRules(nominate, (RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL), (SCHEDULE_1F1B,))

@@ -1,0 +1,134 @@
+"""Low-communication training, apart from the rest: a plan table and a clairvoyant of its own, and every
+result under two assumptions on what a training step is then worth.
+
+`default` is `jaxsim.step_time.sync.statistical_efficiency`; `no_loss` takes every step for a full one.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from agents.baselines.static import keep_best
+from agents.metrics import EpisodeMetrics
+from agents.oracle import Truth, solve_truth, table_rates
+from agents.protocol import Setup, admitted_plans, make_setup
+from agents.registry import LOW_COMMUNICATION, LOW_COMMUNICATION_RULES
+from agents.rollout import Episode
+from analysis.summary import evaluation_summary
+from experiments.evaluation import Evaluator, Maker, lost_pct, named_maker
+from experiments.setup import load_world
+from experiments.tables import scheduler_table
+from jaxsim.env import world_tape
+from jaxsim.step_time.sync import statistical_efficiency
+
+YARDSTICKS = ("clairvoyant", "best_static", "single_domain")  # shown beside, on the same table
+
+
+@functools.partial(jax.jit, static_argnames=("horizon",))
+def _truths(table, no_loss: jax.Array, params, keys, horizon: int) -> Truth:
+    """[S, ...] of each scenario, on rates as `worth` takes them."""
+
+    def one(params, key):
+        setup = make_setup(params, table)
+        views = world_tape(params, key, horizon + 1)
+        rates = table_rates(setup, views)
+        return solve_truth(setup, views, rates * worth(setup, no_loss)[:, None])
+
+    return jax.vmap(one)(params, keys)
+
+
+class ApartEvaluator(Evaluator):
+    """An Evaluator that may take every training step for a full one."""
+
+    no_loss = False
+
+    def lose_nothing(self) -> None:
+        """Solve the scenarios again, every step taken for a full one from now on."""
+        self.no_loss = True
+        self.truth = self._solved()
+        self.clairvoyant = self.play(named_maker("clairvoyant"))
+        self.static = self.play(named_maker("best_static"))
+
+    def _solved(self) -> Truth:
+        table, no_loss = self.world.table, jnp.asarray(self.no_loss)
+
+        def block(params, keys):
+            return _truths(table, no_loss, params, keys, self.horizon)
+
+        return self._in_blocks(block, (self.params, self.keys))
+
+    def play(self, maker: Maker, policy: Any = (), weights=None) -> tuple[EpisodeMetrics, Episode]:
+        metrics, episode = super().play(maker, policy, weights)
+        if self.no_loss:
+            steps = (episode.record.progress / episode.record.cost.efficiency).sum(axis=(1, 2))
+            metrics = metrics.replace(progress=steps)
+        return metrics, episode
+
+
+def worth(setup: Setup, no_loss: jax.Array | bool) -> jax.Array:
+    """[P] factor on the rows' rates: 1, or what turns progress into training steps."""
+    plans = setup.table.plans
+    efficiency = statistical_efficiency(setup.work.gparams, plans.sync_period, plans.wire_bits)
+    return jnp.where(jnp.asarray(no_loss), 1.0 / efficiency, jnp.ones_like(efficiency))
+
+
+@functools.cache
+def apart_maker(name: str) -> Maker:
+    """Keep the best nominated row at base, `no_loss` (the policy argument) or not."""
+    return lambda setup, no_loss: keep_best(
+        setup, admitted_plans(setup, name), worth(setup, no_loss)
+    )
+
+
+def compare(names: list[str], config, settings, weights, traces) -> dict[str, dict]:
+    """{setting: summary like that of the evaluation} of the low-communication schedulers `names`, on
+    the scenarios that `config` (an EvaluateConfig) gives the others."""
+    job = (config.cluster, config.model, config.global_batch, config.seq, config.table_size)
+    sizes = {"domains": config.domains, "layout_limit": config.layout_limit}
+    _, world, _ = load_world(*job, LOW_COMMUNICATION_RULES, **sizes)
+    evaluator = ApartEvaluator(world, settings, range(config.seeds), "test", weights, **traces)
+    both = names + list(YARDSTICKS)
+    default = _summary(evaluator, both, evaluator.bound())
+    evaluator.lose_nothing()
+    # The bound counts by default alone.
+    return {
+        "default": default,
+        "no_loss": _summary(evaluator, both, np.full(config.seeds, np.nan)),
+    }
+
+
+def _summary(evaluator: ApartEvaluator, names: list[str], bound: np.ndarray) -> dict:
+    rows = [_rows(evaluator, name, bound) for name in names]
+    return evaluation_summary(pd.concat(rows, ignore_index=True), None, 0.0)
+
+
+def _rows(evaluator: ApartEvaluator, name: str, bound: np.ndarray) -> pd.DataFrame:
+    apart = name in LOW_COMMUNICATION
+    maker = apart_maker(name) if apart else named_maker(name)
+    metrics, _ = evaluator.play(maker, jnp.asarray(evaluator.no_loss) if apart else ())
+    frame = pd.DataFrame(vars(metrics)).replace([np.inf, -np.inf], np.nan)
+    regret_pct = lost_pct(metrics.progress, evaluator.clairvoyant[0].progress)
+    return frame.assign(
+        scheduler=name,
+        policy_seed=None,
+        scenario=np.arange(len(frame)),
+        headroom_pct=evaluator.headroom_pct,
+        progress_rel=1.0 - regret_pct / 100.0,
+        regret_pct=regret_pct,
+        bound_pct=lost_pct(metrics.progress, bound),
+    )
+
+
+def tables(results: dict[str, dict]) -> str:
+    """For the terminal."""
+    said = {
+        "default": "Low-communication training, a step worth what the default table says",
+        "no_loss": "The same, every step taken for a full one",
+    }
+    return "\n".join(f"{said[k]}:\n{scheduler_table(v)}" for k, v in results.items())

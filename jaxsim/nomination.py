@@ -1,0 +1,145 @@
+"""Plans that schedulers bring along: each by its own rules, all in the one table that everybody plays.
+
+A scheduler with rules of its own (an automatic planner, a framework's rule of thumb) nominates its
+plans on the host, once per cluster and job. They join the rows that `enumeration` found, and their
+lower choices join the menu, so that the optimum over the table covers whatever anyone can play.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsim.calibration import Calibration
+from jaxsim.cluster import ClusterSpec
+from jaxsim.enumeration import (
+    PlanTable,
+    TableBuilder,
+    TableInfo,
+    base_view,
+    one_view,
+    stack_plans,
+)
+from jaxsim.plan import FREE_FIELDS, LowerChoices, Plan, default_lower_choices
+from jaxsim.workload import Workload
+
+Triple = tuple[int, int, int]  # micro-batch, recompute, schedule
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanRules:
+    """What a scheduler may play: `nominate(builder, allowed)` returns its plans, best first, given
+    which lower choices of the builder's menu it may use [V] bool."""
+
+    nominate: Callable[[TableBuilder, np.ndarray], list[Plan]]
+    recompute: tuple[int, ...]  # RECOMPUTE_*
+    schedules: tuple[int, ...]  # SCHEDULE_*
+
+    def allowed(self, menu: LowerChoices) -> np.ndarray:
+        """[V] bool: the choices that the rules know."""
+        return np.isin(menu.recompute, self.recompute) & np.isin(menu.schedule, self.schedules)
+
+
+def nominate(
+    spec: ClusterSpec, work: Workload, calibration: Calibration, rules: Mapping[str, PlanRules]
+) -> tuple[LowerChoices, dict[str, list[Plan]]]:
+    """Ask everyone for plans. Returns the menu and {scheduler: plans with NumPy leaves}.
+
+    The menu is the default one and what else somebody's plan does best with, while all GPUs are free
+    or half of them: every entry costs everybody time, so those that nobody wants are left out.
+    """
+    default = default_lower_choices()
+    builder = TableBuilder(spec, work, calibration, _menu(default, _demanded(default, rules)))
+    offered = _triples(builder.choices)
+    base = base_view(builder.cluster)
+    views = [one_view(base), one_view(base.replace(gpus_available=base.gpus_available // 2))]
+    nominated: dict[str, list[Plan]] = {}
+    wanted: list[Triple] = []
+    for name, own in rules.items():
+        allowed = own.allowed(builder.choices)
+        nominated[name] = own.nominate(builder, allowed)
+        if nominated[name]:
+            rates = [builder.choice_rates(nominated[name], view)[0] * allowed for view in views]
+            wanted += [offered[row.argmax()] for row in np.concatenate(rates) if row.max() > 0]
+    return _menu(default, wanted), nominated
+
+
+def admit(
+    table: PlanTable,
+    info: TableInfo,
+    family: Plan,
+    builder: TableBuilder,
+    nominated: Mapping[str, list[Plan]],
+    rules: Mapping[str, PlanRules],
+) -> tuple[PlanTable, TableInfo, Plan]:
+    """Join nominated plans to a table and to its family [N, ...]; rows that are there already are
+    not doubled."""
+    rows = _unstack(table.plans, np.flatnonzero(table.mask))
+    known = {_key(plan): i for i, plan in enumerate(rows)}
+    for plan in (p for plans in nominated.values() for p in plans):
+        if known.setdefault(_key(plan), len(rows)) == len(rows):
+            rows.append(plan)
+    n_core, size = int(table.mask.sum()), max(table.size, len(rows))
+    new = rows[n_core:]
+    base = builder.base_rates(rows).max(axis=-1)
+    single = [int((np.asarray(p.group) >= 0).sum()) == 1 for p in rows]
+    pad = size - len(rows)
+
+    def column(values: Iterable, filler) -> jax.Array:
+        return jnp.asarray([*values, *[filler] * pad])
+
+    admitted = {}
+    for name, plans in nominated.items():
+        chosen = np.zeros(size, bool)
+        chosen[[known[_key(p)] for p in plans]] = True
+        admitted[name] = jnp.asarray(chosen[:, None] & rules[name].allowed(builder.choices))
+    table = PlanTable(
+        plans=builder.complete_at_base(rows + [rows[0]] * pad),
+        mask=column([True] * len(rows), False),
+        base_rate=column(base.tolist(), 0.0),
+        single_domain=column(single, False),
+        even_split=column([*np.asarray(table.even_split)[:n_core], *[False] * len(new)], False),
+        admitted=admitted,
+    )
+    if new:
+        family = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), family, stack_plans(new))
+    info = dataclasses.replace(
+        info,
+        family=f"{info.family}; and what {', '.join(nominated)} nominate",
+        plans_in_table=len(rows),
+        plans_scored=info.plans_scored + len(new),
+    )
+    return table, info, family
+
+
+def _triples(menu: LowerChoices) -> list[Triple]:
+    columns = (menu.micro_batch, menu.recompute, menu.schedule)
+    return list(zip(*(np.asarray(x).tolist() for x in columns), strict=True))
+
+
+def _menu(default: LowerChoices, more: Iterable[Triple]) -> LowerChoices:
+    """The default choices first, in their order; then the others, each once."""
+    rows = np.array(list(dict.fromkeys([*_triples(default), *more])), np.int32)
+    return LowerChoices(*(jnp.asarray(rows[:, i]) for i in range(3)))
+
+
+def _demanded(default: LowerChoices, rules: Mapping[str, PlanRules]) -> list[Triple]:
+    sizes = sorted(set(np.asarray(default.micro_batch).tolist()))
+    pairs = [p for own in rules.values() for p in itertools.product(own.recompute, own.schedules)]
+    return [(size, *pair) for pair in dict.fromkeys(pairs) for size in sizes]
+
+
+def _unstack(plans: Plan, rows: np.ndarray) -> list[Plan]:
+    host = jax.tree.map(np.asarray, plans)
+    return [jax.tree.map(lambda x, i=i: x[i], host) for i in rows]
+
+
+def _key(plan: Plan) -> bytes:
+    """Equal for plans between which no reconfiguration is needed."""
+    names = (n for n in Plan.__dataclass_fields__ if n not in FREE_FIELDS)
+    return b"".join(np.asarray(getattr(plan, n), np.int32).tobytes() for n in names)

@@ -1,0 +1,593 @@
+"""Rivals that bring plans of their own: each does what its paper says, and every plan can be run.
+
+All builders have four domains (padded where there are fewer), so that one program scores for all.
+"""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_world import MODEL, base_view, calibration, cluster_spec, cost_of
+
+from agents.baselines import (
+    alpa,
+    diloco,
+    hyperion,
+    mast,
+    megatron,
+    replanning,
+    sailor,
+    static,
+    zero,
+)
+from agents.baselines.search import (
+    Pipeline,
+    StageCosts,
+    domain_orders,
+    full_pipelines,
+    largest_dps,
+    min_max_layers,
+)
+from agents.protocol import Estimate, Setup, Situation
+from agents.registry import LOW_COMMUNICATION_RULES, RULES, SchedulerSettings, make_by_name
+from jaxsim import nomination
+from jaxsim.calibration import default_calibration
+from jaxsim.cluster import load_cluster
+from jaxsim.enumeration import TableBuilder, build_table, make_plan, one_view
+from jaxsim.nomination import admit
+from jaxsim.plan import (
+    SCHEDULE_1F1B,
+    SCHEDULE_GREEDY,
+    check_plan,
+    default_lower_choices,
+)
+from jaxsim.workload import (
+    MODEL_PRESETS,
+    RECOMPUTE_FULL,
+    RECOMPUTE_NONE,
+    RECOMPUTE_SELECTIVE,
+    JobSpec,
+    build_workload,
+)
+
+EVERYONE = {**RULES, **LOW_COMMUNICATION_RULES}
+MENU = nomination._menu(
+    default_lower_choices(), nomination._demanded(default_lower_choices(), EVERYONE)
+)
+K = 4
+BIG = JobSpec(MODEL_PRESETS["llama-7b"], global_batch=512, seq=4096)
+SMALL = JobSpec(MODEL, global_batch=48, seq=1024)
+
+
+def random_spec():
+    rng = np.random.default_rng(3)
+    spec = dataclasses.replace(cluster_spec(3, gpus=8, gbps=20.0), gpus=(8, 4, 6))
+    factor = np.exp(rng.normal(0, 0.8, (3, 3)))
+    return dataclasses.replace(spec, bandwidth_gbps=spec.bandwidth_gbps * factor)
+
+
+def fast_spec():
+    """Links so fast and near that only the domains' own work counts; memory for all of it."""
+    spec = cluster_spec(3, gpus=4, gbps=1e6, rtt_ms=1e-6)
+    apart = ~np.eye(3, dtype=bool)
+    return dataclasses.replace(spec, bandwidth_gbps=1e6 * apart, rtt_ms=1e-6 * apart)
+
+
+@functools.cache
+def builder(which):
+    if which == "embedded":
+        work = build_workload([BIG]).job(0)
+        return TableBuilder(load_cluster(), work, default_calibration("A100-80GB"), MENU, K)
+    spec = random_spec() if which == "random" else fast_spec()
+    return TableBuilder(spec, build_workload([SMALL]).job(0), calibration(), MENU, K)
+
+
+@functools.cache
+def nominated(which, name):
+    rules = EVERYONE[name]
+    return rules.nominate(builder(which), rules.allowed(MENU))
+
+
+def rates(which, name, plans):
+    """[P] at base, over the choices that the rules admit."""
+    return (builder(which).base_rates(plans) * EVERYONE[name].allowed(MENU)).max(axis=1)
+
+
+def groups(plan):
+    """Domains of each group in pipeline order."""
+    n = int(plan.group.max()) + 1
+    members = [np.flatnonzero(plan.group == g) for g in range(n)]
+    return tuple(tuple(m[np.argsort(plan.position[m])].tolist()) for m in members)
+
+
+complete_cost = jax.jit(jax.vmap(cost_of, in_axes=(0, None, None, None, None)))
+
+
+@pytest.mark.parametrize("which", ["embedded", "random"])
+def test_every_plan_that_anyone_nominates_can_be_run(which):
+    b = builder(which)
+    for name in EVERYONE:
+        plans = nominated(which, name)
+        assert plans, name
+        done = b.complete_at_base(plans + [plans[0]] * (16 - len(plans)))
+        args = (b.work, b.cluster, b.calibration, base_view(b.cluster))
+        cost = complete_cost(done, *args)
+        assert np.all(cost.memory_gb <= b.cluster.gpu.memory_gb), name
+        for i in range(len(plans)):
+            plan = jax.tree.map(lambda x, i=i: np.asarray(x[i]), done)
+            check_plan(plan, b.work, b.gpus, b.spec.domains)
+        at_full = rates(which, name, plans[:1])
+        assert np.all(at_full > 0), name
+
+
+# Shared search
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.integers(1, 14),
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    st.lists(st.floats(0.2, 3.0), min_size=3, max_size=3),
+    st.lists(st.floats(0.0, 6.0), min_size=3, max_size=3),
+)
+def test_layers_are_split_so_that_the_slowest_stage_is_fastest(n_layers, stages, layer_s, extra_s):
+    n = len(stages)
+    if sum(stages) > n_layers:
+        return
+    layer_s, extra_s = np.array(layer_s[:n]), np.array(extra_s[:n])
+
+    def slowest(layers):
+        each = -(-np.array(layers) // np.array(stages))
+        return (each * layer_s + extra_s).max()
+
+    layers = min_max_layers(n_layers, stages, layer_s, extra_s)
+    assert sum(layers) == n_layers and all(x >= s for x, s in zip(layers, stages, strict=True))
+    every = itertools.product(range(1, n_layers + 1), repeat=n)
+    fits = (x for x in every if sum(x) == n_layers and np.all(np.array(x) >= stages))
+    np.testing.assert_allclose(slowest(layers), min(map(slowest, fits)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "batch", "expected"),
+    [
+        ([8, 8], 48, (8, 8)),
+        ([8, 4, 6], 48, (8, 4, 4)),  # 6 does not divide 8; 6, 3, 6 uses one less
+        ([6, 6], 48, (6, 6)),
+        ([7], 48, (6,)),  # a divisor of the batch
+        ([5, 1], 7, (1, 1)),
+    ],
+)
+def test_replicas_use_the_most_gpus_that_divide(rooms, batch, expected):
+    assert largest_dps(rooms, batch) == expected
+
+
+def test_orders_are_all_there_are_or_chains_along_the_fastest_links():
+    b = builder("random")
+    assert len(domain_orders(b)) == 3 + 6 + 6 and len(domain_orders(b, 2)) == 12
+    n = 7
+    rate = np.ones((n, n))
+    for i in range(n - 1):  # a road from 0 to 6, the only fast links
+        rate[i, i + 1] = rate[i + 1, i] = 10.0
+    big = dataclasses.replace(cluster_spec(n), bandwidth_gbps=rate)
+    orders = domain_orders(TableBuilder(big, b.work, b.calibration, MENU), 2)
+    assert tuple(range(n)) in orders and (0, 1) in orders and len(orders) == n * (n - 1)
+
+
+# Megatron-LM
+
+
+def test_megatron_widens_tensor_parallelism_before_it_adds_stages():
+    tries = [
+        (int(p.tp[0]), int(p.pp[0]), tuple(p.dp[:2].tolist()))
+        for p in megatron.in_order(builder("random"), ((0,), (1,)))
+    ]
+    assert tries[:4] == [(1, 1, (8, 4)), (2, 1, (4, 2)), (4, 1, (2, 1)), (1, 2, (4, 2))]
+
+
+@pytest.mark.parametrize(
+    ("node", "share", "found"), [(8, 1, (1, 1)), (8, 4, (4, 1)), (2, 4, (2, 2)), (2, 8, (2, 4))]
+)
+def test_megatron_takes_the_least_that_fits(monkeypatch, node, share, found):
+    b = builder("random")
+
+    def fits(plans):
+        held = np.array([int(p.tp[0] * p.pp[0]) >= share for p in plans], np.float32)
+        return np.broadcast_to(held[:, None], (len(plans), MENU.size))
+
+    monkeypatch.setattr(b, "base_rates", fits)
+    monkeypatch.setattr(b, "per_node", np.full(K, node))
+    plan = megatron.first_that_fit(b, [((0,),)], np.ones(MENU.size, bool))[0]
+    assert (int(plan.tp[0]), int(plan.pp[0])) == found
+    assert int(plan.dp[0]) == 8 // share, "the rest is data parallelism"
+
+
+def test_megatron_offers_data_parallelism_over_the_wan_and_a_pipeline_over_it():
+    replicas, pipeline = nominated("embedded", "megatron")
+    assert all(len(g) == 1 for g in groups(replicas)) and len(groups(replicas)) >= 2
+    assert len(groups(pipeline)) == 1 and len(groups(pipeline)[0]) >= 2
+    # A 7B model fits an A100 with eight to share the optimizer: no tensor parallelism, one stage.
+    for plan in (replicas, pipeline):
+        assert np.all(plan.tp == 1) and np.all(plan.pp == 1)
+        assert np.all(plan.dp[: len(groups(plan))] == 8)
+    others = [
+        p
+        for order in domain_orders(builder("embedded"), 2)
+        for p in megatron.first_that_fit(
+            builder("embedded"), [tuple((k,) for k in order)], np.ones(MENU.size, bool)
+        )
+    ]
+    best = rates("embedded", "megatron", others).max()
+    assert rates("embedded", "megatron", [replicas])[0] == pytest.approx(best, rel=1e-5)
+
+
+def test_megatron_recomputes_selectively_before_fully():
+    allowed = RULES["megatron"].allowed(MENU)
+    kinds = {(int(MENU.recompute[v]), int(MENU.schedule[v])) for v in np.flatnonzero(allowed)}
+    modes = (RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL)
+    assert kinds == {(mode, SCHEDULE_1F1B) for mode in modes}
+    # Where both fit at the same micro-batch, the selective one is faster, so it is what is run.
+    b = builder("embedded")
+    row = b.base_rates(nominated("embedded", "megatron"))
+    for size in (1, 2):
+        at = {
+            m: np.flatnonzero(
+                (MENU.micro_batch == size)
+                & (MENU.recompute == m)
+                & (MENU.schedule == SCHEDULE_1F1B)
+            )[0]
+            for m in modes
+        }
+        both = (row[:, at[RECOMPUTE_SELECTIVE]] > 0) & (row[:, at[RECOMPUTE_FULL]] > 0)
+        assert both.any()
+        assert np.all((row[:, at[RECOMPUTE_SELECTIVE]] > row[:, at[RECOMPUTE_FULL]])[both])
+
+
+# ZeRO
+
+
+@pytest.mark.parametrize(("least", "stages"), [(1, [1, 3]), (2, [2, 3]), (3, [3])])
+def test_zero_takes_the_least_stage_that_fits_and_the_hybrid(monkeypatch, least, stages):
+    b = builder("random")
+
+    def fits(plans):
+        held = np.array([int(p.zero_stage[0]) >= least for p in plans], np.float32)
+        return np.broadcast_to(held[:, None], (len(plans), MENU.size))
+
+    monkeypatch.setattr(b, "base_rates", fits)
+    plans = zero.nominate(b, np.ones(MENU.size, bool))
+    assert [int(p.zero_stage[0]) for p in plans] == stages
+    for plan in plans:
+        used = plan.group >= 0
+        assert all(len(g) == 1 for g in groups(plan)) and len(groups(plan)) >= 2
+        assert np.all(plan.tp[used] == 1) and np.all(plan.pp[used] == 1)
+
+
+# Alpa, Sailor, Hyperion: objectives by hand and against brute force
+
+
+def hand_costs(which="random"):
+    costs = StageCosts(builder(which))
+    costs._by_tp[1] = (np.full((MENU.size, K), 2.0), np.full((MENU.size, K), 1.0))
+    costs.alone_s = 0.0
+    costs.rtt_s = np.full((K, K), 0.5)
+    # A micro-batch of dp sequences takes as many seconds over any link.
+    costs.gb_per_s = np.full((K, K), float(builder(which).work.boundary_gb))
+    return costs
+
+
+def test_the_three_formulas_on_a_pipeline_by_hand():
+    """Two domains of one and two stages, 3 + 4 layers of 2 s, logits of 1 s; a hop of 2 x 1 s there
+    and back and 0.5 s of latency; 48 micro-batches of one sequence."""
+    costs, pipe = hand_costs(), Pipeline((0, 1), 1, 1, (1, 2), (3, 4))
+    v = int(np.flatnonzero(MENU.micro_batch == 1)[0])
+    np.testing.assert_allclose(costs.stage_s(pipe)[v], [6.0, 5.0])
+    both, link = costs.hops_s(pipe)
+    np.testing.assert_allclose(both[v], [2.5, 0.0])
+    np.testing.assert_allclose(link[v], [1.0, 0.0])
+    np.testing.assert_allclose(alpa.latency_s(costs, pipe)[v], 6 + 2 * 5 + 2.5 + 47 * 6)
+    # Sailor hides nothing: the first stage takes 6 + 2.5 s; dp = 1 has nothing to sync.
+    np.testing.assert_allclose(sailor.estimate_s(costs, pipe)[v], 8.5 + 2 * 5 + 47 * 8.5)
+    np.testing.assert_allclose(hyperion.bottleneck_s(costs, pipe)[v], 48 * 6)
+    np.testing.assert_allclose(
+        sailor.sync_s(costs, dataclasses.replace(pipe, dp=4)),
+        2 * 3 / 4 * 3 * float(costs.builder.work.layer_gparams) * 2 / (10.0 * 0.6),
+        rtol=1e-5,
+    )
+
+
+def test_alpas_split_is_the_best_of_every_contiguous_split():
+    """The bound on the slowest stage against brute force over layer ranges, objective and all."""
+    costs = StageCosts(builder("random"))
+    n_layers, order, stages = 8, (1, 0, 2), [1, 2, 1]
+    best = costs.balanced(order, 1, 2, stages, 0)
+
+    def latency(layers):
+        return alpa.latency_s(costs, Pipeline(order, 1, 2, tuple(stages), layers))[0]
+
+    every = itertools.product(range(1, n_layers), repeat=3)
+    # Whole stages of equal layers, as a plan has them.
+    fits = [x for x in every if sum(x) == n_layers and x[1] % 2 == 0]
+    np.testing.assert_allclose(latency(best.layers), min(map(latency, fits)), rtol=1e-6)
+
+
+def test_alpa_sailor_and_exact_search_agree_where_the_network_is_uniform_and_steady():
+    b = builder("fast")
+    costs, same = StageCosts(b), RULES["sailor"].allowed(MENU)
+    pipes = list(full_pipelines(costs, domain_orders(b), b.gpus, 0))
+    exact = (b.base_rates([p.plan(b) for p in pipes]) * same).max()
+    for name, module in (("alpa", alpa), ("sailor", sailor)):
+        plan = module.nominate(b, same)[0]
+        assert (b.base_rates([plan]) * same).max() == pytest.approx(exact, rel=0.02), name
+
+
+def test_sailor_leaves_regions_unused_over_slow_links_and_plans_for_lost_ones():
+    b = builder("embedded")
+    plans = nominated("embedded", "sailor")
+    # 7B fits one region, and its formula hides no transfer: links of 2-5 Gbps are not worth it.
+    assert len(groups(plans[0])[0]) == 1
+    home = groups(plans[0])[0][0]
+    gone = [p for p in plans if home not in groups(p)[0]]
+    assert gone, "it has an answer for the day its region is gone"
+    gpus = sailor.availabilities(b)
+    assert len(gpus) == 1 + 2 * 4 and all(np.all(g <= b.gpus) for g in gpus)
+
+
+def test_sailor_takes_the_least_tensor_parallelism_that_fits():
+    pipes = [Pipeline((0,), tp, dp, (2,), (8,)) for tp, dp in ((1, 4), (2, 2), (2, 1), (4, 1))]
+    pipes.append(Pipeline((0,), 4, 1, (1,), (8,)))  # fewer stages: a case of its own
+    fits = np.array([[1, 0, 0], [1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 1, 1]], bool)
+    expected = [[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 0], [1, 1, 1]]
+    np.testing.assert_array_equal(sailor.least_tensor(pipes, fits), np.array(expected, bool))
+
+
+def test_sailor_uses_no_more_regions_than_the_stages_need():
+    rooms = np.array([4, 2, 3, 0])
+    assert sailor.needed(rooms, (0,), 4) and not sailor.needed(rooms, (0,), 5)
+    assert sailor.needed(rooms, (0, 1), 5) and not sailor.needed(rooms, (0, 1), 4)
+    assert not sailor.needed(rooms, (0, 3), 4), "a region without room"
+    assert sailor.filled(rooms, (0, 2), 6) == [4, 2]
+
+
+def test_hyperion_splits_over_tiers_and_again_without_each():
+    b = builder("random")
+    costs, allowed = StageCosts(b), RULES["hyperion"].allowed(MENU)
+    pipes = list(full_pipelines(costs, domain_orders(b, 2), b.gpus, int(allowed.argmax())))
+    fits = (b.base_rates([p.plan(b) for p in pipes]) > 0) & allowed
+    cost = np.where(fits, [hyperion.bottleneck_s(costs, p) for p in pipes], np.inf).min(axis=1)
+    plans = nominated("random", "hyperion")
+    assert groups(plans[0]) == (pipes[int(cost.argmin())].order,)
+    for gone in range(3):
+        assert any(gone not in groups(p)[0] for p in plans)
+
+
+# CrossPipe
+
+
+def test_crosspipe_has_the_fastest_pipelines_over_the_wan():
+    b = builder("embedded")
+    plans = nominated("embedded", "crosspipe")
+    assert all(len(groups(p)) == 1 and len(groups(p)[0]) >= 2 for p in plans)
+    every = [
+        p
+        for order in domain_orders(b, 2)
+        for tp in (1, 2)
+        for dp in (1, 2, 4, 8)
+        if (p := make_plan((order,), (tp, (dp,)), b.gpus, 32, K)) is not None
+    ]
+    best = np.sort(rates("embedded", "crosspipe", every))[::-1]
+    np.testing.assert_allclose(rates("embedded", "crosspipe", plans), best[: len(plans)], rtol=1e-5)
+
+
+def test_crosspipe_orders_its_operations_anew_for_the_network_at_hand():
+    b = builder("embedded")
+    plan = nominated("embedded", "crosspipe")[:1]
+    allowed = RULES["crosspipe"].allowed(MENU)
+    view = base_view(b.cluster)
+    chosen = []
+    for factor in (1.0, 1000.0):  # at base; so fast that waiting is not the matter
+        fast = view.replace(
+            bandwidth_gb_per_s=factor * view.bandwidth_gb_per_s, rtt_s=view.rtt_s / factor
+        )
+        row = b.choice_rates(plan, one_view(fast))[0, 0] * allowed
+        chosen.append((int(MENU.recompute[row.argmax()]), int(MENU.schedule[row.argmax()])))
+    assert chosen[0][1] == SCHEDULE_GREEDY and chosen[0] != chosen[1]
+
+
+# DiLoCo
+
+
+def test_diloco_with_one_step_between_syncs_sends_the_bytes_of_data_parallelism():
+    b = builder("embedded")
+    every_step = diloco.workers(b, {k: [(1, 8)] for k in range(4)}, period=1, bits=16)
+    plans = {groups(p): p for p in every_step}
+    parallel = {groups(p): p for p in zero.sharded(b, 1)}
+    ring = ((0,), (1,), (2,), (3,))
+    args = (b.work, b.cluster, b.calibration, base_view(b.cluster))
+    sent = []
+    for plan in (plans[ring], parallel[ring], plans[ring].replace(sync_period=np.int32(50))):
+        done = b.complete_at_base([plan] * 16)
+        sent.append(np.asarray(complete_cost(done, *args).wan_gb[0]))
+    np.testing.assert_array_equal(sent[0], sent[1])
+    # 2 (n - 1) / n of the 16-bit gradients over every link of the ring, and nothing else.
+    expected = np.zeros((K, K))
+    expected[[0, 1, 2, 3], [1, 2, 3, 0]] = 2 * 3 / 4 * 2 * float(b.work.gparams)
+    np.testing.assert_allclose(sent[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(sent[2], expected / 50, rtol=1e-5)
+
+
+def test_diloco_needs_a_whole_replica_in_every_domain_and_keeps_its_best_plan_there():
+    b = builder("random")
+    allowed = LOW_COMMUNICATION_RULES["diloco"].allowed(MENU)
+    inside = diloco.inside_settings(b, allowed)
+    for k, found in inside.items():
+        alone = [make_plan(((k,),), (tp, (dp,)), b.gpus, 8, K) for tp, dp in found]
+        speed = (b.base_rates(alone) * allowed).max(axis=1)
+        assert np.all(speed > 0) and np.all(np.diff(speed) <= 1e-6)
+    settings_ = {0: [(1, 8)], 2: [(2, 2)]}  # domain 1 holds no replica
+    for plan in diloco.workers(b, settings_, 50, 32):
+        assert plan.group[1] == -1 and int(plan.sync_period) == 50
+        assert plan.tp[:3].tolist() == [1, 1, 2]
+    assert [int(p.sync_period) for p in nominated("random", "diloco")] == [50, 100, 500]
+
+
+# MAST
+
+
+def test_mast_goes_where_the_job_would_be_done_first():
+    steps = jnp.float32(100.0)
+    speed = jnp.array([1.0, 2.0, 4.0, 0.0], jnp.float32)  # 100 s, 50 s, 25 s, never
+    queue = jnp.array([0.0, 20.0, 90.0, 0.0], jnp.float32)
+    none = jnp.zeros(4, jnp.float32)
+    rate = jnp.full(4, 2.0, jnp.float32)
+    done = mast.finish_s(mast.start_delay_s(queue, none, rate), steps, speed)
+    np.testing.assert_allclose(done, [100, 70, 115, np.inf])
+    # Region 1 lacks 160 GB: they come while it queues, 80 s at 2 GB/s.
+    lacking = none.at[1].set(160.0)
+    done = mast.finish_s(mast.start_delay_s(queue, lacking, rate), steps, speed)
+    np.testing.assert_allclose(done, [100, 130, 115, np.inf])
+
+
+def chosen_row(monkeypatch, setup, rate, make):
+    """Row that a static scheduler keeps where the rows' rates [P, V] are as given."""
+
+    def score(setup, view, admitted):
+        del view
+        found = jnp.where(admitted & setup.table.mask[:, None], rate, 0.0)
+        return Estimate(found.max(axis=1), jnp.argmax(found, axis=1).astype(jnp.int32))
+
+    for module in (static, mast):
+        monkeypatch.setattr(module, "score_table", score)
+    monkeypatch.setattr(static, "table_scheduler", lambda setup, init, choose, admitted: choose)
+    monkeypatch.setattr(static, "idle_unless", lambda some, choose: choose)
+    return int(make(setup)(None, None, ())[0])
+
+
+def setup_of(table):
+    b = builder("embedded")
+    view = base_view(b.cluster)
+    return Setup(b.cluster, b.work, b.calibration, MENU, table, view, jnp.float32(60.0))
+
+
+def test_for_one_job_mast_is_the_best_single_domain(monkeypatch, joined):
+    setup, table = setup_of(joined[1]), joined[1]
+    found = set()
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        rate = jnp.asarray(rng.uniform(0, 1, (table.size, MENU.size)), jnp.float32)
+        row = chosen_row(monkeypatch, setup, rate, mast.make_mast)
+        assert row == chosen_row(monkeypatch, setup, rate, static.make_single_domain)
+        found.add(row)
+    assert len(found) > 1
+
+
+def test_a_rival_keeps_the_best_of_its_own_rows_and_choices(monkeypatch, joined):
+    table = joined[1]
+    setup, admitted = setup_of(table), np.asarray(table.admitted["crosspipe"])
+    mine, other = (int(np.flatnonzero(x)[0]) for x in (admitted.any(1), ~admitted.any(1)))
+    known, unknown = (int(np.flatnonzero(x)[0]) for x in (admitted.any(0), ~admitted.any(0)))
+    second = int(np.flatnonzero(admitted.any(axis=1))[1])
+    rate = np.full(admitted.shape, 0.1, np.float32)
+    rate[mine, known], rate[second, unknown], rate[other, known] = 0.5, 0.9, 0.8
+    make = make_by_name("crosspipe", SchedulerSettings())
+    assert chosen_row(monkeypatch, setup, jnp.asarray(rate), make) == mine
+
+
+def test_a_rival_whose_plans_were_not_nominated_is_refused(joined):
+    setup = setup_of(joined[1].replace(admitted={}))
+    with pytest.raises(ValueError, match=r"alpa.*not nominated"):
+        make_by_name("alpa", SchedulerSettings())(setup)
+
+
+# Re-planning
+
+
+@pytest.mark.parametrize(
+    ("seen", "believed", "expected"),
+    [
+        ([4, 4], (1.0, 9.0), 0),  # nothing has changed since the last planning: it stays
+        ([4, 2], (1.0, 9.0), 1),  # something has, and moving pays
+        ([4, 2], (1.0, 1.01), 0),  # something has, and moving does not pay in 10 intervals
+        ([4, 2], (0.0, 0.0), 0),  # nothing runs: it does not wander
+    ],
+)
+def test_a_planner_plans_again_only_when_what_it_watches_has_changed(
+    monkeypatch, seen, believed, expected
+):
+    rate = Estimate(jnp.asarray(believed, jnp.float32), jnp.zeros(2, jnp.int32))
+    monkeypatch.setattr(replanning, "score_table", lambda *args: rate)
+    monkeypatch.setattr(replanning, "table_scheduler", lambda setup, init, choose, a: choose)
+    monkeypatch.setattr(replanning, "idle_unless", lambda some, choose: choose)
+    view = base_view(builder("random").cluster).replace(gpus_available=jnp.asarray(seen, jnp.int32))
+    setup = type("Setup", (), {"usual": view, "interval_s": jnp.float32(60.0)})
+    setup.table = type("Table", (), {"mask": jnp.ones(2, bool)})
+    choose = replanning.replan_when(
+        setup, jnp.ones((2, 1), bool), lambda view: view.gpus_available, 10.0
+    )
+    situation = Situation(
+        row=jnp.int32(0),
+        idle=jnp.array(False),
+        may_switch=jnp.array(True),
+        now=rate,
+        switch_s=jnp.array([0.0, 60.0], jnp.float32),
+        view=view,
+        t=jnp.int32(3),
+    )
+    row, memory = choose(None, situation, jnp.array([4, 4], jnp.int32))
+    assert int(row) == expected
+    np.testing.assert_array_equal(memory, seen)
+
+
+# The table
+
+
+@pytest.fixture(scope="module")
+def joined():
+    b = builder("embedded")
+    table, info, family = build_table(b, one_view(base_view(b.cluster)), 6)
+    plans = {name: nominated("embedded", name) for name in EVERYONE}
+    return table, *admit(table, info, family, b, plans, EVERYONE)
+
+
+def test_nominated_plans_join_the_table_once_and_the_family(joined):
+    core, table, info, family = joined
+    mask = np.asarray(table.mask)
+    n_core = int(core.mask.sum())
+    same = jax.tree.map(
+        lambda x, y: np.testing.assert_array_equal(x[:n_core], y[:n_core]), core.plans, table.plans
+    )
+    del same
+    keys = [
+        nomination._key(jax.tree.map(lambda x, i=i: x[i], table.plans))
+        for i in np.flatnonzero(mask)
+    ]
+    assert len(set(keys)) == len(keys) == info.plans_in_table
+    known = {
+        nomination._key(jax.tree.map(lambda x, i=i: x[i], family))
+        for i in range(family.group.shape[0])
+    }
+    assert set(keys) <= known and len(family.group) == info.plans_scored
+    for name, admitted in table.admitted.items():
+        admitted = np.asarray(admitted)
+        assert not admitted[~mask].any()
+        rows = {keys[i] for i in np.flatnonzero(admitted.any(axis=1))}
+        assert rows == {nomination._key(p) for p in nominated("embedded", name)}, name
+        columns = RULES.get(name, LOW_COMMUNICATION_RULES.get(name)).allowed(MENU)
+        np.testing.assert_array_equal(admitted.any(axis=0), columns)
+
+
+def test_the_menu_grows_only_by_what_somebody_wants(monkeypatch):
+    rules = {name: RULES[name] for name in ("megatron", "crosspipe")}
+    monkeypatch.setattr(nomination, "_demanded", lambda default, own: nomination._triples(MENU))
+    monkeypatch.setattr(nomination, "TableBuilder", lambda *args: TableBuilder(*args, pad_to=K))
+    b = builder("embedded")
+    menu, plans = nomination.nominate(b.spec, b.work, b.calibration, rules)
+    default = default_lower_choices()
+    assert nomination._triples(menu)[: default.size] == nomination._triples(default)
+    assert {SCHEDULE_GREEDY} <= set(np.asarray(menu.schedule).tolist())
+    assert default.size < menu.size < MENU.size and set(plans) == set(rules)
