@@ -43,6 +43,7 @@ from jaxsim.enumeration import TableBuilder, build_table, make_plan, one_view
 from jaxsim.nomination import admit
 from jaxsim.plan import (
     SCHEDULE_1F1B,
+    SCHEDULE_EAGER_1F1B,
     SCHEDULE_GREEDY,
     check_plan,
     default_lower_choices,
@@ -396,7 +397,7 @@ def test_crosspipe_orders_its_operations_anew_for_the_network_at_hand():
         )
         row = b.choice_rates(plan, one_view(fast))[0, 0] * allowed
         chosen.append((int(MENU.recompute[row.argmax()]), int(MENU.schedule[row.argmax()])))
-    assert chosen[0][1] == SCHEDULE_GREEDY and chosen[0] != chosen[1]
+    assert chosen[0][1] == SCHEDULE_EAGER_1F1B and chosen[0] != chosen[1]
 
 
 # DiLoCo
@@ -582,12 +583,13 @@ def test_nominated_plans_join_the_table_once_and_the_family(joined):
 
 
 def test_the_menu_grows_only_by_what_somebody_wants(monkeypatch):
-    rules = {name: RULES[name] for name in ("megatron", "crosspipe")}
-    monkeypatch.setattr(nomination, "_demanded", lambda default, own: nomination._triples(MENU))
+    ordered = dataclasses.replace(RULES["crosspipe"], schedules=(SCHEDULE_GREEDY,))
+    rules = {"megatron": RULES["megatron"], "ordered": ordered}
     monkeypatch.setattr(nomination, "TableBuilder", lambda *args: TableBuilder(*args, pad_to=K))
     b = builder("embedded")
     menu, plans = nomination.nominate(b.spec, b.work, b.calibration, rules)
     default = default_lower_choices()
     assert nomination._triples(menu)[: default.size] == nomination._triples(default)
-    assert {SCHEDULE_GREEDY} <= set(np.asarray(menu.schedule).tolist())
-    assert default.size < menu.size < MENU.size and set(plans) == set(rules)
+    more = {triple[2] for triple in nomination._triples(menu)[default.size :]}
+    offered = nomination._demanded(default, rules)
+    assert more == {SCHEDULE_GREEDY} and menu.size < len(offered) and set(plans) == set(rules)
