@@ -1,4 +1,5 @@
-"""Schedulers of many jobs by name: every one of a single job, lifted; MAST by its own rules."""
+"""Schedulers of many jobs by name: those of a single job that choose from the common table, lifted;
+MAST by its own rules."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ from collections.abc import Callable
 from agents.jobs import JobsSetup, lifted
 from agents.jobs_mast import make_jobs_mast
 from agents.protocol import Scheduler
-from agents.registry import SCHEDULERS, SchedulerSettings, make_by_name
+from agents.registry import RULES, SCHEDULERS, SchedulerSettings, make_by_name
 
 # No optimum over all intervals is known for many jobs; each job alone on the cluster is the bound.
-ONE_JOB_ONLY = ("clairvoyant",)
+# Rivals with plans of their own plan for one job on all GPUs, not for what others leave.
+ONE_JOB_ONLY = ("clairvoyant", *RULES)
 # Plans that never change: a job stays where it was deployed.
 SETTLED = ("static_even_split", "single_domain", "best_static")
 JOBS_SCHEDULERS = tuple(dict.fromkeys([n for n in SCHEDULERS if n not in ONE_JOB_ONLY] + ["mast"]))

@@ -13,7 +13,7 @@ import pandas as pd
 from rich.table import Table
 from tqdm import tqdm
 
-from agents.registry import LEARNED, ORACLES, SCHEDULERS
+from agents.registry import LEARNED, ORACLES, RULES, SCHEDULERS
 from analysis.pareto import covered, hypervolume_ratio
 from analysis.records import RunWriter
 from experiments import kpi_definitions as kpis
@@ -108,6 +108,7 @@ class Scoreboard:
             c.global_batch,
             c.seq,
             c.table_size,
+            RULES,
             layout_limit=c.layout_limit,
         )
         counts = {"train": c.tuning_scenarios, "test": c.seeds}

@@ -29,7 +29,7 @@ import numpy as np
 from flax import struct
 
 from agents.protocol import make_setup
-from agents.registry import ORACLES, SchedulerSettings
+from agents.registry import ORACLES, RULES, SchedulerSettings
 from experiments.errors import run_command
 from experiments.evaluate import contestants, requested
 from experiments.evaluation import Maker, learned_maker
@@ -215,6 +215,7 @@ def make_responder(config: RespondConfig) -> Responder:
         config.global_batch,
         config.seq,
         config.table_size,
+        RULES,
         layout_limit=config.layout_limit,
     )
     one = contestants(names[0], checkpoints, SchedulerSettings())[0]
