@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from toy_world import JOB, calibration, cluster_spec, env_params, make_plan
 
 from agents.hi_ppo.features import (
@@ -157,6 +158,7 @@ def close(live, taped, **tolerance):
         np.testing.assert_allclose(a, b, **tolerance)
 
 
+@pytest.mark.slow
 def test_what_is_measured_live_is_what_training_looks_up():
     rows = set()
     for episode in played()[0]:

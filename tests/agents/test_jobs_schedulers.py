@@ -76,6 +76,7 @@ def played(world, bank, truth):
     return run(*bank, *truth)
 
 
+@pytest.mark.slow
 def test_an_episode_of_many_jobs(played, truth):
     """Three domains for five jobs: nobody holds what another has, somebody waits, all get done, no
     sooner than each would alone."""
@@ -206,6 +207,7 @@ def test_jobs_take_turns(world, bank, truth):
     np.testing.assert_array_equal(free_again[0], 4 - gpus[1])
 
 
+@pytest.mark.slow
 def test_one_job_decides_as_it_would_without_turns(world):
     alone = world.replace(jobs=jax.tree.map(lambda x: x[:1], world.jobs), kind=world.kind[:1])
     idle = ScenarioSettings(horizon=HORIZON)

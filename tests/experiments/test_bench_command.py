@@ -141,6 +141,7 @@ def test_the_measured_plan_has_the_promised_size():
         assert int(plan.batch_share[0]) == bench_plans.MICRO_BATCHES == 64
 
 
+@pytest.mark.slow
 def test_decisions_are_timed_level_by_level_beside_the_exact_search():
     result = bench_decision.decision(bench.bench_cluster(2), repeats=1, gpus=4, model="gpt2-small")
     for name in ("per_s", "compile_s", "table_prepare_s", "search_prepare_s", "plans_in_table"):

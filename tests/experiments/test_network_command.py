@@ -193,6 +193,7 @@ def hippo(*argv):
     return cli.main(["network", *map(str, argv)])
 
 
+@pytest.mark.slow
 def test_fit_writes_a_file_that_scenarios_read_and_a_page(tmp_path, capsys):
     traces, out = trace_file(tmp_path / "t.csv"), tmp_path / "made.yaml"
     run = tmp_path / "run"
@@ -229,6 +230,7 @@ def test_predict_writes_errors_and_a_page(tmp_path, capsys):
     assert (run / "figures" / "prediction-errors.png").is_file()
 
 
+@pytest.mark.slow
 def test_evaluate_plays_a_fitted_file(tmp_path, capsys):
     levels = {"body": {**CALM, "dip_scale": 0.0, "peak_scale": 0.0}, "regime": REGIME}
     links = [FittedLink("p", 1.0, levels)]
@@ -343,6 +345,7 @@ def test_what_ships_is_what_the_command_fits(measured):
                     np.testing.assert_allclose(link.groups[group][key], value, rtol=0.02, atol=1e-3)
 
 
+@pytest.mark.slow
 @needs_paths
 def test_the_best_predictor_beats_persistence_on_paths_it_has_not_seen(measured):
     summary = summarise_errors(held_out_errors(measured, 0), 60.0, 0)

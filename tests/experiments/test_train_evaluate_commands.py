@@ -241,6 +241,7 @@ def test_a_diverged_policy_ends_the_run_and_the_last_good_checkpoint_is_kept(tmp
     assert load_checkpoint(folder).meta["epoch"] == 60
 
 
+@pytest.mark.slow
 def test_a_real_process_obeys_sigint_and_its_run_resumes_exactly(trained, tmp_path):
     folder = tmp_path / "run"
     metrics = folder / "metrics.csv"

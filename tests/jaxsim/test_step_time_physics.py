@@ -149,6 +149,7 @@ def test_time_and_slopes_of_any_legal_run_are_finite(runs, z):
         )
 
 
+@pytest.mark.slow
 def test_slopes_are_finite_where_domains_are_unused_or_padded():
     plan = make_plan([(1,)], [(8,)], [8], 4, dp=2, micro_batch=2)
     cluster, work = cluster_spec().to_arrays(4), build_workload([JOB]).job(0)
@@ -161,6 +162,7 @@ def test_slopes_are_finite_where_domains_are_unused_or_padded():
     assert float(slopes.gemm_efficiency) < 0 < float(slopes.kernel_s)
 
 
+@pytest.mark.slow
 def test_a_slope_is_the_difference_that_it_predicts():
     arrays, cal = run_arrays([made_run()] * N), prior_calibration()
     _, slopes, _ = log_slopes(arrays, cal)
