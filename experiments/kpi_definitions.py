@@ -16,6 +16,7 @@ from analysis.statistics import Statistic, bootstrap_interval
 
 PASS, FAIL, OUT_OF_REACH = "pass", "fail", "out_of_reach"
 STABLE_SHARE = 0.9  # of the oracle's progress, for an interval to count as stable
+STALLED_PCT = -100.0  # what a subject that trains nothing saves where its rival trains
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,14 +109,17 @@ def time_to(progress: np.ndarray, budget: float) -> float:
 
 def time_saved_pct(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """[S, M] 100 (1 - our time / theirs) to process the same tokens: as many as the slower of the
-    two has processed at the end of the episode. ours [S, M, T], theirs [S, 1 or M, T]; NaN where
-    that is nothing."""
+    two has processed at the end of the episode. ours [S, M, T], theirs [S, 1 or M, T]; STALLED_PCT
+    where we processed nothing and they did, NaN where they processed nothing."""
     ours, theirs = np.broadcast_arrays(np.asarray(ours, float), np.asarray(theirs, float))
     out = np.full(ours.shape[:2], np.nan)
     for cell in np.ndindex(*out.shape):
-        budget = min(np.cumsum(ours[cell])[-1], np.cumsum(theirs[cell])[-1])
+        own, other = np.cumsum(ours[cell])[-1], np.cumsum(theirs[cell])[-1]
+        budget = min(own, other)
         if budget > 0:
             out[cell] = 100.0 * (1.0 - time_to(ours[cell], budget) / time_to(theirs[cell], budget))
+        elif other > 0:
+            out[cell] = STALLED_PCT
     return out
 
 
@@ -135,9 +139,9 @@ def per_token(total: np.ndarray, tokens: np.ndarray) -> np.ndarray:
 
 
 def stable_pct(ours: np.ndarray, oracle: np.ndarray) -> np.ndarray:
-    """[S, M] share of the intervals with at least STABLE_SHARE of the oracle's progress in the same
-    interval; both [S, M, T]. A failed or stalled step is no progress."""
-    return 100.0 * (ours >= STABLE_SHARE * oracle).mean(axis=-1)
+    """[S, M] share of the intervals with progress, and at least STABLE_SHARE of the oracle's in the
+    same interval; both [S, M, T]. A failed or stalled step is no progress."""
+    return 100.0 * ((ours > 0) & (ours >= STABLE_SHARE * oracle)).mean(axis=-1)
 
 
 def percentile(q: float) -> Statistic:
@@ -222,13 +226,12 @@ def traffic(ours: Played, rival: str, theirs: Played | None, bests: list[Played]
             rows.append(entry(goal, rival, None))
             continue
 
-        def cost(one, field=field):
-            return per_token(getattr(one, field), one.tokens)
+        def saving(one, field=field):
+            cost = per_token(getattr(theirs, field), theirs.tokens)
+            saved = saved_pct(per_token(getattr(one, field), one.tokens), cost)
+            return np.where((cost > 0) & (one.tokens <= 0), STALLED_PCT, saved)
 
-        savings = np.stack([saved_pct(cost(one), cost(theirs)) for one in bests])
-        # A plan that cannot run in a scenario saves nothing there.
-        best = np.where(np.isfinite(savings), savings, -np.inf).max(axis=0)
-        rows.append(entry(goal, rival, saved_pct(cost(ours), cost(theirs)), best))
+        rows.append(entry(goal, rival, saving(ours), np.max([saving(b) for b in bests], axis=0)))
     return rows
 
 
@@ -243,12 +246,12 @@ def robustness(moving: Played, steady: Played, best: tuple[Played, Played]) -> l
 
 
 def stability(ours: Played, oracle: Played, best: Played) -> dict:
-    """The row on load; the oracle itself is stable in every interval, so nothing is out of reach,
-    and clairvoyant's share stands beside it."""
+    """The row on load; within reach are the intervals in which any of the three trains, and
+    clairvoyant's share stands beside it."""
     share = stable_pct(ours.progress, oracle.progress)
-    own = stable_pct(oracle.progress, oracle.progress)
+    trains = (ours.progress > 0) | (oracle.progress > 0) | (best.progress > 0)
     clairvoyant = float(stable_pct(best.progress, oracle.progress).mean())
-    return entry(STABILITY, "replan_oracle", share, own, clairvoyant=clairvoyant)
+    return entry(STABILITY, "replan_oracle", share, 100.0 * trains.mean(axis=-1), clairvoyant=clairvoyant)
 
 
 def latency(taken_ms: np.ndarray) -> list[dict]:

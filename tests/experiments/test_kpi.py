@@ -52,11 +52,12 @@ def test_time_to_a_budget_is_read_within_an_interval():
 def test_time_saved_is_to_the_tokens_that_the_slower_one_processed():
     # We do 2 a time, they 1: 4 tokens take us 2 intervals, them 4. Then a late starter: it does
     # nothing for two intervals and 3 in each of the next; to their 4 it takes 3 1/3 of 4 intervals.
-    ours = np.array([[[2, 2, 2, 2]], [[0, 0, 3, 3]], [[1, 1, 1, 1]]])
-    theirs = np.array([[[1, 1, 1, 1]], [[1, 1, 1, 1]], [[0, 0, 0, 0]]])
+    ours = np.array([[[2, 2, 2, 2]], [[0, 0, 3, 3]], [[1, 1, 1, 1]], [[0, 0, 0, 0]]])
+    theirs = np.array([[[1, 1, 1, 1]], [[1, 1, 1, 1]], [[0, 0, 0, 0]], [[1, 1, 1, 1]]])
     saved = kpis.time_saved_pct(ours, theirs)[:, 0]
     np.testing.assert_allclose(saved[:2], [50.0, 100 * (1 - (10 / 3) / 4)])
     assert np.isnan(saved[2])  # they never ran: no time to compare with
+    assert saved[3] == -100.0  # we never ran: the worst case counts
     # The slower one's budget, whoever that is: losing is as symmetric as it can be.
     np.testing.assert_allclose(kpis.time_saved_pct(theirs, ours)[0, 0], -100.0)
 
@@ -66,7 +67,22 @@ def test_rises_savings_and_shares():
     np.testing.assert_allclose(kpis.saved_pct([1.0, 5.0, 0.0], [4.0, 4.0, 0.0]), [75, -25, np.nan])
     ours = np.array([[[9.0, 8.9, 0.0, 5.0]]])
     oracle = np.array([[[10.0, 10.0, 0.0, 1.0]]])
-    assert kpis.stable_pct(ours, oracle)[0, 0] == 75.0
+    assert kpis.stable_pct(ours, oracle)[0, 0] == 50.0  # a stalled interval is not stable
+
+
+def test_stability_is_bounded_by_the_intervals_in_which_anybody_trains():
+    # The oracle moves in the second interval, nobody can train in the fourth.
+    ours, oracle = played([[[9.5, 9.5, 9.5, 0.0]]] * 2), played([[[10.0, 0.0, 10.0, 0.0]]] * 2)
+    row = kpis.stability(ours, oracle, oracle)
+    assert row["value"] == 75 and row["headroom"] == 75 and row["status"] == "out_of_reach"
+    assert row["clairvoyant"] == 50
+
+
+def test_who_trains_nothing_saves_no_traffic():
+    theirs, nothing = played([[[2.0]]] * 2), played([[[1.0]]] * 2, usd=0.0, gb=0.0)
+    ours = played([[[2.0]], [[0.0]]], usd=[[0.5], [0.0]], gb=[[0.5], [0.0]])
+    for row in kpis.traffic(ours, "zero", theirs, [nothing]):
+        assert (row["value"], row["n"], row["headroom"]) == (pytest.approx(-25), 2, 100)
 
 
 def test_traffic_is_counted_per_trained_token():
