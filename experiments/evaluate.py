@@ -17,7 +17,7 @@ from analysis.records import RunWriter, load
 from analysis.summary import evaluation_summary
 from experiments import low_communication
 from experiments.errors import run_command
-from experiments.evaluate_jobs import evaluate_jobs
+from experiments.evaluate_jobs import WITHOUT_JOBS, JobsEvaluation
 from experiments.evaluation import Evaluator, Maker, learned_maker, named_maker, tune, tuned_value
 from experiments.evaluation_tables import (
     Results,
@@ -51,11 +51,14 @@ class EvaluateConfig:
         weights: w1 to w4 of the reward, as w1,w2,w3,w4
         trace: trace CSV of the links; each seed starts it elsewhere
         load: load CSV of local jobs
-        jobs: jobs CSV of many jobs, which replaces model, global_batch and seq; see evaluate_jobs
+        jobs: jobs CSV of many jobs, which replaces model, global_batch and seq; the tunable rivals
+            play at their defaults, and weights, tuning_scenarios and threshold_pct are refused
         sharing: how links are shared between jobs: fair or crux
         jitter: uniform, ou, regime, heavy, outage, none or a fitted FILE.yaml; overrides
             scenario.jitter; with a trace the default is none
-        schedulers: names and checkpoint paths, separated by commas; all = every one
+        schedulers: names and checkpoint paths, separated by commas; all = every one. Rivals that
+            plan by rules of their own put their plans into the table that all of them choose from,
+            so that everybody's figures are of the company they were measured in
         checkpoint: what the name hi_ppo means; the checkpoint that ships if none is given
         seeds: scenarios to play
         steps: decision intervals per episode, overrides scenario.horizon
@@ -193,10 +196,11 @@ class Evaluation:
         self.apart = [n for n in names if n in LOW_COMMUNICATION]
         self.settings = config.world_settings
         self.settings.links()  # refuse a bad jitter file before anything is computed
+        # Plans of those who do not play would cost everybody time.
+        self.nominating = [name for name in self.names if name in RULES]
         self.spec, self.world, self.info = load_world(
             *(config.cluster, config.model, config.global_batch, config.seq, config.table_size),
-            # Plans of those who do not play would cost everybody time.
-            {name: RULES[name] for name in self.names if name in RULES},
+            {name: RULES[name] for name in self.nominating},
             domains=config.domains,
             layout_limit=config.layout_limit,
         )
@@ -287,6 +291,7 @@ class Evaluation:
             "seeds": self.config.seeds,
             "settings": dataclasses.asdict(self.settings),
             "tuned": dataclasses.asdict(tuned),
+            "nominated": self.nominating,
             "table": dataclasses.asdict(self.info),
         }
         if self.apart:
@@ -308,14 +313,13 @@ def run_evaluation(config: EvaluateConfig) -> tuple[dict, Path]:
 
     Raises InputError, RecordError, KeyboardInterrupt.
     """
-    if config.jobs is not None:
-        folder = evaluate_jobs(config)
-        return load(folder).summary, folder
+    one_job = config.jobs is None
+    kind, make = ("evaluate", Evaluation) if one_job else ("evaluate_jobs", JobsEvaluation)
     folder = config.resume or config.out
     resume = config.resume is not None
-    RunWriter.check("evaluate", folder, resume)
-    evaluation = Evaluation(config)
-    with RunWriter.create("evaluate", kept(config), config.seeds, folder, resume) as writer:
+    RunWriter.check(kind, folder, resume)
+    evaluation = make(config)
+    with RunWriter.create(kind, kept(config), config.seeds, folder, resume) as writer:
         try:
             summary = evaluation.run(writer)
         except KeyboardInterrupt:
@@ -355,6 +359,8 @@ def evaluate(config: EvaluateConfig, given: list[str]) -> None:
         check_output(config.json, "--json")
     if config.resume is not None:
         config = resumed_config(config, given)
+    elif config.jobs is not None and (unused := [key for key in given if key in WITHOUT_JOBS]):
+        raise InputError(f"evaluate: {unused[0]}: cannot be set with --jobs, where nothing uses it")
     if config.suite is not None:
         summary, folder = run_suite(config, given, run_evaluation)
         text = suite_table(summary)

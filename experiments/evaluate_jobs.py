@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,14 +21,15 @@ from agents.jobs_registry import JOBS_SCHEDULERS, ONE_JOB_ONLY, make_jobs_by_nam
 from agents.protocol import Scheduler
 from agents.registry import LEARNED, SchedulerSettings
 from agents.rollout import play
-from analysis.records import RunWriter
+from analysis.records import RunWriter, load
 from analysis.statistics import bootstrap_interval
-from jaxsim.cluster import load_cluster
+from jaxsim.cluster import load_cluster, repeat_regions
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.errors import InputError
-from jaxsim.jobs_file import read_jobs
+from jaxsim.jobs_file import SubmittedJob, read_jobs
 from jaxsim.jobs_world import JobsWorld, build_jobs_world, jobs_bank
 from jaxsim.load import read_load_trace
+from jaxsim.scenario import ScenarioSettings
 from jaxsim.step_time import NetworkView
 from jaxsim.trace import read_network_trace
 
@@ -37,7 +38,15 @@ if TYPE_CHECKING:
 
 JobsMaker = Callable[[JobsSetup, Any], Scheduler]  # (setup, policy) -> scheduler
 # What a single job is measured by, and what several jobs leave unmeasured.
-UNMEASURED = dict.fromkeys(("regret_pct", "regret_ci95_pct", "bound_pct", "headroom_pct"))
+UNMEASURED = dict.fromkeys(
+    (
+        *("headroom_pct", "regret_pct", "regret_ci95_pct", "bound_pct", "step_s", "step_s_std"),
+        *("tokens_per_s", "memory_utilisation", "bandwidth_utilisation", "comm_to_compute"),
+        *("overlap", "wan_gb_per_step", "usd_per_mtoken", "decision_ms_p50", "decision_ms_p99"),
+    )
+)
+# Keys of an evaluation that many jobs make no use of.
+WITHOUT_JOBS = ("weights", "tuning_scenarios", "threshold_pct")
 
 
 class JobsContestant(NamedTuple):
@@ -86,20 +95,40 @@ def _learned(name: str, checkpoint: str | None) -> Iterator[JobsContestant]:
         yield JobsContestant(name, seed, maker, policy)
 
 
+def arriving(
+    submitted: Sequence[SubmittedJob], settings: ScenarioSettings, path: str | None
+) -> int:
+    """How many jobs arrive within an episode. Raises InputError where none does."""
+    span_s = settings.horizon * settings.interval_s
+    count = sum(job.spec.arrival_s < span_s for job in submitted)
+    if not count:
+        first_s = submitted[0].spec.arrival_s
+        raise InputError(
+            f"{path}: arrival_s: the first job arrives at {first_s:g} s, the episode of "
+            f"{settings.horizon} intervals ends at {span_s:g} s; allow for more steps"
+        )
+    return count
+
+
 class JobsEvaluation:
     """One evaluation from checked inputs to records."""
 
     def __init__(self, config: EvaluateConfig):
         self.config, self.settings = config, config.world_settings
         self.contestants = requested(config.schedulers, config.checkpoint)
+        self.settings.links()  # refuse a bad jitter file before anything is computed
+        interval_s = self.settings.interval_s
         self.submitted = read_jobs(config.jobs)
+        self.n_counted = arriving(self.submitted, self.settings, config.jobs)
         self.spec = load_cluster(config.cluster)
-        interval_s, names = self.settings.interval_s, self.spec.domains
+        if config.domains is not None:
+            self.spec = repeat_regions(self.spec, config.domains)
+        names = self.spec.domains
         gpus = np.asarray(self.spec.gpus)
         trace = config.trace and read_network_trace(config.trace, self.spec, interval_s)
         load = config.load and read_load_trace(config.load, names, gpus, interval_s)
         rows = max(1, config.table_size // 3)  # for each part of the GPUs
-        self.world = build_jobs_world(self.spec, self.submitted, rows)
+        self.world = build_jobs_world(self.spec, self.submitted, rows, config.layout_limit)
         bank = jobs_bank(
             self.world, self.settings, range(config.seeds), "test", config.sharing, trace, load
         )
@@ -110,18 +139,22 @@ class JobsEvaluation:
             self.scenarios.append((params, key, truth))
 
     def run(self, writer: RunWriter) -> dict:
-        """Play everybody, write the jobs table, return the summary."""
-        frames = []
-        total = len(self.contestants) * self.config.seeds
-        with tqdm(total=total, desc="evaluate jobs", unit="episode") as bar:
+        """Play everybody whom the run folder does not know yet, return the summary."""
+        record = load(writer.dir)
+        frames = [record.table("jobs")] if "jobs" in record.tables() else []
+        seeds = self.config.seeds
+        with tqdm(total=len(self.contestants) * seeds, desc="evaluate jobs", unit="episode") as bar:
             for one in self.contestants:
                 bar.set_postfix_str(one.name)
+                if frames and _is_in(one, frames[0]):
+                    bar.update(seeds)
+                    continue
                 played = []
                 for metrics in self._play(one):
                     played.append(metrics)
                     bar.update()
                 frames.append(self._rows(one, played))
-                writer.append("jobs", frames[-1].to_dict("records"))
+                writer.write_table("jobs", pd.concat(frames, ignore_index=True))
         table = pd.concat(frames, ignore_index=True)
         schedulers = {name: summary_of(rows) for name, rows in table.groupby("scheduler")}
         order = dict.fromkeys(one.name for one in self.contestants)
@@ -131,11 +164,13 @@ class JobsEvaluation:
                 "domains": list(self.spec.domains),
                 "jobs": self.config.jobs,
                 "n_jobs": len(self.submitted),
+                "n_counted": self.n_counted,
                 "sharing": self.config.sharing,
                 "trace": self.config.trace,
                 "load": self.config.load,
                 "seeds": self.config.seeds,
                 "settings": dataclasses.asdict(self.settings),
+                "tuned": dataclasses.asdict(SchedulerSettings()),
             },
             "schedulers": {name: schedulers[name] for name in order},
         }
@@ -152,10 +187,20 @@ class JobsEvaluation:
         for seed, metrics in enumerate(played):
             values = dataclasses.asdict(metrics)
             for j, job in enumerate(self.submitted):
-                head = {"scheduler": one.name, "policy_seed": one.policy_seed, "scenario": seed}
+                head = {"scheduler": one.name, "policy_seed": _number(one), "scenario": seed}
                 head |= {"job": j, "model": job.model, "arrival_s": job.spec.arrival_s}
                 rows.append(head | {k: float(v[j] if v.ndim else v) for k, v in values.items()})
         return pd.DataFrame(rows)
+
+
+def _number(one: JobsContestant) -> float:
+    return np.nan if one.policy_seed is None else float(one.policy_seed)
+
+
+def _is_in(one: JobsContestant, table: pd.DataFrame) -> bool:
+    """Does jobs.csv, which is whole after every contestant, hold this one?"""
+    seeds = table.loc[table["scheduler"] == one.name, "policy_seed"]
+    return bool((seeds.isna() if one.policy_seed is None else seeds == one.policy_seed).any())
 
 
 @functools.cache
@@ -219,14 +264,3 @@ def summary_of(rows: pd.DataFrame) -> dict:
             "fairness": float(whole["fairness"].mean()),
         },
     }
-
-
-def evaluate_jobs(config: EvaluateConfig) -> Path:
-    """Evaluate and return the run folder. Raises InputError, RecordError."""
-    RunWriter.check("evaluate_jobs", config.out)
-    evaluation = JobsEvaluation(config)
-    body = dataclasses.asdict(config)
-    with RunWriter.create("evaluate_jobs", body, config.seeds, config.out) as writer:
-        summary = evaluation.run(writer)
-        writer.finish(summary)
-    return writer.dir

@@ -137,6 +137,7 @@ class Scoreboard:
                 "settings": dataclasses.asdict(self.config.scenario),
                 "tuned": [dataclasses.asdict(stage.tuned) for stage in self.stages],
                 "candidates": self.candidates,
+                "nominated": list(RULES),
             },
             "wall_s": time.perf_counter() - start,
         }

@@ -250,8 +250,9 @@ def stability(ours: Played, oracle: Played, best: Played) -> dict:
     clairvoyant's share stands beside it."""
     share = stable_pct(ours.progress, oracle.progress)
     trains = (ours.progress > 0) | (oracle.progress > 0) | (best.progress > 0)
+    reach = 100.0 * trains.mean(axis=-1)
     clairvoyant = float(stable_pct(best.progress, oracle.progress).mean())
-    return entry(STABILITY, "replan_oracle", share, 100.0 * trains.mean(axis=-1), clairvoyant=clairvoyant)
+    return entry(STABILITY, "replan_oracle", share, reach, clairvoyant=clairvoyant)
 
 
 def latency(taken_ms: np.ndarray) -> list[dict]:

@@ -111,7 +111,8 @@ def _cells(row: dict) -> list[str]:
 def jobs_table(summary: dict) -> str:
     """The schedulers of an evaluation with many jobs, shortest completion first, as text."""
     scenario = summary["scenario"]
-    title = f"{scenario['n_jobs']} jobs, links shared {scenario['sharing']}"
+    title = f"{scenario['n_counted']} of {scenario['n_jobs']} jobs arrive in time"
+    title = f"{title}, links shared {scenario['sharing']}"
     table = Table(title=f"{title}, {scenario['seeds']} scenarios")
     columns = (
         "scheduler",

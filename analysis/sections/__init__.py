@@ -6,6 +6,7 @@ from analysis.records import RunRecord
 from analysis.sections.calibration import calibration_sections
 from analysis.sections.common import Picture, Section
 from analysis.sections.evaluation import evaluation_sections
+from analysis.sections.jobs import jobs_sections
 from analysis.sections.network import fit_sections, prediction_sections
 from analysis.sections.other import bench_sections, summary_sections
 from analysis.sections.scoreboard import kpi_sections, suite_sections
@@ -15,6 +16,7 @@ from analysis.sections.validation import VALIDATION_METHOD, validation_sections
 __all__ = ["VALIDATION_METHOD", "Picture", "Section", "sections_of"]
 _MAKERS = {
     "evaluate": evaluation_sections,
+    "evaluate_jobs": jobs_sections,
     "suite": suite_sections,
     "kpi": kpi_sections,
     "train": training_sections,

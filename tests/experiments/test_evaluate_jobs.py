@@ -1,5 +1,5 @@
 """evaluate --jobs from the command line: what it writes, and what it refuses. The episodes themselves
-are those of tests/agents/test_jobs.py; here their results are given."""
+are those of tests/agents/test_jobs_schedulers.py; here their results are given."""
 
 import json
 
@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from agents.jobs_metrics import JobMetrics
+from analysis import report
 from analysis.records import load
 from experiments import evaluate, evaluate_jobs
 
@@ -72,7 +73,51 @@ def test_results_of_many_jobs(given, jobs_file, tmp_path, capsys):
     table = load(folder).table("jobs")
     assert len(table) == 2 * 2 * 2 and set(table["model"]) == {"llama-7b", "llama-13b"}
     shown = capsys.readouterr().out
-    assert "2 jobs, links shared fair" in shown and "hysteresis" in shown
+    assert "2 of 2 jobs arrive in time, links shared fair" in shown and "hysteresis" in shown
+    assert all(mast[key] is None for key in ("step_s", "tokens_per_s", "decision_ms_p50"))
+    page = report.write_report([folder]).read_text()
+    assert "| mast | 3.50 |" in page and "| hysteresis | 3.50 |" in page
+
+
+def test_an_interrupted_evaluation_plays_on_with_who_is_missing(
+    given, jobs_file, tmp_path, monkeypatch, capsys
+):
+    argv = ["--jobs", jobs_file, "--schedulers", "mast,hysteresis", "--seeds", "2"]
+    assert evaluate.main([*argv, "--out", str(tmp_path / "whole")]) == 0
+    asked = []
+
+    def stops(self, one):
+        asked.append(one.name)
+        if asked == ["mast", "hysteresis"]:
+            raise KeyboardInterrupt
+        return iter(PLAYED[one.name])
+
+    monkeypatch.setattr(evaluate_jobs.JobsEvaluation, "_play", stops)
+    folder = str(tmp_path / "run")
+    assert evaluate.main([*argv, "--out", folder]) == 130
+    assert f"--resume {folder}" in capsys.readouterr().err
+    assert evaluate.main(["--resume", folder]) == 0
+    assert asked == ["mast", "hysteresis", "hysteresis"]
+    assert load(folder).summary == load(tmp_path / "whole").summary
+    assert load(folder).table("jobs").equals(load(tmp_path / "whole").table("jobs"))
+
+
+def test_late_jobs_are_said_not_to_count(given, jobs_file, tmp_path, capsys):
+    argv = ["--jobs", jobs_file, "--schedulers", "mast", "--seeds", "2", "--steps", "1"]
+    assert evaluate.main([*argv, "--out", str(tmp_path / "run")]) == 0
+    scenario = load(tmp_path / "run").summary["scenario"]
+    assert (scenario["n_counted"], scenario["n_jobs"]) == (1, 2)
+    assert "1 of 2 jobs arrive in time" in capsys.readouterr().out
+
+
+def test_domains_and_layout_limit_are_honoured(given, jobs_file, tmp_path, monkeypatch):
+    built = []
+    monkeypatch.setattr(evaluate_jobs, "build_jobs_world", lambda *args: built.append(args))
+    argv = ["--jobs", jobs_file, "--schedulers", "mast", "--seeds", "2", "--domains", "6"]
+    argv += ["--layout-limit", "77", "--out", str(tmp_path / "run")]
+    assert evaluate.main(argv) == 0
+    [(spec, _, _, layout_limit)] = built
+    assert spec.n_domains == 6 and layout_limit == 77
 
 
 def test_jobs_that_arrive_after_the_end_do_not_count():
@@ -93,6 +138,8 @@ def test_jobs_that_arrive_after_the_end_do_not_count():
         (["--schedulers", "astrologer"], ["schedulers", "astrologer", "mast"]),
         (["--sharing", "lottery"], ["sharing", "fair or crux", "lottery"]),
         (["--jobs", "missing.csv"], ["missing.csv", "cannot be read"]),
+        (["--weights", "1,0,1,0"], ["weights", "--jobs"]),
+        (["--tuning-scenarios", "4"], ["tuning_scenarios", "--jobs"]),
     ],
 )
 def test_refusals_are_one_line_and_leave_nothing(jobs_file, tmp_path, capsys, extra, words):
@@ -103,4 +150,15 @@ def test_refusals_are_one_line_and_leave_nothing(jobs_file, tmp_path, capsys, ex
     assert "\n" not in text
     for word in words:
         assert word in text, f"{word!r} is not in {text!r}"
+    assert not folder.exists()
+
+
+def test_jobs_that_all_come_too_late_are_refused(tmp_path, capsys):
+    path = tmp_path / "late.csv"
+    path.write_text("arrival_s,model,global_batch,seq,tokens\n61,llama-7b,512,4096,1e9\n")
+    folder = tmp_path / "run"
+    argv = ["--jobs", str(path), "--schedulers", "mast", "--steps", "1", "--out", str(folder)]
+    assert evaluate.main(argv) == 2
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1 and "late.csv: arrival_s" in text and "61 s" in text
     assert not folder.exists()
