@@ -15,7 +15,7 @@ from agents.hi_ppo.checkpoint import Checkpoint, load_checkpoint, load_shipped, 
 from agents.registry import LEARNED, LOW_COMMUNICATION, RULES, SCHEDULERS, SchedulerSettings
 from analysis.records import RunWriter, load
 from analysis.summary import evaluation_summary
-from experiments import low_communication
+from experiments import evaluate_jobs, low_communication
 from experiments.errors import run_command
 from experiments.evaluate_jobs import WITHOUT_JOBS, JobsEvaluation
 from experiments.evaluation import Evaluator, Maker, learned_maker, named_maker, tune, tuned_value
@@ -29,14 +29,14 @@ from experiments.evaluation_tables import (
 )
 from experiments.files import check_output, put_result
 from experiments.options import are_weights, from_mapping, given_keys, parse
-from experiments.setup import load_world, use_compile_cache
+from experiments.setup import load_regions, load_world, read_traces, use_compile_cache
 from experiments.suites import run_suite
 from experiments.tables import jobs_table, scheduler_table, suite_table
 from jaxsim.errors import InputError
 from jaxsim.jobs import SHARING
-from jaxsim.load import read_load_trace
+from jaxsim.jobs_file import read_jobs
 from jaxsim.scenario import ScenarioSettings
-from jaxsim.trace import read_network_trace
+from jaxsim.workload import load_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +185,24 @@ def contestants(
     return [Contestant(seed, maker, policy) for seed, policy in seeds]
 
 
+def check_inputs(config: EvaluateConfig) -> None:
+    """Read what an evaluation names, and build nothing: a suite is refused before its first scene.
+
+    Raises InputError.
+    """
+    settings = config.world_settings
+    settings.links()
+    parse_weights(config.weights)
+    if config.jobs is None:
+        requested(config.schedulers, config.checkpoint)
+        load_model(config.model)
+    else:
+        evaluate_jobs.requested(config.schedulers, config.checkpoint)
+        evaluate_jobs.arriving(read_jobs(config.jobs), settings, config.jobs)
+    spec = load_regions(config.cluster, config.domains)
+    read_traces(config.trace, config.load, spec, settings.interval_s)
+
+
 class Evaluation:
     """One evaluation from checked inputs to records."""
 
@@ -204,15 +222,9 @@ class Evaluation:
             domains=config.domains,
             layout_limit=config.layout_limit,
         )
-        interval_s = self.settings.interval_s
-        self.traces: dict[str, np.ndarray | None] = {"network_trace": None, "load_trace": None}
-        if config.trace is not None:
-            self.traces["network_trace"] = read_network_trace(config.trace, self.spec, interval_s)
-        if config.load is not None:
-            gpus = np.asarray(self.spec.gpus)
-            self.traces["load_trace"] = read_load_trace(
-                config.load, self.spec.domains, gpus, interval_s
-            )
+        self.traces = read_traces(
+            config.trace, config.load, self.spec, self.settings.interval_s
+        )
 
     def evaluator(self, count: int, split: str) -> Evaluator:
         return Evaluator(
@@ -362,7 +374,7 @@ def evaluate(config: EvaluateConfig, given: list[str]) -> None:
     elif config.jobs is not None and (unused := [key for key in given if key in WITHOUT_JOBS]):
         raise InputError(f"evaluate: {unused[0]}: cannot be set with --jobs, where nothing uses it")
     if config.suite is not None:
-        summary, folder = run_suite(config, given, run_evaluation)
+        summary, folder = run_suite(config, given, run_evaluation, check_inputs)
         text = suite_table(summary)
     elif config.jobs is not None:
         summary, folder = run_evaluation(config)

@@ -23,15 +23,13 @@ from agents.registry import LEARNED, SchedulerSettings
 from agents.rollout import play
 from analysis.records import RunWriter, load
 from analysis.statistics import bootstrap_interval
-from jaxsim.cluster import load_cluster, repeat_regions
+from experiments.setup import load_regions, read_traces
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.errors import InputError
 from jaxsim.jobs_file import SubmittedJob, read_jobs
 from jaxsim.jobs_world import JobsWorld, build_jobs_world, jobs_bank
-from jaxsim.load import read_load_trace
 from jaxsim.scenario import ScenarioSettings
 from jaxsim.step_time import NetworkView
-from jaxsim.trace import read_network_trace
 
 if TYPE_CHECKING:
     from experiments.evaluate import EvaluateConfig
@@ -117,20 +115,14 @@ class JobsEvaluation:
         self.config, self.settings = config, config.world_settings
         self.contestants = requested(config.schedulers, config.checkpoint)
         self.settings.links()  # refuse a bad jitter file before anything is computed
-        interval_s = self.settings.interval_s
         self.submitted = read_jobs(config.jobs)
         self.n_counted = arriving(self.submitted, self.settings, config.jobs)
-        self.spec = load_cluster(config.cluster)
-        if config.domains is not None:
-            self.spec = repeat_regions(self.spec, config.domains)
-        names = self.spec.domains
-        gpus = np.asarray(self.spec.gpus)
-        trace = config.trace and read_network_trace(config.trace, self.spec, interval_s)
-        load = config.load and read_load_trace(config.load, names, gpus, interval_s)
+        self.spec = load_regions(config.cluster, config.domains)
+        traces = read_traces(config.trace, config.load, self.spec, self.settings.interval_s)
         rows = max(1, config.table_size // 3)  # for each part of the GPUs
         self.world = build_jobs_world(self.spec, self.submitted, rows, config.layout_limit)
         bank = jobs_bank(
-            self.world, self.settings, range(config.seeds), "test", config.sharing, trace, load
+            self.world, self.settings, range(config.seeds), "test", config.sharing, **traces
         )
         self.scenarios = []
         for seed in range(config.seeds):

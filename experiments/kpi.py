@@ -93,8 +93,11 @@ class Scoreboard:
         if self.weights[3] != 0:
             raise InputError(f"weights: the KPIs are stated for w4 = 0, got {config.weights!r}")
         names, self.checkpoints = requested(config.policy)
-        if len(names) != 1:
-            raise InputError(f"policy: expected one checkpoint, got {config.policy!r}")
+        if len(names) != 1 or names[0] in ORACLES:
+            raise InputError(
+                f"policy: expected one that needs no truth (not {', '.join(ORACLES)}), "
+                f"got {config.policy!r}"
+            )
         self.policy = names[0]
         self.candidates = candidates(config.candidates)
         self.stages = [self._stage(file) for file in (config.cluster or "").split(",")]
@@ -155,11 +158,8 @@ class Scoreboard:
         return min(means, key=lambda name: np.nan_to_num(means[name], nan=np.inf))
 
     @functools.cache  # noqa: B019 - one scoreboard per process
-    def played(self, scene: str, name: str) -> Played | None:
-        """What a scheduler did in a scene, the scenarios of all clusters one after another; None
-        where nobody has that name."""
-        if name not in SCHEDULERS and name not in self.checkpoints:
-            return None
+    def played(self, scene: str, name: str) -> Played:
+        """What a scheduler did in a scene, the scenarios of all clusters one after another."""
         self._note(f"{scene}: {name}")
         parts = [stage.play(scene, self._everyone(stage, name)) for stage in self.stages]
         for stage, part in zip(self.stages, parts, strict=True):
@@ -239,7 +239,7 @@ class Scoreboard:
 
 def candidates(text: str) -> list[str]:
     """The names to choose from. Raises InputError that lists the known ones."""
-    known = [n for n in SCHEDULERS if n not in (*ORACLES, "random") and "diloco" not in n]
+    known = [n for n in SCHEDULERS if n not in (*ORACLES, "random")]
     names = known if text == "all" else [n.strip() for n in text.split(",") if n.strip()]
     unknown = [n for n in names if n not in known]
     if unknown or not names:
@@ -320,9 +320,6 @@ def kpi(config: KpiConfig) -> None:
     with RunWriter.create("kpi", body, config.seeds, config.out) as writer:
         summary = scoreboard.run(writer)
         writer.finish(summary)
-    for rival in (*SPEED_RIVALS, *TRAFFIC_RIVALS):
-        if rival not in SCHEDULERS:
-            print(f"no scheduler is called {rival}: its rows are not measured", file=sys.stderr)
     if put_result(summary, config.json):
         print(kpi_table(summary))
         print(f"run folder: {writer.dir}")

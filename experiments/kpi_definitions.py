@@ -193,10 +193,8 @@ def entry(
     return row
 
 
-def against(ours: Played, rival: str, theirs: Played | None, best: Played) -> list[dict]:
-    """The rows on training time and utilisation against one rival; null where it does not exist."""
-    if theirs is None:
-        return [entry(goal, rival, None) for goal in (TIME, UTILISATION)]
+def against(ours: Played, rival: str, theirs: Played, best: Played) -> list[dict]:
+    """The rows on training time and utilisation against one rival."""
     return [
         entry(
             TIME,
@@ -213,8 +211,8 @@ def against(ours: Played, rival: str, theirs: Played | None, best: Played) -> li
     ]
 
 
-def traffic(ours: Played, rival: str, theirs: Played | None, bests: list[Played]) -> list[dict]:
-    """The rows on WAN cost against one rival; null where it does not exist.
+def traffic(ours: Played, rival: str, theirs: Played, bests: list[Played]) -> list[dict]:
+    """The rows on WAN cost against one rival.
 
     `bests` are what the headroom is taken from, in each scenario the one that saves most:
     clairvoyant maximises progress, so that it bounds no saving, and a plan that stays in one domain
@@ -222,9 +220,6 @@ def traffic(ours: Played, rival: str, theirs: Played | None, bests: list[Played]
     """
     rows = []
     for goal, field in ((WAN_USD, "egress_usd"), (WAN_GB, "wan_gb")):
-        if theirs is None:
-            rows.append(entry(goal, rival, None))
-            continue
 
         def saving(one, field=field):
             cost = per_token(getattr(theirs, field), theirs.tokens)

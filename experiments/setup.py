@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from jaxsim.cluster import ClusterSpec, load_cluster, repeat_regions
 from jaxsim.enumeration import TableInfo
 from jaxsim.errors import InputError
+from jaxsim.load import read_load_trace
 from jaxsim.nomination import PlanRules
 from jaxsim.scenario import World, build_world
+from jaxsim.trace import read_network_trace
 from jaxsim.workload import JobSpec, load_model
 
 
@@ -22,6 +25,26 @@ def use_compile_cache() -> None:
         root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(root / "hippo" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def load_regions(cluster: str | None, domains: int | None = None) -> ClusterSpec:
+    """Load a cluster file (None = the embedded one), with its regions repeated to `domains` where
+    that is given. Raises InputError that names the file and the key."""
+    spec = load_cluster(cluster)
+    return spec if domains is None else repeat_regions(spec, domains)
+
+
+def read_traces(
+    trace: str | None, load: str | None, spec: ClusterSpec, interval_s: float
+) -> dict[str, np.ndarray | None]:
+    """The traces of links and of local load, as `scenario_bank` takes them; None where no file is
+    given. Raises InputError that names the file and the line."""
+    links, held = None, None
+    if trace is not None:
+        links = read_network_trace(trace, spec, interval_s)
+    if load is not None:
+        held = read_load_trace(load, spec.domains, np.asarray(spec.gpus), interval_s)
+    return {"network_trace": links, "load_trace": held}
 
 
 def load_world(
@@ -44,9 +67,7 @@ def load_world(
     for name, value in {**sizes, "layout_limit": layout_limit}.items():
         if value < 1:
             raise InputError(f"{name}: expected an integer >= 1, got {value}")
-    spec = load_cluster(cluster)
-    if domains is not None:
-        spec = repeat_regions(spec, domains)
+    spec = load_regions(cluster, domains)
     job = JobSpec(load_model(model), global_batch, seq)
     world, info = build_world(spec, job, table_size, layout_limit, rules=rules)
     return spec, world, info

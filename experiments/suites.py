@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -18,9 +20,12 @@ from jaxsim.errors import InputError
 
 SHIPPED = Path(__file__).parent / "configs" / "suites" / "suites.yaml"
 KEYS = ("defaults", "scenes", "suites")
-FILE_KEYS = ("cluster", "trace", "load")  # found beside the file that names them
+# Found beside the file that names them, if they are there: some may be a preset's name instead.
+FILE_KEYS = ("cluster", "trace", "load", "jobs", "model", "checkpoint", "jitter")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # of a scene: it becomes a folder
 # One evaluation: what came out and the folder with its records.
 Evaluate = Callable[[Any], tuple[dict, Path]]
+Check = Callable[[Any], None]  # raises InputError for a scene that cannot be evaluated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,23 +66,46 @@ def _suite(body: Any, name: str, source: str, folder: Path) -> Suite:
     unknown = sorted(set(body) - set(KEYS))
     if unknown:
         raise InputError(f"{source}: unknown key {unknown[0]!r}; allowed: {', '.join(KEYS)}")
-    suites = {"": list(body["scenes"]), **(body.get("suites") or {})}
+    suites = {"": list(body["scenes"]), **_mapping(body, "suites", source)}
     if name not in suites:
         known = ", ".join(key for key in suites if key)
         raise InputError(f"{source}: {name!r} is no suite; known: {known}")
+    if not isinstance(suites[name], list) or not suites[name]:
+        raise InputError(f"{source}: {name or 'scenes'}: expected at least one scene")
     scenes = {}
     for scene in suites[name]:
+        if not isinstance(scene, str) or not NAME.fullmatch(scene):
+            allowed = "letters, digits, _ and -, a letter or digit first"
+            raise InputError(f"{source}: {scene!r} names no scene; allowed: text of {allowed}")
         if not isinstance(body["scenes"].get(scene), Mapping):
-            known = ", ".join(body["scenes"])
+            known = ", ".join(map(str, body["scenes"]))
             raise InputError(f"{source}: {name}: {scene!r} is no scene; known: {known}")
         scenes[scene] = _beside(body["scenes"][scene], folder)
-    return Suite(name or Path(source).stem, body.get("defaults") or {}, scenes)
+    defaults = _beside(_mapping(body, "defaults", source), folder)
+    return Suite(name or Path(source).stem, defaults, scenes)
 
 
-def _beside(scene: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The scene with its files looked for beside the suite's own."""
-    found = {k: str(folder / scene[k]) for k in FILE_KEYS if scene.get(k)}
-    return {**scene, **{k: path for k, path in found.items() if Path(path).exists()}}
+def _mapping(body: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
+    """What a suite's file says under a key that may be left out; InputError unless a mapping."""
+    value = body.get(key) or {}
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InputError(f"{source}: {key}: expected a mapping with names as keys, got {value!r}")
+    return value
+
+
+def _beside(keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """An evaluation's keys with the files among them looked for beside the suite's own."""
+    return {k: _found(v, folder) if k in FILE_KEYS else v for k, v in keys.items()}
+
+
+def _found(text: Any, folder: Path) -> Any:
+    """A file's path, where `text` is the name of one in the folder; a jitter file may be followed
+    by :NAME."""
+    if not isinstance(text, str) or not text:
+        return text  # the evaluation's own check names the key
+    file, colon, name = text.partition(".yaml:")
+    path = folder / (f"{file}.yaml" if colon else text)
+    return f"{path}{':' if colon else ''}{name}" if path.exists() else text
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,8 +135,11 @@ def scene_configs(suite: Suite, config: Any, given: list[str]) -> dict[str, Any]
     }
 
 
-def run_suite(config: Any, given: list[str], evaluate: Evaluate) -> tuple[dict, Path]:
-    """Evaluate every scene that the folder has not finished yet, each in a folder of its own.
+def run_suite(
+    config: Any, given: list[str], evaluate: Evaluate, check: Check
+) -> tuple[dict, Path]:
+    """Evaluate every scene that the folder has not finished yet, each in a folder of its own, after
+    a check of them all.
 
     Returns the summary, `{"suite", "wall_s", "scenes": {NAME: an evaluation's summary}}`, and the
     run folder. Raises InputError, RecordError, KeyboardInterrupt.
@@ -120,12 +151,17 @@ def run_suite(config: Any, given: list[str], evaluate: Evaluate) -> tuple[dict, 
     RunWriter.check("suite", folder, resume)
     suite = load_suite(config.suite)
     scenes = scene_configs(suite, config, given)
+    for name, scene in scenes.items():
+        try:
+            check(scene)
+        except InputError as error:
+            raise InputError(f"{suite.name}: {name}: {error}") from None
     body = {"given": given, **dataclasses.asdict(dataclasses.replace(config, resume=None))}
     with RunWriter.create("suite", body, config.seeds, folder, resume) as writer:
         try:
             summary = _play(suite.name, scenes, writer, evaluate)
         except KeyboardInterrupt:
-            tqdm.write(f"interrupted; go on with --resume {writer.dir}")
+            tqdm.write(f"interrupted; go on with --resume {writer.dir}", file=sys.stderr)
             raise
         writer.finish(summary)
     return summary, writer.dir
@@ -164,5 +200,6 @@ def _rows(summaries: dict[str, dict]) -> pd.DataFrame:
             low, high = row.get("regret_ci95_pct") or (None, None)
             values = {key: row.get(key) for key in keys}
             values |= {"regret_lo_pct": low, "regret_hi_pct": high, "n_scenarios": kept}
+            values["jct_normalised"] = row.get("jobs", {}).get("jct_normalised_mean")
             rows.append({"scene": scene, "scheduler": name, **values})
     return pd.DataFrame(rows)

@@ -42,13 +42,13 @@ def suite_table(summary: dict) -> str:
     """The schedulers of every scene of a suite, best first, as text."""
     table = Table(title=f"suite {summary['suite']}: {summary['wall_s'] / 60:.1f} minutes")
     columns = ("scene", "scheduler", "headroom\n%", "regret\n%", "95 % interval", "to bound\n%")
-    for i, name in enumerate(columns):
+    for i, name in enumerate((*columns, "completion\nx alone")):  # the last is of many jobs
         table.add_column(name, justify="left" if i < 2 else "right")
     for scene, result in summary["scenes"].items():
         rows = result["schedulers"]
         table.add_section()
-        regret = {n: row["regret_pct"] for n, row in rows.items()}
-        for i, name in enumerate(sorted(rows, key=lambda n: _last(regret[n]))):
+        ranked = sorted(rows, key=lambda n: (_last(rows[n]["regret_pct"]), _last(_completion(rows[n]))))
+        for i, name in enumerate(ranked):
             table.add_row("" if i else scene, name, *_scene_cells(rows[name]))
     return as_text(table)
 
@@ -65,7 +65,12 @@ def _scene_cells(row: dict) -> list[str]:
         _cell(row["regret_pct"], "{:.1f}"),
         _cell(None if low is None else (low, high), "{0[0]:.1f} to {0[1]:.1f}"),
         _cell(row["bound_pct"], "{:.1f}"),
+        _cell(_completion(row), "{:.2f}"),
     ]
+
+
+def _completion(row: dict) -> float | None:
+    return row.get("jobs", {}).get("jct_normalised_mean")
 
 
 def as_text(table: Table) -> str:

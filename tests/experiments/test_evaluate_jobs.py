@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from agents.jobs_metrics import JobMetrics
 from analysis import report
@@ -48,7 +49,7 @@ PLAYED = {
 def given(monkeypatch):
     """No world is built and nothing is played: the episodes' results are PLAYED."""
     monkeypatch.setattr(evaluate_jobs, "build_jobs_world", lambda *_: None)
-    monkeypatch.setattr(evaluate_jobs, "jobs_bank", lambda *_: (np.zeros(2), np.zeros(2)))
+    monkeypatch.setattr(evaluate_jobs, "jobs_bank", lambda *_, **__: (np.zeros(2), np.zeros(2)))
     monkeypatch.setattr(evaluate_jobs, "_truth", lambda *_: ())
     monkeypatch.setattr(
         evaluate_jobs.JobsEvaluation, "_play", lambda self, one: iter(PLAYED[one.name])
@@ -100,6 +101,31 @@ def test_an_interrupted_evaluation_plays_on_with_who_is_missing(
     assert asked == ["mast", "hysteresis", "hysteresis"]
     assert load(folder).summary == load(tmp_path / "whole").summary
     assert load(folder).table("jobs").equals(load(tmp_path / "whole").table("jobs"))
+
+
+def test_an_interrupted_suite_goes_on_within_a_scene_of_many_jobs(
+    given, jobs_file, tmp_path, monkeypatch, capsys
+):
+    scenes = {"a": {"jobs": jobs_file}, "b": {"jobs": jobs_file, "sharing": "crux"}}
+    suite = {"defaults": {"schedulers": "mast,hysteresis", "seeds": 2}, "scenes": scenes}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(suite))
+    asked = []
+
+    def stops(self, one):
+        asked.append((self.config.sharing, one.name))
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return iter(PLAYED[one.name])
+
+    monkeypatch.setattr(evaluate_jobs.JobsEvaluation, "_play", stops)
+    folder = str(tmp_path / "run")
+    assert evaluate.main(["--suite", str(tmp_path / "mine.yaml"), "--out", folder]) == 130
+    assert evaluate.main(["--resume", folder]) == 0
+    assert asked[4:] == [("crux", "hysteresis")]
+    frame = load(folder).table("scenes")
+    assert frame["jct_normalised"].tolist() == [3.5] * 4 and frame["regret_pct"].isna().all()
+    assert "completion" in capsys.readouterr().out
+    assert "| b | mast |" in report.write_report([folder]).read_text()
 
 
 def test_late_jobs_are_said_not_to_count(given, jobs_file, tmp_path, capsys):

@@ -59,8 +59,10 @@ def test_settings_come_from_defaults_then_the_command_line_then_the_scene(tmp_pa
 def test_files_are_looked_for_beside_the_suite(tmp_path):
     folder = tmp_path / "there"
     folder.mkdir()
-    (folder / "sites.yaml").write_text("")
-    scenes = {"a": {"cluster": "sites.yaml"}, "b": {"cluster": "gone.yaml"}}
+    for name in ("sites.yaml", "links.yaml", "jobs.csv"):
+        (folder / name).write_text("")
+    scenes = {"a": {"cluster": "sites.yaml", "jitter": "links.yaml:heavy", "jobs": "jobs.csv"}}
+    scenes["b"] = {"cluster": "gone.yaml", "jitter": "ou"}
     (folder / "mine.yaml").write_text(
         yaml.safe_dump({"scenes": scenes, "suites": {"one": ["a"], "two": ["b", "a"]}})
     )
@@ -68,7 +70,10 @@ def test_files_are_looked_for_beside_the_suite(tmp_path):
     two = load_suite(f"{folder / 'mine.yaml'}:two")
     assert list(two.scenes) == ["b", "a"]
     assert two.scenes["a"]["cluster"] == str(folder / "sites.yaml")
-    assert two.scenes["b"]["cluster"] == "gone.yaml"  # and load_cluster says that it is not there
+    assert two.scenes["a"]["jitter"] == str(folder / "links.yaml:heavy")
+    assert two.scenes["a"]["jobs"] == str(folder / "jobs.csv")
+    # load_cluster says that it is not there; ou is no file.
+    assert two.scenes["b"] == {"cluster": "gone.yaml", "jitter": "ou"}
 
 
 def test_merging_goes_into_nested_mappings():
@@ -90,6 +95,16 @@ def test_merging_goes_into_nested_mappings():
         ("mine.yaml", "scenes: {a: {}}\nextra: 3\n", ["'extra'", "allowed"]),
         ("mine.yaml", "scenes: {a: {jiter: none}}\n", ["mine: a", "jiter"]),
         ("mine.yaml", "scenes: {a: {seeds: 0}}\n", ["mine: a", "seeds", ">= 1"]),
+        ("mine.yaml", "scenes: {a: {}}\nsuites: [a]\n", ["mine.yaml: suites", "mapping", "['a']"]),
+        ("mine.yaml:x", "scenes: {a: {}}\nsuites: {x: }\n", ["mine.yaml: x", "at least one"]),
+        ("mine.yaml", "scenes: {}\n", ["mine.yaml: scenes", "at least one"]),
+        ("mine.yaml", "defaults: 3\nscenes: {a: {}}\n", ["mine.yaml: defaults", "mapping", "3"]),
+        ("mine.yaml", "scenes: {a: {cluster: 5}}\n", ["mine: a", "cluster", "5"]),
+        ("mine.yaml", "scenes: {8: {}}\n", ["mine.yaml: 8", "letters"]),
+        ("mine.yaml", "scenes: {../x: {}}\n", ["mine.yaml: '../x'", "letters"]),
+        ("mine.yaml", "scenes: {a: {}, b: {schedulers: me}}\n", ["mine: b", "'me'", "hysteresis"]),
+        ("mine.yaml", "scenes: {a: {}, b: {trace: no.csv}}\n", ["mine: b", "no.csv"]),
+        ("mine.yaml", "scenes: {a: {}, b: {jobs: no.csv}}\n", ["mine: b", "no.csv"]),
     ],
 )
 def test_a_bad_suite_is_one_line(suite, text, named, tmp_path, capsys):
@@ -144,17 +159,18 @@ def config_of(**changes):
 def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path, capsys):
     first = Play(stop_at="bb")
     with pytest.raises(KeyboardInterrupt):
-        run_suite(config_of(out="run"), ["suite", "out"], first)
-    assert "--resume run" in "".join(capsys.readouterr())
+        run_suite(config_of(out="run"), ["suite", "out"], first, evaluate.check_inputs)
+    out, err = capsys.readouterr()
+    assert "--resume run" in err and not out
     assert first.played == [("a", False), ("bb", False)]
     assert load("run").run["status"] == "interrupted" and load("run/a").run["status"] == "finished"
     second = Play()
     config = evaluate.resumed_config(EvaluateConfig(resume="run"), ["resume"])
-    summary, folder = run_suite(config, ["resume"], second)
+    summary, folder = run_suite(config, ["resume"], second, evaluate.check_inputs)
     assert second.played == [("bb", True), ("ccc", False)] and folder == Path("run")
     assert list(summary["scenes"]) == ["a", "bb", "ccc"]
     assert load("run").run["status"] == "finished"
-    whole, _ = run_suite(config_of(out="whole"), ["suite", "out"], Play())
+    whole, _ = run_suite(config_of(out="whole"), ["suite", "out"], Play(), evaluate.check_inputs)
     assert whole["scenes"] == summary["scenes"]
     frame = load("run").table("scenes")
     assert (frame["n_scenarios"] == 4).all() and len(frame) == 6
@@ -162,13 +178,13 @@ def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path, capsys):
 
 def test_the_table_and_the_report_of_a_suite_hold_every_scene(monkeypatch):
     monkeypatch.setattr(figures, "save", lambda figure, path: path.touch())
-    summary, folder = run_suite(config_of(out="run"), ["suite", "out"], Play())
+    summary, folder = run_suite(config_of(out="run"), ["suite", "out"], Play(), evaluate.check_inputs)
     text = suite_table(summary)
     assert text.index("headroom") < text.index("regret")
     for scene in ("a", "bb", "ccc"):
         assert f"│ {scene} " in text
     page = report.write_report([folder]).read_text()
-    assert "| ccc | hysteresis | 4.2 | 4.0 | [3.5, 4.5] | 6.0 |" in page
+    assert "| ccc | hysteresis | 4.2 | 4.0 | [3.5, 4.5] | 6.0 | – |" in page
     assert "figures/suite.png" in page
     json.dumps(summary, allow_nan=False)
 
