@@ -49,7 +49,8 @@ class JobsConfig:
     def __post_init__(self):
         names = ("span_hours", "work_scale", "gpu_hours")
         check_fields(self, names, "a number > 0", is_positive)
-        check_fields(self, ("burst",), "a number >= 1", is_count)
+        few = f"a number from 1 to {MOST_JOBS}"
+        check_fields(self, ("burst",), few, lambda x: 1 <= x <= MOST_JOBS)
         check_fields(self, ("global_batch", "seq"), "an integer >= 1", is_count)
         allowed = f"an integer from 1 to {MOST_JOBS}"
         check_fields(self, ("count",), allowed, lambda x: 1 <= x <= MOST_JOBS)

@@ -154,7 +154,8 @@ class Responder:
         """The new plan after one measurement, or {"error": why} for a line that is none."""
         try:
             self.measure(json.loads(line))
-        except ValueError as error:  # broken JSON or InputError
+        # Broken JSON or InputError; JSON nested too deep; a number too large for a float.
+        except (ValueError, RecursionError, OverflowError) as error:
             return {"error": " ".join(str(error).split())}
         return self.decide()
 

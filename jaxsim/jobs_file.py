@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import gzip
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, s
             if tuple(reader.fieldnames or ()) != tuple(columns):
                 raise InputError(f"{path}: expected the columns {','.join(columns)}")
             rows = list(enumerate(reader, start=2))
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
         why = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read: {why}") from None
     for line, row in rows:

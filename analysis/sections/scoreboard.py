@@ -75,10 +75,32 @@ def suite_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
     scenes = optional_table(record, "scenes", SCENE_COLUMNS, "Scenes", notes)
     if scenes is None:
         return
-    header = ["scene", "scheduler", "headroom [%]", "regret [%]", "95 % interval", "to bound [%]"]
-    header.append("completion [x alone]")
     if "jct_normalised" not in scenes.columns:  # runs from before there were scenes of many jobs
         scenes = scenes.assign(jct_normalised=float("nan"))
+    text = (
+        "Headroom is what clairvoyant gains over the scheduler, regret what the scheduler lacks of "
+        "clairvoyant, on the same scenarios; intervals are paired, over scenarios and policy seeds. "
+        "Of many jobs, for which no optimum is known, stands the mean completion time in units of "
+        "what each job would need alone."
+    )
+    whole = text + "\n\n" + _scene_rows(scenes)
+    scenes = scenes[scenes["jct_normalised"].isna()]  # many jobs have no regret to draw
+    if scenes.empty:
+        yield Section("Scenes", whole)
+        return
+    summaries = record.summary.get("scenes", {}).values()
+    learned = {name for one in summaries for name in one.get("paired") or {}}
+    drawn = drawn_from(record, "scenes", figures.suite_regrets, scenes, sorted(learned))
+    caption = (
+        "Regret to clairvoyant of every scheduler in every scene: mean and 95 % interval. Black "
+        "diamond: learned. Open square: sees the truth. Circle: rival."
+    )
+    pictures = (Picture("suite", drawn, caption),)
+    yield Section("Scenes", whole, pictures)
+
+
+def _scene_rows(scenes: pd.DataFrame) -> str:
+    header = ["scene", "scheduler", "headroom [%]", "regret [%]", "95 % interval", "to bound [%]"]
     body = []
     for scene, rows in scenes.groupby("scene", sort=False):
         for row in rows.sort_values(["regret_pct", "jct_normalised"]).itertuples(index=False):
@@ -93,23 +115,4 @@ def suite_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
                     fixed(row.jct_normalised, 2),
                 ]
             )
-    text = (
-        "Headroom is what clairvoyant gains over the scheduler, regret what the scheduler lacks of "
-        "clairvoyant, on the same scenarios; intervals are paired, over scenarios and policy seeds. "
-        "Of many jobs, for which no optimum is known, stands the mean completion time in units of "
-        "what each job would need alone."
-    )
-    whole = text + "\n\n" + table(header, body, text_columns=2)
-    scenes = scenes[scenes["jct_normalised"].isna()]  # many jobs have no regret to draw
-    if scenes.empty:
-        yield Section("Scenes", whole)
-        return
-    summaries = record.summary.get("scenes", {}).values()
-    learned = {name for one in summaries for name in one.get("paired") or {}}
-    drawn = drawn_from(record, "scenes", figures.suite_regrets, scenes, sorted(learned))
-    caption = (
-        "Regret to clairvoyant of every scheduler in every scene: mean and 95 % interval. Black "
-        "diamond: learned. Open square: sees the truth. Circle: rival."
-    )
-    pictures = (Picture("suite", drawn, caption),)
-    yield Section("Scenes", whole, pictures)
+    return table([*header, "completion [x alone]"], body, text_columns=2)

@@ -1,5 +1,6 @@
 """Jobs files and lists that are drawn: what they say, what they refuse."""
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,10 @@ def test_bad_files(tmp_path):
     refuse(read_jobs, write(tmp_path / "many.csv", *["0,llama-7b,1,1,1"] * 65), ["65", "64"])
     (tmp_path / "broken.csv.gz").write_bytes(b"\x1f\x8b\x08garbage")
     refuse(read_jobs, tmp_path / "broken.csv.gz", ["cannot be read"])
+    whole = bytearray(gzip.compress(HEADER.encode() * 100))
+    whole[15] ^= 0xFF
+    (tmp_path / "corrupt.csv.gz").write_bytes(whole)
+    refuse(read_jobs, tmp_path / "corrupt.csv.gz", ["cannot be read", "decompress"])
 
 
 def test_a_trace_keeps_its_bursts_and_its_work(tmp_path):
@@ -122,6 +127,9 @@ def test_a_bad_list_is_refused_before_anything_is_written(tmp_path, capsys):
     out = tmp_path / "jobs.csv"
     assert jobs_command.main(["--out", str(out), "--count", "65"]) == 2
     assert "count" in capsys.readouterr().err
+    for burst in (".inf", "1e10", ".nan", "0.5"):
+        assert jobs_command.main(["--out", str(out), "--burst", burst]) == 2
+        assert "burst: expected a number from 1 to 64" in capsys.readouterr().err
     assert jobs_command.main(["--out", str(out), "--models", "llama-8b"]) == 2
     assert "llama-8b" in capsys.readouterr().err
     assert not out.exists()

@@ -81,6 +81,8 @@ BAD_LINES = [
     ('{"src": "ohio", "dst": "oregon", "bandwidth_gbps": 0}', "bandwidth_gbps"),
     ('{"src": "ohio", "dst": "oregon", "bandwidth_gbps": NaN}', "bandwidth_gbps"),
     ('{"src": ["ohio"], "dst": "oregon", "rtt_ms": 3}', "no domain"),
+    ('{"src": "ohio", "dst": "oregon", "rtt_ms": 1' + 400 * "0" + "}", "too large"),
+    (100_000 * "[", "recursion"),
     (domain("ohio", 9), "0 to 8"),
     (domain("ohio", 1.5), "whole number"),
     ('{"domain": "ohio", "gpus_available": true}', "whole number"),
@@ -91,7 +93,7 @@ BAD_LINES = [
 def test_a_line_that_cannot_be_used_is_answered_and_changes_nothing(config):
     _, *answers, good = talk(config, *(line for line, _ in BAD_LINES), domain("ohio", 8))
     for (line, named), answer in zip(BAD_LINES, answers, strict=True):
-        assert set(answer) == {"error"} and named in answer["error"], line
+        assert set(answer) == {"error"} and named in answer["error"], line[:80]
     assert good["switch"] is False
 
 
