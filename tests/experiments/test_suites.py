@@ -10,11 +10,13 @@ from analysis import figures, report
 from analysis.records import RunWriter, load
 from experiments import evaluate
 from experiments.evaluate import EvaluateConfig
+from experiments.evaluate_jobs import arriving
 from experiments.options import from_mapping, given_keys
 from experiments.suites import SHIPPED, load_suite, merged, run_suite, scene_configs
 from experiments.tables import suite_table
 from jaxsim.cluster import load_cluster, repeat_regions
 from jaxsim.errors import InputError
+from jaxsim.jobs_file import read_jobs
 from jaxsim.load import read_load_trace
 
 NAMES = list(yaml.safe_load(SHIPPED.read_text())["suites"])
@@ -32,6 +34,10 @@ def test_every_suite_that_ships_is_understood_and_its_files_are_there(name):
     assert configs
     for config in configs.values():
         assert config.suite is None and config.global_batch == 1024
+        evaluate.check_inputs(config)
+        if config.jobs:  # every job arrives within the episode
+            jobs, settings = read_jobs(config.jobs), config.world_settings
+            assert len(jobs) == arriving(jobs, settings, config.jobs)
         spec = load_cluster(config.cluster)
         if config.load:
             trace = read_load_trace(config.load, spec.domains, spec.gpus, 60.0)
