@@ -2,7 +2,8 @@
 
 Two kinds: schedulers that score a prepared table of plans (the shipped policy level by level, and its
 rivals), and the exact search over a whole family (`jaxsim.search`), as often as a network changes and
-with the switch paid over HORIZON intervals. What is prepared once is timed apart.
+with the switch paid over HORIZON intervals. What is prepared once is timed apart. The search stands for
+itself: `replan_oracle` is exact over its table, of which it takes the best row.
 """
 
 from __future__ import annotations

@@ -308,6 +308,7 @@ def test_the_result_has_every_promised_key_for_every_scheduler(trained, evaluate
     assert result["headroom"]["n_scenarios"] == 3
     assert result["scenario"]["cluster"] == "four-aws-regions"
     assert result["scenario"]["seeds"] == 3 and result["scenario"]["weights"] == [1, 0, 0, 0]
+    assert result["scenario"]["nominated"] == []  # nobody here brings plans of its own
     assert set(result["paired"][str(trained)]) == {"best_static", "clairvoyant"}
 
 
