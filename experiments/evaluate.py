@@ -28,7 +28,7 @@ from experiments.evaluation_tables import (
     traffic_rows,
 )
 from experiments.files import check_output, put_result
-from experiments.options import are_weights, from_mapping, given_keys, parse
+from experiments.options import from_mapping, given_keys, parse, parse_weights
 from experiments.setup import load_regions, load_world, read_traces, use_compile_cache
 from experiments.suites import run_suite
 from experiments.tables import jobs_table, scheduler_table, suite_table
@@ -131,17 +131,6 @@ class Contestant(NamedTuple):
     policy_seed: int | None
     maker: Maker
     policy: Any
-
-
-def parse_weights(text: str) -> tuple[float, float, float, float]:
-    """'w1,w2,w3,w4' -> numbers >= 0; InputError otherwise."""
-    try:
-        values = tuple(float(x) for x in text.split(","))
-    except ValueError:
-        values = ()
-    if not are_weights(values):
-        raise InputError(f"weights: expected four numbers >= 0 as w1,w2,w3,w4, got {text!r}")
-    return values
 
 
 def requested(

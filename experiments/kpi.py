@@ -18,12 +18,12 @@ from analysis.pareto import covered, hypervolume_ratio
 from analysis.records import RunWriter
 from experiments import kpi_definitions as kpis
 from experiments.errors import run_command
-from experiments.evaluate import contestants, parse_weights, requested
+from experiments.evaluate import contestants, requested
 from experiments.files import check_output, put_result
 from experiments.kpi_definitions import Played, entry
 from experiments.kpi_response import respond_command, response_s
 from experiments.kpi_worlds import JITTER, LOAD, PREFERENCES, STEADY, Stage
-from experiments.options import parse
+from experiments.options import parse, parse_weights
 from experiments.setup import load_world, use_compile_cache
 from experiments.tables import as_text
 from jaxsim.errors import InputError

@@ -40,6 +40,17 @@ def are_weights(values: tuple[float, ...]) -> bool:
     return len(values) == 4 and all(map(is_non_negative, values))
 
 
+def parse_weights(text: str) -> tuple[float, float, float, float]:
+    """'w1,w2,w3,w4' -> numbers >= 0; InputError otherwise."""
+    try:
+        values = tuple(float(x) for x in text.split(","))
+    except ValueError:
+        values = ()
+    if not are_weights(values):
+        raise InputError(f"weights: expected four numbers >= 0 as w1,w2,w3,w4, got {text!r}")
+    return values
+
+
 def _build(config_class: type[T], source: str, read: Callable[[ArgumentParser], Namespace]) -> T:
     parser = _parser(config_class, source)
     try:

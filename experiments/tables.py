@@ -47,8 +47,11 @@ def suite_table(summary: dict) -> str:
     for scene, result in summary["scenes"].items():
         rows = result["schedulers"]
         table.add_section()
-        ranked = sorted(rows, key=lambda n: (_last(rows[n]["regret_pct"]), _last(_completion(rows[n]))))
-        for i, name in enumerate(ranked):
+
+        def rank(name, rows=rows):
+            return _last(rows[name]["regret_pct"]), _last(_completion(rows[name]))
+
+        for i, name in enumerate(sorted(rows, key=rank)):
             table.add_row("" if i else scene, name, *_scene_cells(rows[name]))
     return as_text(table)
 
