@@ -145,8 +145,8 @@ def test_mast_fits_a_deployed_job_to_the_gpus_that_others_leave_it(monkeypatch, 
         return many.decide(key, seen, many.init(key))[0]
 
     plan, menu = decide(params, key), params.choices
-    assert int(menu.micro_batch[0]) != int(menu.micro_batch[1])
-    np.testing.assert_array_equal(plan.micro_batch[:2, 0], menu.micro_batch[1])
+    assert int(menu.schedule[0]) != int(menu.schedule[1])
+    np.testing.assert_array_equal(plan.schedule[:2, 0], menu.schedule[1])
 
 
 def test_jain_index():
