@@ -128,7 +128,8 @@ def test_mast_fits_a_deployed_job_to_the_gpus_that_others_leave_it(monkeypatch, 
     params, key = bank
     params = params.replace(load=load_process(3))
     alone = np.asarray(world.tables.single_domain & world.tables.mask)[0]
-    row = int(np.flatnonzero(alone)[0])
+    asked = np.asarray(jax.vmap(jax.vmap(lambda plan: plan.gpus.sum()))(world.tables.plans))[0]
+    row = int(np.where(alone, asked, 99).argmin())
 
     @jax.jit
     def decide(params, key):
