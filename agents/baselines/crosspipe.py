@@ -24,6 +24,7 @@ from jaxsim.nomination import PlanRules
 from jaxsim.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, Plan
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
+
 def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """The fastest pipeline over the WAN at base."""
     layers, batch = int(builder.work.layers), int(builder.work.global_batch)

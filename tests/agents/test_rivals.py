@@ -624,8 +624,8 @@ def test_plans_are_nominated_for_other_links_too_and_each_is_there_once(monkeypa
     monkeypatch.setattr(nomination, "TableBuilder", padded)
     factors = [np.full((4, 4), x) for x in (2.0, 0.5, 3.0)]
     args = (b.spec, b.work, b.calibration, rules)
-    for given, expected in ((factors, [1, 3, 2, 0]), ((), [1, 3])):
-        _, plans = nomination.nominate(*args, given)
+    for links, expected in ((factors, [1, 3, 2, 0]), ((), [1, 3])):
+        _, plans = nomination.nominate(*args, links)
         assert [groups(p)[0][0] for p in plans["by_link"]] == expected
 
 
