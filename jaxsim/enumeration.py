@@ -318,9 +318,9 @@ def build_table(
     """
     layouts, exhaustive = builder.layouts(limit)
     plans, owners = builder.plans_of(layouts)
-    if not plans:
+    base = builder.base_rates(plans).max(axis=-1) if plans else np.zeros(0)
+    if not base.any():
         raise InputError(_nothing_fits(builder))
-    base = builder.base_rates(plans).max(axis=-1)
     single = np.array([len(o) == 1 and len(o[0]) == 1 for o in owners])
     even = np.array(
         [_is_even(p, o, builder.spec.n_domains) for p, o in zip(plans, owners, strict=True)]
