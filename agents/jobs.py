@@ -1,9 +1,10 @@
 """Schedulers of one job, lifted to many: the jobs decide one after another, in order of arrival.
 
 Each sees the GPUs that the others leave: the earlier ones by what they have just decided, the later
-ones by what they hold. Nobody is pushed out, who finds no room waits, and while several jobs are there
-none asks for more than an equal part of the GPUs (or the smallest plan there is), so that a greedy
-rule does not keep the cluster for the first of them.
+ones by what they hold. No decision pushes anybody out, and who finds no room waits. (The cluster may:
+a job that local load has shrunk grows again when that leaves, over jobs that came after it.) While
+several jobs are there, none asks for more than an equal part of the GPUs or the smallest plan of its
+rule, so that a greedy rule does not keep the cluster for the first of them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jax import Array
 
 from agents.oracle import Truth
 from agents.protocol import Scheduler, Setup, make_setup
+from jaxsim.enumeration import PlanTable
 from jaxsim.env import EnvParams
 from jaxsim.jobs import allocate_gpus, held_gpus
 from jaxsim.jobs_world import JobsWorld
@@ -28,6 +30,13 @@ from jaxsim.step_time import NetworkView, job_step_cost
 # One job's turn: (key, setup, observation, memory, others, *truth) -> (plan, memory), as a
 # scheduler's `decide` on what the others leave.
 Turn = Callable[..., tuple[Plan, Any]]
+# [P] bool, the rows of a table that a rule may play.
+Rows = Callable[[PlanTable], Array]
+
+
+def every_row(table: PlanTable) -> Array:
+    """[P] bool, for rules that may play them all."""
+    return jnp.ones_like(table.mask)
 
 
 @struct.dataclass
@@ -61,9 +70,11 @@ def make_jobs_setup(params: EnvParams, world: JobsWorld) -> JobsSetup:
     return JobsSetup(make_setup(params, world.tables).replace(work=params.jobs), world.kind)
 
 
-def lifted(make: Callable[[Setup], Scheduler], setup: JobsSetup, settled: bool) -> Scheduler:
-    """Many jobs under a scheduler of one; `settled` = a job that is deployed stays where it is, as
-    static plans do. The truth of an oracle is the views of all intervals."""
+def lifted(
+    make: Callable[[Setup], Scheduler], setup: JobsSetup, settled: bool, rows: Rows = every_row
+) -> Scheduler:
+    """Many jobs under a scheduler of one, which plays some `rows`; `settled` = a job that is deployed
+    stays where it is, as static plans do. The truth of an oracle is the views of all intervals."""
     n_jobs, n_domains = setup.kind.shape[0], setup.common.cluster.mask.shape[0]
     nobody = jnp.zeros((n_domains,), jnp.int32)
 
@@ -82,7 +93,7 @@ def lifted(make: Callable[[Setup], Scheduler], setup: JobsSetup, settled: bool) 
         return jax.tree.map(lambda x: x[0], plan), memory
 
     oracle = make(setup.of(jnp.int32(0), nobody)).oracle
-    return Scheduler(init, in_turn(setup, turn), oracle)
+    return Scheduler(init, in_turn(setup, turn, rows), oracle)
 
 
 def _for_one(views: NetworkView, others: Array) -> Truth:
@@ -92,8 +103,10 @@ def _for_one(views: NetworkView, others: Array) -> Truth:
     return Truth(views.replace(gpus_available=left), None, None, None, None, None)
 
 
-def in_turn(setup: JobsSetup, turn: Turn) -> Callable[..., tuple[Plan, Any]]:
-    """`decide` for many jobs from what one of them does at its turn."""
+def in_turn(
+    setup: JobsSetup, turn: Turn, rows: Rows = every_row
+) -> Callable[..., tuple[Plan, Any]]:
+    """`decide` for many jobs from what one of them does at its turn, of the `rows` it may play."""
 
     def decide(key, observation, memory, *truth):
         n_jobs = setup.kind.shape[0]
@@ -112,7 +125,7 @@ def in_turn(setup: JobsSetup, turn: Turn) -> Callable[..., tuple[Plan, Any]]:
             target = jax.tree.map(lambda x: x[0], seen.target)
 
             def decides():
-                own = _within(setup.of(job, taken), target, equal_part)
+                own = _within(setup.of(job, taken), rows, target, equal_part)
                 crowd = Others(others, observation)
                 plan, memory = turn(own_key, own, seen, own_memory, crowd, *truth)
                 return _if_room(own, plan, target, seen.view), memory
@@ -151,11 +164,12 @@ def _row(tree: Any, index: Array) -> Any:
     )
 
 
-def _within(own: Setup, target: Plan, equal_part: Array) -> Setup:
-    """The setup with the rows that ask for no more than an equal part, than the smallest row, or
-    than the job asks for already."""
+def _within(own: Setup, rows: Rows, target: Plan, equal_part: Array) -> Setup:
+    """The setup with the rows that ask for no more than an equal part, than the smallest row that
+    the rule may play, or than the job asks for already."""
     asked = jnp.sum(jax.vmap(lambda plan: plan.gpus)(own.table.plans), axis=1)
-    smallest = jnp.min(jnp.where(own.table.mask, asked, jnp.iinfo(jnp.int32).max))
+    playable = own.table.mask & rows(own.table)
+    smallest = jnp.min(jnp.where(playable, asked, jnp.iinfo(jnp.int32).max))
     most = jnp.maximum(jnp.maximum(equal_part, smallest), jnp.sum(target.gpus))
     return own.replace(table=own.table.replace(mask=own.table.mask & (asked <= most)))
 

@@ -3,8 +3,9 @@
 Choudhury et al., OSDI 2024: jobs are scheduled globally and atomically; every region is scored by
 when the job could start there and how long it would then run. The start waits for the jobs that hold
 the region's GPUs. Priority is the order of arrival. The plan inside a region is the table's best one.
-Left out: pre-emption (nobody is pushed out), and data: every region is taken to have it, as the
-simulator does, so that nothing has to be fetched before the start and no placement to be planned.
+Left out: pre-emption, which no scheduler has here; and data: every region is taken to have it, as
+the simulator does, so that nothing has to be fetched before the start and no placement to be planned.
+Not MAST's own: as for everybody here, a job asks for no more than an equal part of the GPUs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from agents.baselines.mast import finish_s, start_delay_s
 from agents.jobs import JobsSetup, Others, in_turn
 from agents.protocol import Scheduler, Setup, carry_out, find_row, score_table
 from jaxsim.jobs import Tenancy, step_cost
@@ -26,7 +28,10 @@ def make_jobs_mast(setup: JobsSetup) -> Scheduler:
         del key
         target = jax.tree.map(lambda x: x[0], seen.target)
         table, everything = own.table, others.observation.view
-        now = score_table(own, everything)
+        row, deployed = find_row(table, target)
+        # Whoever waits asks how fast it would run once those who hold the region have left.
+        view = jax.tree.map(lambda x, y: jnp.where(deployed, x, y), seen.view, everything)
+        now = score_table(own, view)
         rows = table.single_domain & table.mask & (now.rate > 0)
         regions = table.plans.group >= 0  # [P, K]
         asked = jnp.sum(jax.vmap(lambda plan: plan.gpus)(table.plans), axis=1)
@@ -34,17 +39,18 @@ def make_jobs_mast(setup: JobsSetup) -> Scheduler:
         queue_s = queueing_s(regions, asked, seen.view.gpus_available, others.gpus, leaves_s)
         left = own.work.step_budget - seen.steps_done[0]
         steps = jnp.where(jnp.isfinite(left), left, 1.0)
-        done_s = queue_s + steps / jnp.maximum(now.rate, 1e-30)
-        done_s = jnp.where(rows, done_s, jnp.inf)
+        nothing = jnp.zeros_like(queue_s)
+        delay_s = start_delay_s(queue_s, nothing, jnp.ones_like(queue_s))
+        done_s = finish_s(delay_s, steps, jnp.where(rows, now.rate, 0.0))
         best = jnp.argmin(done_s).astype(jnp.int32)
-        row, deployed = find_row(own.table, target)
         row = jnp.where(deployed, row, best)
         plan = carry_out(own, row, now.choice[row], seen.view)
         waits = ~deployed & ((queue_s[best] > 0) | ~jnp.any(rows))
         plan = jax.tree.map(lambda old, new: jnp.where(waits, old, new[0]), target, plan)
         return plan, memory
 
-    return Scheduler(lambda key: jnp.zeros(setup.kind.shape, jnp.int32), in_turn(setup, turn))
+    decide = in_turn(setup, turn, lambda table: table.single_domain)
+    return Scheduler(lambda key: jnp.zeros(setup.kind.shape, jnp.int32), decide)
 
 
 def queueing_s(regions: Array, asked: Array, free: Array, held: Array, leaves_s: Array) -> Array:

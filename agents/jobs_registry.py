@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agents.jobs import JobsSetup, lifted
+from agents.jobs import JobsSetup, every_row, lifted
 from agents.jobs_mast import make_jobs_mast
 from agents.protocol import Scheduler
 from agents.registry import RULES, SCHEDULERS, SchedulerSettings, make_by_name
@@ -15,6 +15,11 @@ from agents.registry import RULES, SCHEDULERS, SchedulerSettings, make_by_name
 ONE_JOB_ONLY = ("clairvoyant", *RULES)
 # Plans that never change: a job stays where it was deployed.
 SETTLED = ("static_even_split", "single_domain", "best_static")
+# Rules that play some rows of the table alone.
+ROWS = {
+    "static_even_split": lambda table: table.even_split,
+    "single_domain": lambda table: table.single_domain,
+}
 JOBS_SCHEDULERS = tuple(dict.fromkeys([n for n in SCHEDULERS if n not in ONE_JOB_ONLY] + ["mast"]))
 
 
@@ -25,4 +30,5 @@ def make_jobs_by_name(name: str, settings: SchedulerSettings) -> Callable[[JobsS
     if name == "mast":
         return make_jobs_mast
     make = make_by_name(name, settings)
-    return lambda setup: lifted(make, setup, name in SETTLED)
+    rows = ROWS.get(name, every_row)
+    return lambda setup: lifted(make, setup, name in SETTLED, rows)

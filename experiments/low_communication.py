@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from agents.baselines.static import keep_best
+from agents.baselines.static import keep_best, with_any_choice
 from agents.metrics import EpisodeMetrics
 from agents.oracle import Truth, solve_truth, table_rates
 from agents.protocol import Setup, admitted_plans, make_setup
-from agents.registry import LOW_COMMUNICATION, LOW_COMMUNICATION_RULES
+from agents.registry import LOW_COMMUNICATION_RULES
 from agents.rollout import Episode
 from analysis.summary import evaluation_summary
 from experiments.evaluation import Evaluator, Maker, lost_pct, named_maker
@@ -53,7 +53,7 @@ class ApartEvaluator(Evaluator):
         self.no_loss = True
         self.truth = self._solved()
         self.clairvoyant = self.play(named_maker("clairvoyant"))
-        self.static = self.play(named_maker("best_static"))
+        self.static = self.play(apart_maker("best_static"), jnp.asarray(True))
 
     def _solved(self) -> Truth:
         table, no_loss = self.world.table, jnp.asarray(self.no_loss)
@@ -78,12 +78,19 @@ def worth(setup: Setup, no_loss: jax.Array | bool) -> jax.Array:
     return jnp.where(jnp.asarray(no_loss), 1.0 / efficiency, jnp.ones_like(efficiency))
 
 
+def playable(setup: Setup, name: str) -> jax.Array:
+    """[P, V] bool: what a scheduler that keeps one plan may keep."""
+    table = setup.table
+    rows = {"best_static": table.mask, "single_domain": table.single_domain}
+    if name in rows:
+        return with_any_choice(setup, rows[name])
+    return admitted_plans(setup, name)
+
+
 @functools.cache
 def apart_maker(name: str) -> Maker:
-    """Keep the best nominated row at base, `no_loss` (the policy argument) or not."""
-    return lambda setup, no_loss: keep_best(
-        setup, admitted_plans(setup, name), worth(setup, no_loss)
-    )
+    """Keep the best row at base of those it may, `no_loss` (the policy argument) or not."""
+    return lambda setup, no_loss: keep_best(setup, playable(setup, name), worth(setup, no_loss))
 
 
 def compare(names: list[str], config, settings, weights, traces) -> dict[str, dict]:
@@ -109,9 +116,9 @@ def _summary(evaluator: ApartEvaluator, names: list[str], bound: np.ndarray) -> 
 
 
 def _rows(evaluator: ApartEvaluator, name: str, bound: np.ndarray) -> pd.DataFrame:
-    apart = name in LOW_COMMUNICATION
-    maker = apart_maker(name) if apart else named_maker(name)
-    metrics, _ = evaluator.play(maker, jnp.asarray(evaluator.no_loss) if apart else ())
+    chooses = name != "clairvoyant"  # whose truth says what a step is worth
+    maker = apart_maker(name) if chooses else named_maker(name)
+    metrics, _ = evaluator.play(maker, jnp.asarray(evaluator.no_loss) if chooses else ())
     frame = pd.DataFrame(vars(metrics)).replace([np.inf, -np.inf], np.nan)
     regret_pct = lost_pct(metrics.progress, evaluator.clairvoyant[0].progress)
     return frame.assign(

@@ -35,6 +35,7 @@ from jaxsim.step_time import NetworkView, job_step_cost
 from jaxsim.workload import Workload
 
 Settings = tuple[int, tuple[int, ...]]  # tp, dp of each group
+COMBINATIONS = 16  # of the dp of a layout's groups, per tp: all there are of up to four groups
 
 
 @struct.dataclass
@@ -249,24 +250,35 @@ class TableBuilder:
         plans, owners = [], []
         layers = int(self.work.layers)
         for layout in layouts:
-            options = [self._group_settings.get(g, []) for g in layout]
-            for combination in itertools.product(*options):
-                tps = {tp for _, tp, _ in combination}
-                if len(tps) != 1:
-                    continue
-                settings = (tps.pop(), tuple(dp for _, _, dp in combination))
+            for settings in self._settings_of(layout):
                 plan = make_plan(layout, settings, self.gpus, layers, self.n_domains)
                 if plan is not None:
                     plans.append(plan)
                     owners.append(layout)
         return plans, owners
 
+    def _settings_of(self, layout: Layout) -> list[Settings]:
+        """What was found for the groups, joined where they have the same tp; of an even layout all
+        that its domains have in common too, as what is best for each alone need not agree."""
+        options = [self._group_settings.get(g, []) for g in layout]
+        settings: list[Settings] = []
+        for tp in dict.fromkeys(tp for found in options for _, tp, _ in found):
+            dps = [[dp for _, t, dp in found if t == tp] for found in options]
+            joined = itertools.islice(itertools.product(*dps), COMBINATIONS)
+            settings += [(tp, combination) for combination in joined]
+        if layout in even_layouts(self.spec.n_domains):
+            everyone = (tuple(k for group in layout for k in group),)
+            common = _all_settings(everyone, self.gpus, self.per_node, int(self.work.global_batch))
+            settings += [(tp, dps * len(layout)) for tp, dps in common]
+        return list(dict.fromkeys(settings))
+
     def layouts(self, limit: int = 4000) -> tuple[list[Layout], bool]:
-        """All layouts where there are at most `limit`, else those of few domains and a beam."""
+        """All layouts where there are at most `limit`, else a beam's and the even ones."""
         n = self.spec.n_domains
         if count_layouts(n) <= limit:
             return list(enumerate_layouts(tuple(range(n)), n)), True
-        return self._beam(width=max(64, limit // 32), limit=limit), False
+        found = self._beam(width=max(64, limit // 32), limit=limit)
+        return list(dict.fromkeys([*found, *even_layouts(n)])), False
 
     def _beam(self, width: int, limit: int) -> list[Layout]:
         """Grow layouts one domain at a time, keeping the `width` fastest at base of each size."""
@@ -306,9 +318,9 @@ def build_table(
     """
     layouts, exhaustive = builder.layouts(limit)
     plans, owners = builder.plans_of(layouts)
-    if not plans:
+    base = builder.base_rates(plans).max(axis=-1) if plans else np.zeros(0)
+    if not base.any():
         raise InputError(_nothing_fits(builder))
-    base = builder.base_rates(plans).max(axis=-1)
     single = np.array([len(o) == 1 and len(o[0]) == 1 for o in owners])
     even = np.array(
         [_is_even(p, o, builder.spec.n_domains) for p, o in zip(plans, owners, strict=True)]
@@ -347,11 +359,14 @@ def build_table(
     return table, info, stack_plans(plans)
 
 
+def even_layouts(n_domains: int) -> tuple[Layout, Layout]:
+    """All domains in one pipeline in the file's order, and each a replica of its own."""
+    return (tuple(range(n_domains)),), tuple((k,) for k in range(n_domains))
+
+
 def _is_even(plan: Plan, layout: Layout, n_domains: int) -> bool:
-    """All domains in one pipeline in the file's order, or each a replica of its own."""
-    one_pipeline = layout == (tuple(range(n_domains)),)
-    replicas = layout == tuple((k,) for k in range(n_domains))
-    return one_pipeline or (replicas and len(set(plan.dp[:n_domains].tolist())) == 1)
+    """An even layout, its replicas alike."""
+    return layout in even_layouts(n_domains) and len(set(plan.dp[: len(layout)].tolist())) == 1
 
 
 def _nothing_fits(builder: TableBuilder) -> str:

@@ -1,8 +1,10 @@
 """Plans that schedulers bring along: each by its own rules, all in the one table that everybody plays.
 
 A scheduler with rules of its own (an automatic planner, a framework's rule of thumb) nominates its
-plans on the host, once per cluster and job. They join the rows that `enumeration` found, and their
-lower choices join the menu, so that the optimum over the table covers whatever anyone can play.
+plans on the host, once per cluster and job: for the links of the cluster file, and for links as the
+bases of scenarios may differ from them; which of its plans it plays is settled there. They join the
+rows that `enumeration` found, and their lower choices join the menu, so that the optimum over the table
+covers whatever anyone can play.
 """
 
 from __future__ import annotations
@@ -46,27 +48,43 @@ class PlanRules:
 
 
 def nominate(
-    spec: ClusterSpec, work: Workload, calibration: Calibration, rules: Mapping[str, PlanRules]
+    spec: ClusterSpec,
+    work: Workload,
+    calibration: Calibration,
+    rules: Mapping[str, PlanRules],
+    factors: Iterable[np.ndarray] = (),
 ) -> tuple[LowerChoices, dict[str, list[Plan]]]:
-    """Ask everyone for plans. Returns the menu and {scheduler: plans with NumPy leaves}.
+    """Ask everyone for plans: for the links of the file, and for these times each of `factors` [K, K].
 
-    The menu is the default one and what else somebody's plan does best with, while all GPUs are free
-    or half of them: every entry costs everybody time, so those that nobody wants are left out.
+    Returns the menu and {scheduler: plans with NumPy leaves, each once}. The menu is the default one
+    and what else somebody's plan does best with, while all GPUs are free or half of them: every entry
+    costs everybody time, so those that nobody wants are left out.
     """
     default = default_lower_choices()
-    builder = TableBuilder(spec, work, calibration, _menu(default, _demanded(default, rules)))
-    offered = _triples(builder.choices)
+    offered = _menu(default, _demanded(default, rules))
+    nominated: dict[str, dict[bytes, Plan]] = {name: {} for name in rules}
+    wanted: list[Triple] = []
+    for factor in (1.0, *factors):
+        links = dataclasses.replace(spec, bandwidth_gbps=spec.bandwidth_gbps * factor)
+        builder = TableBuilder(links, work, calibration, offered)
+        for name, own in rules.items():
+            allowed = own.allowed(offered)
+            plans = own.nominate(builder, allowed)
+            wanted += _best_choices(builder, plans, allowed)
+            for plan in plans:
+                nominated[name].setdefault(_key(plan), plan)
+    return _menu(default, wanted), {name: list(own.values()) for name, own in nominated.items()}
+
+
+def _best_choices(builder: TableBuilder, plans: list[Plan], allowed: np.ndarray) -> list[Triple]:
+    """What each of the plans does best with, all GPUs free and half of them."""
+    if not plans:
+        return []
     base = base_view(builder.cluster)
     views = [one_view(base), one_view(base.replace(gpus_available=base.gpus_available // 2))]
-    nominated: dict[str, list[Plan]] = {}
-    wanted: list[Triple] = []
-    for name, own in rules.items():
-        allowed = own.allowed(builder.choices)
-        nominated[name] = own.nominate(builder, allowed)
-        if nominated[name]:
-            rates = [builder.choice_rates(nominated[name], view)[0] * allowed for view in views]
-            wanted += [offered[row.argmax()] for row in np.concatenate(rates) if row.max() > 0]
-    return _menu(default, wanted), nominated
+    rates = [builder.choice_rates(plans, view)[0] * allowed for view in views]
+    offered = _triples(builder.choices)
+    return [offered[row.argmax()] for row in np.concatenate(rates) if row.max() > 0]
 
 
 def admit(

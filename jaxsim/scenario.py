@@ -41,6 +41,8 @@ from jaxsim.workload import JobSpec, Workload, build_workload
 # The largest settings: what is computed from them must stay finite in float32.
 LARGEST = 1e9
 MOST = {"uniform": 10.0, "base_spread": 10.0, "latency": 1.0, "load_share": 1.0, "load_swing": 10.0}
+# Networks for which rivals nominate plans beside that of the cluster file.
+NOMINATED_FOR, MOST_NOMINATING, NOMINATED_SPREAD = 8, 32, 0.25  # at most; times domains; base_spread
 PLAIN_JITTERS = ("uniform", "ou", "none")
 JITTERS = ("uniform", "ou", *FITTED_KINDS, "none")
 
@@ -130,7 +132,8 @@ def build_world(
     if calibration is None:
         calibration = default_calibration(spec.gpu if isinstance(spec.gpu, str) else None)
     jobs = build_workload([job])
-    choices, nominated = nominate(spec, jobs.job(0), calibration, rules or {})
+    factors = _nominated_for(spec.n_domains, seed) if rules else ()
+    choices, nominated = nominate(spec, jobs.job(0), calibration, rules or {}, factors)
     builder = TableBuilder(spec, jobs.job(0), calibration, choices)
     views = sample_views(builder.cluster, 64, seed)
     table, info, family = build_table(builder, views, table_size, layout_limit)
@@ -151,6 +154,13 @@ def sample_views(cluster: Cluster, count: int, seed: int) -> NetworkView:
         rtt_s=jnp.broadcast_to(cluster.rtt_s[None], shape),
         gpus_available=jnp.broadcast_to(cluster.gpus[None], (count, k)),
     )
+
+
+def _nominated_for(n_domains: int, seed: int) -> np.ndarray:
+    """[N, K, K] factors on the links for which plans are nominated, spread as the bases of scenarios
+    are; fewer in large clusters, whose planners take long."""
+    shape = (min(NOMINATED_FOR, MOST_NOMINATING // n_domains), n_domains, n_domains)
+    return _base_factor(np.random.default_rng([seed, 8]), NOMINATED_SPREAD, shape)
 
 
 def _base_factor(rng: np.random.Generator, sigma: float, shape: tuple[int, ...]) -> np.ndarray:

@@ -24,11 +24,9 @@ from jaxsim.nomination import PlanRules
 from jaxsim.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, Plan
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
-SHORTLIST = 4  # whose order at a scenario's own base is not known yet
-
 
 def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
-    """The fastest pipelines over the WAN at base."""
+    """The fastest pipeline over the WAN at base."""
     layers, batch = int(builder.work.layers), int(builder.work.global_batch)
     plans = []
     for order in domain_orders(builder, at_least=2):
@@ -38,7 +36,7 @@ def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
                 settings = (tp, (dp,))
                 plan = make_plan((order,), settings, builder.gpus, layers, builder.n_domains)
                 plans += [] if plan is None else [plan]
-    return fastest(builder, plans, allowed, SHORTLIST)
+    return fastest(builder, plans, allowed, 1)
 
 
 RULES = PlanRules(

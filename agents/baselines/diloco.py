@@ -1,10 +1,10 @@
 """DiLoCo and Streaming DiLoCo: every domain trains on its own and averages now and then.
 
 Douillard et al. 2023 (arXiv 2311.08105): each domain is one worker with its own best plan inside;
-every H steps, H in {50, 100, 500}, the outer gradients are averaged around a ring in 32 bits,
+every H steps, H in {50, 100, 500}, the outer gradients are averaged around a ring in 32 bits or 8,
 blocking. Douillard et al. 2025 (arXiv 2501.18512, streaming): H = 30, the model in fragments that
 are sent one after the other in 4 bits, behind the training steps. Among the regions (two at least),
-rings and H the best at base; static.
+rings, H and bits the best at base; static.
 
 What a step learns under H > 1 is an assumption (`jaxsim.step_time.sync.statistical_efficiency`), so
 these plans have a table of their own and never enter that of synchronous training. The model knows
@@ -27,20 +27,20 @@ from jaxsim.nomination import PlanRules
 from jaxsim.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, Plan
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
-PERIODS, OUTER_BITS = (50, 100, 500), 32
-STREAMING_PERIODS, STREAMING_BITS = (30,), 4
+PERIODS, OUTER_BITS = (50, 100, 500), (32, 8)
+STREAMING_PERIODS, STREAMING_BITS = (30,), (4,)
 
 Inside = tuple[int, int]  # tp, dp of the plan inside a domain
 
 
 def nominate(
-    builder: TableBuilder, allowed: np.ndarray, periods: tuple[int, ...], bits: int
+    builder: TableBuilder, allowed: np.ndarray, periods: tuple[int, ...], bits: tuple[int, ...]
 ) -> list[Plan]:
-    """The best plan of every period at base."""
+    """The best plan of every period at base, in whichever of the `bits`."""
     settings = inside_settings(builder, allowed)
     plans = []
     for period in periods:
-        found = list(workers(builder, settings, period, bits))
+        found = [plan for b in bits for plan in workers(builder, settings, period, b)]
         plans += fastest(builder, found, allowed, 1)
     return plans
 
@@ -87,7 +87,7 @@ def workers(
                 yield assemble_plan(layout, tps, dps, splits, builder.n_domains, **outer)
 
 
-def _rules(periods: tuple[int, ...], bits: int) -> PlanRules:
+def _rules(periods: tuple[int, ...], bits: tuple[int, ...]) -> PlanRules:
     return PlanRules(
         functools.partial(nominate, periods=periods, bits=bits),
         (RECOMPUTE_NONE, RECOMPUTE_FULL),

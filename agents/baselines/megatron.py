@@ -4,7 +4,8 @@ rest data parallelism.
 Narayanan et al., SC 2021 (takeaways 1-3), with sequence parallelism and selective recomputation
 before full (Korthikanti et al. 2022). Ranks are laid out so that the WAN falls on data parallelism,
 or on the pipeline: two variants, and for each the regions (two at least) and their order that do
-best at base, as whoever writes the host file would choose them. Static.
+best at base, as whoever writes the host file would choose them (beyond five domains along the fastest
+links: `search.domain_orders`). Static.
 
 Left out: interleaved stages. Their gain is a share of the bubble, (p - 1) / m, which at the micro-
 batches of these jobs is a few per cent where a domain holds more than one stage, and they send

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -18,7 +19,8 @@ def replan_when(
     """Deploy the best of the admitted rows; when `watched` (view -> [K] int32) differs from what it
     was at the last planning, move to the best again if that pays within `horizon` intervals.
 
-    The planner profiled the links once: they count at base, the GPUs as they are.
+    It is deployed on the links at base, as those who never move; plans made later see the links as
+    they are measured then. The GPUs always count as they are.
     """
     rows = jnp.any(admitted, axis=1) & setup.table.mask
 
@@ -29,7 +31,8 @@ def replan_when(
     def choose(key, seen, memory):
         del key
         state = watched(seen.view)
-        believed = setup.usual.replace(gpus_available=seen.view.gpus_available)
+        profiled = setup.usual.replace(gpus_available=seen.view.gpus_available)
+        believed = jax.tree.map(lambda x, y: jnp.where(seen.idle, x, y), profiled, seen.view)
         rate = score_table(setup, believed, admitted).rate
         gain = amortised_gain(seen, rate, setup.interval_s, jnp.float32(horizon))
         best = jnp.argmax(jnp.where(rows, gain, -1.0)).astype(jnp.int32)

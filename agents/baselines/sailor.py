@@ -1,15 +1,15 @@
 """Sailor: a planner for changing, geo-distributed GPUs.
 
-Strati et al., SOSP 2025. For each micro-batch, p and d, with the least t that fits (H2): a stage's
-replicas share a region (H5), the regions form the pipeline, some may stay unused; it minimises a
-1F1B estimate, (N - 1) max(t_i + comm_i) + sum (t_i + comm_i) + max sync. d is searched exhaustively,
-where Sailor goes down from the most until throughput drops (H3), which saves time alone. It plans
-again when the GPUs it can have change, and moves where the modelled gain over a horizon (tuned)
-pays for the move.
+Strati et al., SOSP 2025. For each micro-batch and p, with the least t that fits, whatever d (H2): a
+stage's replicas share a region (H5), the regions form the pipeline, some may stay unused; it
+minimises a 1F1B estimate, (N - 1) max(t_i + comm_i) + sum (t_i + comm_i) + max sync. d is searched
+exhaustively, where Sailor goes down from the most until throughput drops (H3), which saves time
+alone. It plans again when the GPUs it can have change, and moves where the modelled gain over a
+horizon (tuned) pays for the move.
 
 Answers are found on the host for all GPUs free, each region gone, and each region half taken; when
-something changes, the one that suits the GPUs at hand is deployed. Left out: mixed GPU types, zones
-inside a region, cost budgets.
+something changes, the one that suits the GPUs and links as measured is deployed. Left out: mixed GPU
+types, zones inside a region, cost budgets.
 """
 
 from __future__ import annotations
@@ -72,15 +72,16 @@ def candidates(costs: StageCosts, gpus: np.ndarray, choice: int) -> Iterator[Pip
     builder = costs.builder
     orders = [o for o in domain_orders(builder) if min(int(gpus[k]) for k in o) > 0]
     links = {o: link_cost(costs, o) for o in orders}
-    for tp in tensor_sizes(builder, range(builder.spec.n_domains)):
-        most = int(gpus.max()) // tp
-        for dp in (d for d in range(1, most + 1) if costs.batch % d == 0):
-            rooms = gpus // (tp * dp)
+    sizes = {tp for k in range(builder.spec.n_domains) for tp in tensor_sizes(builder, [k])}
+    for tp in sorted(sizes):
+        able = np.where(builder.per_node >= tp, gpus, 0)  # t stays inside a node
+        for dp in (d for d in range(1, int(able.max()) // tp + 1) if costs.batch % d == 0):
+            rooms = able // (tp * dp)
             for p in range(1, min(costs.layers, int(rooms.sum())) + 1):
                 # More regions than the stages need would only add hops.
-                able = [o for o in orders if needed(rooms, o, p)]
-                if able:
-                    order = min(able, key=links.get)
+                enough = [o for o in orders if needed(rooms, o, p)]
+                if enough:
+                    order = min(enough, key=links.get)
                     yield costs.balanced(order, tp, dp, filled(rooms, order, p), choice)
 
 

@@ -2,8 +2,8 @@
 
 Rajbhandari et al. 2020; hybrid sharding: inside a domain, replicated across (MiCS, Zhang et al.
 2022; ZeRO++, Wang et al. 2023; PyTorch's HYBRID_SHARD). Two variants, for each the regions (two at
-least) and the ring that do best at base: the least stage that fits, and stage 3 sharded inside the
-domains. Static.
+least) and the ring that do best at base (beyond five domains along the fastest links:
+`search.domain_orders`): the least stage that fits, and stage 3 sharded inside the domains. Static.
 
 A plan's ZeRO stage shards over the replicas of its group. For stages 1 and 2 a flat shard over all
 domains sends the same bytes over the WAN as an all-reduce and would need a little less memory,

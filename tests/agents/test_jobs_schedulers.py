@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from toy_world import JOB, cluster_spec
 
+from agents import jobs_mast
 from agents.jobs import lifted, make_jobs_setup
 from agents.jobs_mast import queueing_s
 from agents.jobs_metrics import completion_alone_s, jain_index, job_metrics
 from agents.jobs_registry import JOBS_SCHEDULERS, make_jobs_by_name
-from agents.protocol import Scheduler, make_setup
+from agents.protocol import Estimate, Scheduler, make_setup
 from agents.registry import SchedulerSettings, make_by_name
 from agents.rollout import play
 from jaxsim.env import reset, world_tape
@@ -114,6 +115,41 @@ def test_where_mast_waits_for_whom():
     np.testing.assert_array_equal(got, [0.0, 50.0, 100.0, np.inf])
 
 
+def test_mast_fits_a_deployed_job_to_the_gpus_that_others_leave_it(monkeypatch, world, bank):
+    """Two jobs in one region: each is given the choice that suits what it sees of the twelve GPUs,
+    not the whole cluster."""
+
+    def score(own, view):
+        crowded = jnp.sum(view.gpus_available) < 12
+        size = own.table.size
+        return Estimate(jnp.ones(size), jnp.where(crowded, 1, 0) * jnp.ones(size, jnp.int32))
+
+    monkeypatch.setattr(jobs_mast, "score_table", score)
+    params, key = bank
+    params = params.replace(load=load_process(3))
+    alone = np.asarray(world.tables.single_domain & world.tables.mask)[0]
+    asked = np.asarray(jax.vmap(jax.vmap(lambda plan: plan.gpus.sum()))(world.tables.plans))[0]
+    row = int(np.where(alone, asked, 99).argmin())
+
+    @jax.jit
+    def decide(params, key):
+        many = jobs_mast.make_jobs_mast(make_jobs_setup(params, world))
+        seen = reset(key, params)[1].observation
+        there = seen.job_mask[:, None]
+
+        def deployed(held, idle):
+            mine = held[0, row]
+            return jnp.where(there.reshape((-1,) + (1,) * mine.ndim), mine[None], idle)
+
+        target = jax.tree.map(deployed, world.tables.plans, seen.target)
+        seen = seen.replace(plan=target, target=target)
+        return many.decide(key, seen, many.init(key))[0]
+
+    plan, menu = decide(params, key), params.choices
+    assert int(menu.schedule[0]) != int(menu.schedule[1])
+    np.testing.assert_array_equal(plan.schedule[:2, 0], menu.schedule[1])
+
+
 def test_jain_index():
     there = jnp.array([True, True, True, False])
     np.testing.assert_allclose(jain_index(jnp.array([2.0, 2.0, 2.0, 9.0]), there), 1.0, rtol=1e-6)
@@ -205,6 +241,27 @@ def test_jobs_take_turns(world, bank, truth):
     assert gpus[2:].sum() == 0 and np.all(np.asarray(free[2:]) == -1), "they have not arrived"
     jax.tree.map(np.testing.assert_array_equal, again, plans)
     np.testing.assert_array_equal(free_again[0], 4 - gpus[1])
+
+
+def test_a_crowd_does_not_keep_a_rule_from_its_smallest_plan(world, bank):
+    """Five jobs on 12 GPUs: an equal part is 2, but an even split of three domains asks for 3. They
+    play it, as long as there is room."""
+    params, key = bank
+    params = params.replace(load=load_process(3))
+
+    @jax.jit
+    def decide(params, key):
+        setup = make_jobs_setup(params, world)
+        many = make_jobs_by_name("static_even_split", SchedulerSettings())(setup)
+        seen = reset(key, params)[1].observation
+        everyone = jnp.ones_like(seen.job_mask)
+        retarget = jnp.ones_like(seen.mask.retarget)
+        seen = seen.replace(job_mask=everyone, mask=seen.mask.replace(retarget=retarget))
+        return many.decide(key, seen, many.init(key))[0]
+
+    held = np.asarray(jax.vmap(lambda plan: plan.gpus)(decide(params, key)))  # [J, K]
+    assert np.all(held[0] > 0) and np.all(held.sum(axis=0) <= 4)
+    assert (held.sum(axis=1) > 0).sum() == 12 // held[0].sum()
 
 
 @pytest.mark.slow

@@ -159,6 +159,29 @@ def test_the_table_holds_the_best_of_the_family_and_of_each_kind(built):
     assert bool(jnp.any(table.even_split & table.mask))
 
 
+def test_the_even_splits_are_there_where_a_beam_does_not_find_their_layouts(built):
+    builder, views, *_ = built
+    table, info, _ = build_table(builder, views, 12, limit=4)
+    assert not info.exhaustive
+    even = rows(table.replace(mask=table.mask & table.even_split))
+    assert even
+    for plan in even:
+        used = np.asarray(plan.dp)[: int(plan.group.max()) + 1]
+        assert np.all(plan.group >= 0) and np.all(plan.tp == plan.tp[0]) and len(set(used)) == 1
+
+
+def test_combinations_of_many_groups_stay_few():
+    work = build_workload([JOB48]).job(0)
+    builder = TableBuilder(cluster_spec(8), work, calibration(), CHOICES)
+    layout = tuple((k,) for k in (0, *range(7, 0, -1)))
+    found = [(2.0, 1, 4), (1.5, 1, 2), (1.0, 2, 1)]
+    builder._group_settings = {group: found for group in layout}
+    plans, _ = builder.plans_of([layout])
+    assert 8 < len(plans) < 2**8
+    assert plans[0].dp.tolist() == [4] * 8, "the best of each group first"
+    assert plans[-1].tp.tolist() == [2] * 8
+
+
 def test_completion_shares_exactly_the_global_batch(built):
     builder, views, _, _, family = built
     done, legal = jax.jit(
