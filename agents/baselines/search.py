@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator
 
 import jax
@@ -163,8 +162,7 @@ def min_max_layers(
     slowest stage goes through the values that it can take, as t_max does in Alpa; layers are alike, so
     for a given bound every stage simply takes what it can, and no programme over ranges is needed.
     """
-    most = math.ceil(n_layers / sum(stages)) + math.ceil(float(np.max(extra_s / layer_s))) + 1
-    bounds = np.arange(1, most + 1)[:, None] * layer_s + extra_s
+    bounds = np.arange(1, n_layers + 1)[:, None] * layer_s + extra_s
     for bound in np.unique(bounds):
         each = np.floor((bound * (1 + 1e-9) - extra_s) / layer_s).astype(int)
         if each.min() >= 1 and int(each @ np.array(stages)) >= n_layers:
