@@ -4,9 +4,13 @@ Most of a cold run is compilation, of programs that run for milliseconds: the co
 """
 
 import gc
+import signal
 
 import jax
 import pytest
+
+# A shell starts a job in the background with SIGINT ignored; tests of Ctrl-C need it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

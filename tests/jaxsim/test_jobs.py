@@ -104,7 +104,8 @@ def max_min(use, capacity):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.lists(st.floats(0, 1, width=32), min_size=4, max_size=4),
+    # XLA takes a subnormal number for 0.
+    st.lists(st.floats(0, 1, width=32, allow_subnormal=False), min_size=4, max_size=4),
     st.lists(st.integers(0, 2), min_size=4, max_size=4),
 )
 def test_shares_are_max_min_level_by_level(use, level):
