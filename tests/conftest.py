@@ -4,6 +4,7 @@ Most of a cold run is compilation, of programs that run for milliseconds: the co
 """
 
 import gc
+import os
 import signal
 
 import jax
@@ -15,6 +16,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # processes that tests start: the same bits
 
 
 @pytest.fixture(autouse=True, scope="module")
