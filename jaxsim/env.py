@@ -101,7 +101,8 @@ def world_at(
         rtt_s=params.cluster.rtt_s * rtt_factor,
         gpus_available=gpus_available(params.load, params.cluster.gpus, interval_key, t),
     )
-    return network, view
+    # Behind the barrier, who reads the links reads them: no loop computes them again.
+    return network, jax.lax.optimization_barrier(view)
 
 
 def world_tape(params: EnvParams, key: Array, length: int) -> NetworkView:

@@ -177,7 +177,8 @@ def _columns(features: list[Array]) -> Array:
     """
     features = jax.lax.optimization_barrier(features)
     place = jnp.arange(len(features))
-    out = jnp.zeros((*features[0].shape, len(features)), jnp.float32)
-    for i, feature in enumerate(features):
-        out = jnp.where(jnp.broadcast_to(place == i, out.shape), feature[..., None], out)
+    out = features[0][..., None]
+    for i, feature in enumerate(features[1:]):
+        shape = (*feature.shape, len(features))
+        out = jnp.where(jnp.broadcast_to(place <= i, shape), out, feature[..., None])
     return out

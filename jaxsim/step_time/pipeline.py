@@ -32,7 +32,9 @@ class Topology:
 
     together: Array  # [K, K] both used and in one group
     to_next: Array  # [K, K] destination is the source's successor in its pipeline
+    to_previous: Array  # [K, K] the transpose: read straight, a loop over it vectorises
     after: Array  # [K, K] destination stands at or after the source in its pipeline
+    before: Array  # [K, K] the transpose: at or before it
     first: Array  # [K] bool, head of a pipeline
     last: Array  # [K] bool, tail of a pipeline
 
@@ -44,7 +46,9 @@ def topology(plan: Plan) -> Topology:
     return Topology(
         together=jnp.abs(ahead) < n_domains,
         to_next=to_next,
+        to_previous=ahead == -1.0,
         after=(ahead >= 0.0) & (ahead < n_domains),
+        before=(ahead <= 0.0) & (ahead > -n_domains),
         first=plan.used & (plan.position == 0),
         last=plan.used & ~jnp.any(to_next, axis=1),
     )
@@ -61,12 +65,12 @@ def transfers_per_micro_batch(
     """[K, K] float32 activations and gradients of a micro-batch over each link, `schedule` [K]:
     one of every chunk each way, and between chunks from the last domain to the first and back."""
     if SCHEDULE_INTERLEAVED not in schedules:
-        return (topo.to_next | topo.to_next.T).astype(jnp.float32)
+        return (topo.to_next | topo.to_previous).astype(jnp.float32)
     interleaved = schedule == SCHEDULE_INTERLEAVED
     chunks = jnp.where(interleaved, float(INTERLEAVED_CHUNKS), 1.0)[:, None]
     wrap = crossing(topo)
     between = jnp.where(wrap | wrap.T, chunks - 1.0, 0.0)
-    return jnp.where(topo.to_next | topo.to_next.T, chunks, 0.0) + between
+    return jnp.where(topo.to_next | topo.to_previous, chunks, 0.0) + between
 
 
 def in_flight_limit(
@@ -197,11 +201,12 @@ def _wire(
 ) -> tuple[tuple[Array, ...], tuple[Array, Array], tuple[Array, Array]]:
     """[K] [s] each: to the next domain and back, and (chunked) from the last to the first and back;
     the busiest link of a domain's way forward, and back; the same without the WAN."""
-    before = topo.to_next.T
-    sent_s = jnp.where(topo.to_next, send_s, 0.0).sum(axis=1)
-    back_s = jnp.where(before, send_s, 0.0).sum(axis=0)
-    there_s = jnp.where(topo.to_next, latency_s, 0.0).sum(axis=1)
-    hops_s = (sent_s + back_s + there_s + jnp.where(before, latency_s, 0.0).sum(axis=0),)
+    # A domain has one neighbour each way, so that the largest is the sum, and quicker.
+    sent_s, there_s = (jnp.where(topo.to_next, x, 0.0).max(axis=1) for x in (send_s, latency_s))
+    back_s, return_s = (
+        jnp.where(topo.to_previous, x, 0.0).max(axis=0) for x in (send_s, latency_s)
+    )
+    hops_s = (sent_s + back_s + there_s + return_s,)
     if chunked:
         one_way_s = send_s + latency_s
         around = jnp.where(crossing(topo), one_way_s + one_way_s.T, 0.0)
@@ -327,7 +332,7 @@ def _loops(
 ) -> Loops:
     k = jnp.arange(within_s.shape[0], dtype=jnp.int32)
     beyond_s = round_trip_s - parts.first_forward_s - parts.first_backward_s
-    ordered = topo.after.T & (k[:, None] != k[None, :])
+    ordered = topo.before & (k[:, None] != k[None, :])
     ordered = ordered if greedy is None else ordered & ~greedy[None, :]
     loop_s = (round_trip_s - within_s)[None, :] - beyond_s[:, None]
     return Loops(
@@ -378,7 +383,7 @@ def _longest_path(
 
     # Weight gradients of ZB-H1 may come later than what queues here.
     slowest_s = jnp.maximum(p.busy_s - p.weight_s, jnp.maximum(*links))
-    slowest_s = _largest(topo.after.T, slowest_s)
+    slowest_s = _largest(topo.before, slowest_s)
 
     def returning(round_trip_s, limit, loops):
         left, limit = m - 1.0 - limit, jnp.maximum(limit, 1.0)
