@@ -142,7 +142,7 @@ class JobsEvaluation:
                     bar.update(seeds)
                     continue
                 played = []
-                for metrics in self._play(one):
+                for metrics in self.play(one):
                     played.append(metrics)
                     bar.update()
                 frames.append(self._rows(one, played))
@@ -167,7 +167,7 @@ class JobsEvaluation:
             "schedulers": {name: schedulers[name] for name in order},
         }
 
-    def _play(self, one: JobsContestant) -> Iterator[JobMetrics]:
+    def play(self, one: JobsContestant) -> Iterator[JobMetrics]:
         """One scenario after another: a job that is not there is skipped, which a batch cannot."""
         played = _compiled(one.maker, self.settings.horizon)
         for params, key, truth in self.scenarios:

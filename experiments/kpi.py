@@ -21,8 +21,9 @@ from experiments.errors import run_command
 from experiments.evaluate import contestants, requested
 from experiments.files import check_output, put_result
 from experiments.kpi_definitions import Played, entry
+from experiments.kpi_jobs import SharedCluster, shared_cluster
 from experiments.kpi_response import respond_command, response_s
-from experiments.kpi_worlds import JITTER, LOAD, PREFERENCES, STEADY, Stage
+from experiments.kpi_worlds import JITTER, LOAD, PREFERENCES, SCENES, STEADY, Stage
 from experiments.options import parse, parse_weights
 from experiments.setup import load_world, use_compile_cache
 from experiments.tables import as_text
@@ -50,6 +51,7 @@ class KpiConfig:
         seeds: scenarios of each cluster, none trained on
         tuning_scenarios: training scenarios on which the rivals are tuned and chosen
         scenario: how worlds are drawn; the KPIs set jitter and load
+        jobs: jobs file for the utilisation of many jobs; eight jobs within 2.4 hours if none
         decisions: decisions that are timed
         measurements: measurements that the responding process answers
         table_size: plans in the table at most
@@ -70,6 +72,7 @@ class KpiConfig:
     scenario: ScenarioSettings = dataclasses.field(
         default_factory=lambda: ScenarioSettings(base_spread=0.25)
     )
+    jobs: str | None = None
     decisions: int = 1000
     measurements: int = 200
     table_size: int = 48
@@ -100,13 +103,15 @@ class Scoreboard:
             )
         self.policy = names[0]
         self.candidates = candidates(config.candidates)
-        self.stages = [self._stage(file) for file in (config.cluster or "").split(",")]
+        files = [file.strip() or None for file in (config.cluster or "").split(",")]
+        self.stages = [self._stage(file) for file in files]
+        self.shared = [self._shared(file) for file in files]
         self.frames: list[pd.DataFrame] = []
 
-    def _stage(self, file: str) -> Stage:
+    def _stage(self, file: str | None) -> Stage:
         c = self.config
         spec, world, _ = load_world(
-            file.strip() or None,
+            file,
             c.model,
             c.global_batch,
             c.seq,
@@ -117,10 +122,22 @@ class Scoreboard:
         counts = {"train": c.tuning_scenarios, "test": c.seeds}
         return Stage(spec, world, c.scenario, counts, self.weights)
 
+    def _shared(self, file: str | None) -> SharedCluster:
+        c = self.config
+        return shared_cluster(
+            file,
+            c.jobs,
+            SPEED_RIVALS,
+            seeds=c.seeds,
+            scenario=dataclasses.replace(c.scenario, **SCENES[JITTER]),
+            table_size=c.table_size,
+            layout_limit=c.layout_limit,
+        )
+
     def run(self, writer: RunWriter) -> dict:
         """Measure everything, write the tables, return the summary."""
         start = time.perf_counter()
-        with tqdm(total=18, desc="kpi", unit="part") as bar:
+        with tqdm(total=23, desc="kpi", unit="part") as bar:
             self._bar = bar
             best = self._best_rival()
             subjects = {self.policy: self.rows(self.policy), best: self.rows(best)}
@@ -167,6 +184,13 @@ class Scoreboard:
         fields = (field.name for field in dataclasses.fields(Played))
         return Played(**{f: np.concatenate([getattr(p, f) for p in parts]) for f in fields})
 
+    @functools.cache  # noqa: B019
+    def used(self, name: str) -> np.ndarray | None:
+        """[S, M] utilisation of the shared clusters; None = the scheduler plans for one job."""
+        self._note(f"many jobs: {name}")
+        parts = [cluster.utilisation(name) for cluster in self.shared]
+        return None if any(part is None for part in parts) else np.concatenate(parts)
+
     def _everyone(self, stage: Stage, name: str):
         return contestants(name, self.checkpoints, stage.tuned)
 
@@ -176,6 +200,11 @@ class Scoreboard:
         rows = []
         for rival in SPEED_RIVALS:
             rows += kpis.against(ours, rival, self.played(JITTER, rival), best)
+        n_jobs = self.shared[0].n_jobs
+        rows += [
+            kpis.shared_use(self.used(name), rival, self.used(rival), n_jobs)
+            for rival in SPEED_RIVALS
+        ]
         stays = self.played(JITTER, "single_domain")
         for rival in TRAFFIC_RIVALS:
             rows += kpis.traffic(ours, rival, self.played(JITTER, rival), [best, stays])
@@ -250,7 +279,7 @@ def candidates(text: str) -> list[str]:
 
 def _flat(row: dict) -> dict[str, Any]:
     """A row of kpis.csv."""
-    further = ("hypervolume_ratio", "front_size", "clairvoyant")
+    further = ("hypervolume_ratio", "front_size", "clairvoyant", "n_jobs")
     kept = {k: v for k, v in row.items() if k != "ci95" and k not in further}
     return {**kept, "lo": row["ci95"][0], "hi": row["ci95"][1], **{k: row.get(k) for k in further}}
 

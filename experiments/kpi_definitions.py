@@ -48,6 +48,7 @@ class Goal:
 
 TIME = Goal("training time", 25.0, "%", True)
 UTILISATION = Goal("utilisation", 35.0, "%", True)
+UTILISATION_JOBS = Goal("utilisation", 35.0, "%", True, part="many jobs")
 WAN_USD = Goal("WAN cost", 30.0, "%", True, part="USD of egress")
 WAN_GB = Goal("WAN cost", 30.0, "%", True, part="GB")
 COVERAGE = Goal("Pareto coverage", 85.0, "%", True)
@@ -60,6 +61,7 @@ STABILITY = Goal("load stability", 99.0, "%", True)
 GOALS = (
     TIME,
     UTILISATION,
+    UTILISATION_JOBS,
     WAN_USD,
     WAN_GB,
     COVERAGE,
@@ -209,6 +211,16 @@ def against(ours: Played, rival: str, theirs: Played, best: Played) -> list[dict
             rise_pct(best.utilisation, theirs.utilisation),
         ),
     ]
+
+
+def shared_use(
+    ours: np.ndarray | None, rival: str, theirs: np.ndarray | None, n_jobs: int
+) -> dict:
+    """The row on the utilisation of a cluster that many jobs share; utilisations [S, 1 or M], None =
+    not measured. No optimum is known for many jobs, so that nothing bounds the value."""
+    known = ours is not None and theirs is not None
+    rise = rise_pct(ours, theirs) if known else None
+    return entry(UTILISATION_JOBS, rival, rise, n_jobs=n_jobs)
 
 
 def traffic(ours: Played, rival: str, theirs: Played, bests: list[Played]) -> list[dict]:

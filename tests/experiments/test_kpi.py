@@ -186,9 +186,19 @@ class Theatre:
         return {n: np.full(4, 100 * (1 - SPEED.get(n, 0.1) / 6.5)) for n in names}
 
 
+class Crowd:
+    """Three jobs at once, on two scenarios: whoever is twice as fast uses twice as much."""
+
+    n_jobs = 3
+
+    def utilisation(self, name):
+        return None if name == "best_static" else np.array([[SPEED[name]], [2 * SPEED[name]]]) / 100
+
+
 @pytest.fixture
 def scoreboard(monkeypatch):
     monkeypatch.setattr(Scoreboard, "_stage", lambda self, file: Theatre())
+    monkeypatch.setattr(Scoreboard, "_shared", lambda self, file: Crowd())
     monkeypatch.setattr(Scoreboard, "_everyone", lambda self, stage, name: name)
     monkeypatch.setattr(Scoreboard, "_decision_ms", lambda self, name: np.linspace(1, 2, 100))
     monkeypatch.setattr(kpi, "response_s", lambda argv, spec, count: np.full(count, 0.02))
@@ -210,6 +220,10 @@ def test_the_scoreboard_states_all_eight_for_both(scoreboard, tmp_path, capsys):
     assert time["value"] == pytest.approx(50) and time["status"] == "pass"
     assert time["headroom"] == pytest.approx(100 * (1 - 3 / 6.5))
     assert rows["utilisation", None, "static_even_split"]["value"] == pytest.approx(100)
+    # Six against four in both scenarios; nothing bounds what many jobs can use.
+    shared = rows["utilisation", "many jobs", "single_domain"]
+    assert (shared["value"], shared["headroom"], shared["n_jobs"]) == (pytest.approx(50), None, 3)
+    assert rows["utilisation", "many jobs", "best_static"]["value"] is None
     # Against the best static plan not even clairvoyant saves a quarter.
     assert rows["training time", None, "best_static"]["status"] == "out_of_reach"
     assert rows["WAN cost", "GB", "static_even_split"]["value"] == pytest.approx(50)
