@@ -175,7 +175,9 @@ def test_padding_domains_changes_nothing(name):
     for field, value in vars(small).items():
         got = np.asarray(getattr(large, field))
         real = got[(slice(0, 4),) * got.ndim]
-        np.testing.assert_allclose(real, value, rtol=2e-6, err_msg=field)
+        # Bubble and exposed WAN are differences: rounding of the sum is allowed.
+        slack = 1e-6 * float(small.total_s) if field in ("bubble_s", "exposed_wan_s") else 0.0
+        np.testing.assert_allclose(real, value, rtol=2e-6, atol=slack, err_msg=field)
         assert got.ndim == 0 or np.all(got[4:] == 0), field
 
 
