@@ -173,6 +173,11 @@ def _all_settings(layout: Layout, gpus: np.ndarray, per_node: np.ndarray, batch:
         yield from ((tp, dps) for dps in itertools.product(*options))
 
 
+# Compiled once for all builders.
+_score = jax.jit(choice_rates)
+_complete_each = jax.jit(jax.vmap(complete, in_axes=(0, None, 0, None, None, None, None)))
+
+
 class TableBuilder:
     """Finds the plans worth having in a table for one cluster and one job."""
 
@@ -190,8 +195,6 @@ class TableBuilder:
         self.gpus = np.asarray(self.cluster.gpus)
         self.per_node = np.asarray(self.cluster.gpus_per_node)
         self.n_domains = self.cluster.mask.shape[0]
-        self._score = jax.jit(choice_rates)
-        self._complete = jax.jit(jax.vmap(complete, in_axes=(0, None, 0, None, None, None, None)))
         self._group_settings: dict[tuple[int, ...], list[tuple[float, int, int]]] = {}
 
     def rates(self, plans: list[Plan], views: NetworkView, block: int = 256) -> np.ndarray:
@@ -204,7 +207,7 @@ class TableBuilder:
         for start in range(0, len(plans), block):
             part = plans[start : start + block]
             padded = stack_plans(part + [part[0]] * (block - len(part)))
-            rate = self._score(
+            rate = _score(
                 padded, views, self.choices, self.work, self.cluster, self.calibration
             )
             out.append(np.asarray(rate)[:, : len(part)])
@@ -218,7 +221,7 @@ class TableBuilder:
         """Stack plans, their free fields set by the lower choice that is best at base."""
         choice = jnp.asarray(self.base_rates(plans).argmax(axis=-1), jnp.int32)
         args = (self.work, self.cluster, self.calibration, base_view(self.cluster))
-        done, _ = self._complete(stack_plans(plans), self.choices, choice, *args)
+        done, _ = _complete_each(stack_plans(plans), self.choices, choice, *args)
         return done
 
     def group_settings(self, groups: list[tuple[int, ...]], keep: int = 2) -> None:

@@ -18,6 +18,7 @@ leave: `jaxsim.jobs` says who holds which GPUs and how links are shared.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -116,6 +117,8 @@ def world_tape(params: EnvParams, key: Array, length: int) -> NetworkView:
     return views
 
 
+# `reset` and `step` are traced once for all their callers, see `jaxsim.step_time.stages.stages`.
+@functools.partial(jax.jit, inline=True)
 def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
     """Start the scenario that `key` names."""
     network, view = world_at(params, key, init_network(params.network, key), jnp.int32(0))
@@ -155,6 +158,7 @@ def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
     )
 
 
+@functools.partial(jax.jit, inline=True)
 def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[State, TimeStep]:
     """Play one interval. The world draws from the scenario's key, so `key` is not used: the same
     scenario is the same world for every scheduler."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -124,10 +125,11 @@ def jobs_bank(
 
     jobs = jax.tree.map(lambda x: jnp.broadcast_to(x, (shape[0], *x.shape)), world.jobs)
     params = params.replace(jobs=jobs, initial_plan=jax.tree.map(for_all, idle), sharing=sharing)
-    reference = jax.jit(jax.vmap(_references, in_axes=(0, None)))(params, world)
-    return params.replace(progress_ref=reference), keys
+    return params.replace(progress_ref=_references(params, world)), keys
 
 
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(0, None))
 def _references(params: EnvParams, world: JobsWorld) -> Array:
     """[J] training steps per interval of each job's best plan that never changes, alone."""
 

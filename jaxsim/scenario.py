@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import jax
@@ -189,7 +190,7 @@ def scenario_bank(
         params.append(_scenario(world, settings, links, rng, weights, network_trace, load_trace))
         keys.append(int(rng.integers(2**31)))
     stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *params)
-    stacked = jax.jit(jax.vmap(_with_reference, in_axes=(0, None)))(stacked, world.table)
+    stacked = _with_references(stacked, world.table)
     return stacked, jax.vmap(jax.random.key)(jnp.asarray(keys, jnp.uint32))
 
 
@@ -252,8 +253,10 @@ def _network(
     )
 
 
-def _with_reference(params: EnvParams, table: PlanTable) -> EnvParams:
-    """Measure progress against the best plan that never changes, at this scenario's own base."""
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(0, None))
+def _with_references(params: EnvParams, table: PlanTable) -> EnvParams:
+    """Measure progress against the best plan that never changes, at each scenario's own base."""
     rate, _ = best_static_row(params, table)
     return params.replace(progress_ref=(rate * params.interval_s)[None])
 

@@ -220,6 +220,8 @@ def _known(schedule: Array, schedules: tuple[int, ...]) -> Array:
     return known
 
 
+# Traced once for all its callers, see `stages`.
+@functools.partial(jax.jit, inline=True)
 def group_periods(
     plan: Plan,
     work: Workload,
@@ -245,6 +247,8 @@ def group_periods(
     return jnp.where(mine, period_s[None, :], 0.0).max(axis=1)
 
 
+# Traced once for all its callers, see `stages`.
+@functools.partial(jax.jit, inline=True, static_argnames="schedules")
 def choice_fits(
     plan: Plan,
     choices: LowerChoices,

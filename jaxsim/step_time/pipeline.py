@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
@@ -113,6 +114,8 @@ class PipelineTime:
     period_s: Array  # [s] between micro-batches in steady state
 
 
+# Traced once for all its callers, see `stages`.
+@functools.partial(jax.jit, inline=True, static_argnames="schedules")
 def pipeline_time(
     topo: Topology,
     plan_pp: Array,

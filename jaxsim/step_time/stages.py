@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
@@ -47,6 +50,8 @@ def replicas_running(plan: Plan, gpus_available: Array) -> Array:
     return jnp.where(plan.used, tightest, 0)
 
 
+# Traced once for all its callers, which compile to what they would without.
+@functools.partial(jax.jit, inline=True)
 def stages(
     plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, gpus_available: Array
 ) -> Stages:
