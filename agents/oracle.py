@@ -17,11 +17,13 @@ from agents.protocol import (
     Scheduler,
     Setup,
     amortised_gain,
+    best_choices,
     carry_out,
     find_row,
     situation,
+    table_rates,
 )
-from jaxsim.enumeration import choice_rates, score_plans
+from jaxsim.enumeration import best_rate
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.plan import Plan
 from jaxsim.reconfiguration import begin_transition
@@ -38,6 +40,7 @@ class Truth:
     best: Array  # [T + 1, P] int32 row to be in or move to, 0 for interval 0
     start: Array  # [] int32 row to deploy first
     start_value: Array  # [] [training steps] from an idle start in interval 1
+    rates: Array | None = None  # [T + 1, P, V] what `table` is the best of
 
 
 def make_truth(params: EnvParams, setup: Setup, key: Array, horizon: int) -> Truth:
@@ -46,19 +49,12 @@ def make_truth(params: EnvParams, setup: Setup, key: Array, horizon: int) -> Tru
     return solve_truth(setup, views, table_rates(setup, views))
 
 
-def table_rates(setup: Setup, views: NetworkView) -> Array:
-    """[T, P, V] training steps per second of every row and lower choice, 0 where illegal."""
-    args = (setup.choices, setup.work, setup.cluster, setup.calibration)
-    rates = choice_rates(setup.table.plans, views, *args)
-    return jnp.where(setup.table.mask[None, :, None], rates, 0.0)
-
-
 def solve_truth(setup: Setup, views: NetworkView, rates: Array) -> Truth:
     """The optimal plan sequence, given `table_rates` of the views."""
-    estimate = Estimate(rates.max(axis=-1), jnp.argmax(rates, axis=-1).astype(jnp.int32))
+    estimate = best_choices(rates)
     value, best = clairvoyant_values(setup, views, estimate.rate, migration_table(setup))
     start, start_value = first_deployment(setup, estimate.rate, value)
-    return Truth(views, estimate, value, best, start, start_value)
+    return Truth(views, estimate, value, best, start, start_value, rates)
 
 
 @struct.dataclass
@@ -94,8 +90,7 @@ def clairvoyant_values(
     From row p at the start of interval t one either stays, rate[t, p] x interval steps richer, or
     moves to q: a restart, then each link carries its bytes through the intervals as they come; the
     job trains at rate[a, q] for what is left of the interval a of arrival, and decides again at
-    a + 1. Bandwidth is constant within an interval, so capacity is piecewise linear in time and the
-    arrival is found by inverse interpolation, links in parallel, the slowest deciding.
+    a + 1. Links work in parallel, the slowest decides: `_arrival_s`.
 
     rate is [T + 1, P]; returns value [T + 2, P] and best [T + 1, P]. Padded rows (rate 0, masked)
     are never moved to.
@@ -104,28 +99,16 @@ def clairvoyant_values(
     n_rows = rate.shape[1]
     length = rate.shape[0]
     speed = views.bandwidth_gb_per_s * setup.calibration.wan_efficiency  # [T + 1, K, K]
-    capacity = jnp.concatenate([jnp.zeros_like(speed[:1]), jnp.cumsum(speed * interval, axis=0)])
-    times = jnp.arange(length + 1, dtype=jnp.float32) * interval
-    n_links = capacity.shape[1] * capacity.shape[2]
-    capacity = capacity.reshape(length + 1, n_links).T  # [E, T + 2 points]
+    done_gb = jnp.concatenate([jnp.zeros_like(speed[:1]), jnp.cumsum(speed * interval, axis=0)])
+    n_links = speed.shape[1] * speed.shape[2]
+    speed, done_gb = speed.reshape(length, n_links), done_gb.reshape(length + 1, n_links)
     bytes_gb = moves.bytes_gb.reshape(n_rows, n_rows, n_links)
-    forever = times[-1] + interval
-
     restart_s = moves.restart_s.max()  # of every move alike; to stay is not a move
-
-    def link_arrival(grid, load, start):
-        """[P, P] time at which one link has carried its load, begun at start []."""
-        done = jnp.interp(start, times, grid) + load
-        arrival = jnp.interp(done, grid, times, right=jnp.inf)
-        return jnp.where(load > 0, arrival, start)
 
     def backward(values, t):
         # values [T + 2, P]: filled from t + 1 on.
         start = t.astype(jnp.float32) * interval + restart_s
-        arrival = jax.vmap(link_arrival, in_axes=(0, 2, None))(capacity, bytes_gb, start).max(
-            axis=0
-        )
-        arrival = jnp.minimum(jnp.maximum(arrival, start), forever)
+        arrival = _arrival_s(bytes_gb, speed, done_gb, start, interval)
         landed = jnp.floor(arrival / interval).astype(jnp.int32)
         inside = landed < length
         landed = jnp.minimum(landed, length - 1)
@@ -146,6 +129,38 @@ def clairvoyant_values(
     return values, best
 
 
+def _arrival_s(
+    load_gb: Array, speed: Array, done_gb: Array, start: Array, interval: Array
+) -> Array:
+    """[P, P] [s] when all links have carried their loads [P, P, E], begun at `start` []; an interval
+    after the last where they never do.
+
+    `speed` [T, E] [GB/s] is constant within an interval, `done_gb` [T + 1, E] is what a link carries
+    until each interval begins. The interval of arrival is found by bisection: what counts is whether
+    all links are done by its end, so one test serves them all.
+    """
+    length = speed.shape[0]
+    begun = jnp.minimum(jnp.floor(start / interval).astype(jnp.int32), length - 1)
+    before_gb = done_gb[begun] + speed[begun] * (start - begun.astype(jnp.float32) * interval)
+    since_gb = done_gb - before_gb[None]
+
+    def narrow(_, bounds):
+        low, high = bounds  # inclusive; `length` = never
+        middle = (low + high) // 2
+        enough = jnp.all(load_gb <= since_gb[middle + 1], axis=-1)
+        low = jnp.where(enough, low, jnp.minimum(middle + 1, length))
+        return low, jnp.where(enough, middle, high)
+
+    pairs = load_gb.shape[:2]
+    bounds = jnp.broadcast_to(begun, pairs), jnp.full(pairs, length, jnp.int32)
+    last, _ = jax.lax.fori_loop(0, length.bit_length(), narrow, bounds)
+    inside = jnp.minimum(last, length - 1)
+    rest_gb = jnp.where(load_gb > 0, load_gb - since_gb[inside], 0.0)
+    rest_s = (rest_gb / jnp.maximum(speed[inside], 1e-30)).max(axis=-1)
+    arrival = jnp.maximum(inside.astype(jnp.float32) * interval + rest_s, start)
+    return jnp.where(last < length, arrival, (length + 1) * interval)
+
+
 def first_deployment(setup: Setup, rate: Array, value: Array) -> tuple[Array, Array]:
     """The best row to deploy on idle domains in interval 1: a restart, nothing to move.
 
@@ -159,13 +174,14 @@ def first_deployment(setup: Setup, rate: Array, value: Array) -> tuple[Array, Ar
     return jnp.argmax(gained).astype(jnp.int32), gained.max()
 
 
-def family_bound(params: EnvParams, family: Plan, views: NetworkView) -> Array:
-    """[] training steps over intervals 1.. of the best plan of the whole family in each interval,
-    with no switching cost: nothing in the family can beat it, with batch shares as `complete` sets
-    them (proportional to the groups' speed, in whole micro-batches). Other shares are outside it."""
+def family_bound(params: EnvParams, plans: Plan, choice: Array, truth: Truth) -> Array:
+    """[] training steps over intervals 1.. of the best in each interval, with no switching cost, of the
+    table and of a family's plans [M, ...], each with one lower choice [M]: nothing in the family can
+    beat it, with batch shares as `complete` sets them (proportional to the groups' speed, in whole
+    micro-batches). Other shares are outside it."""
     args = (params.choices, params.jobs.job(0), params.cluster, params.calibration)
-    rate, _ = score_plans(family, jax.tree.map(lambda x: x[1:], views), *args)
-    return jnp.sum(rate.max(axis=1)) * params.interval_s
+    rate = best_rate(plans, choice, jax.tree.map(lambda x: x[1:], truth.views), *args)
+    return jnp.sum(jnp.maximum(rate, truth.table.rate[1:].max(axis=1))) * params.interval_s
 
 
 def make_clairvoyant(setup: Setup) -> Scheduler:
@@ -191,7 +207,9 @@ def make_replan_oracle(setup: Setup, horizon: float = 20.0) -> Scheduler:
         del key
         t = observation.t
         view = jax.tree.map(lambda x: x[t], truth.views)
-        seen = situation(setup, observation.replace(view=view))
+        # Where the measured rates are at hand, the true ones are: else it scores as everybody does.
+        rates = None if observation.rates is None else truth.rates[t]
+        seen = situation(setup, observation.replace(view=view, rates=rates))
         gain = amortised_gain(seen, seen.now.rate, setup.interval_s, jnp.float32(horizon))
         row = jnp.where(seen.may_switch, jnp.argmax(gain).astype(jnp.int32), seen.row)
         return carry_out(setup, row, seen.now.choice[row], view), memory

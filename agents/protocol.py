@@ -91,15 +91,32 @@ class Scheduler(NamedTuple):
     oracle: bool = False
 
 
-def score_table(setup: Setup, view: NetworkView, admitted: Array | None = None) -> Estimate:
-    """Score every row under a view, each with the lower choice that suits it best; of `admitted`
-    [P, V] bool, all if None."""
-    lead = jax.tree.map(lambda x: x[None], view)
+def table_rates(setup: Setup, views: NetworkView) -> Array:
+    """[T, P, V] training steps per second of every row and lower choice under views [T, ...], 0 where
+    illegal."""
     args = (setup.choices, setup.work, setup.cluster, setup.calibration)
-    rates = choice_rates(setup.table.plans, lead, *args)[0]
-    legal = setup.table.mask[:, None]
-    rates = jnp.where(legal if admitted is None else legal & admitted, rates, 0.0)
+    rates = choice_rates(setup.table.plans, views, *args)
+    return jnp.where(setup.table.mask[None, :, None], rates, 0.0)
+
+
+def measured_rates(setup: Setup, observation: Observation) -> Array:
+    """[P, V] `table_rates` under the measured view."""
+    if observation.rates is not None:
+        return jnp.where(setup.table.mask[:, None], observation.rates, 0.0)
+    return table_rates(setup, jax.tree.map(lambda x: x[None], observation.view))[0]
+
+
+def best_choices(rates: Array, admitted: Array | None = None) -> Estimate:
+    """Every row with the lower choice that suits it best, given rates [..., P, V]; of `admitted`
+    [P, V] bool, all if None."""
+    rates = rates if admitted is None else jnp.where(admitted, rates, 0.0)
     return Estimate(rates.max(axis=-1), jnp.argmax(rates, axis=-1).astype(jnp.int32))
+
+
+def score_table(setup: Setup, view: NetworkView, admitted: Array | None = None) -> Estimate:
+    """Score every row under a view, each with the best of its `admitted` lower choices."""
+    rates = table_rates(setup, jax.tree.map(lambda x: x[None], view))[0]
+    return best_choices(rates, admitted)
 
 
 def admitted_plans(setup: Setup, name: str) -> Array:
@@ -144,7 +161,7 @@ def situation(
         row=row,
         idle=~found,
         may_switch=observation.mask.retarget[job] & ~observation.moving[job],
-        now=score_table(setup, observation.view, admitted),
+        now=best_choices(measured_rates(setup, observation), admitted),
         switch_s=switch_times(setup, plan, observation.view),
         view=observation.view,
         t=observation.t,

@@ -34,8 +34,11 @@ def play(
     key: Array,
     decision_key: Array,
     horizon: int,
+    rates: Array | None = None,
 ) -> Episode:
-    """Play `horizon` intervals of the scenario `key`; `truth` reaches oracles only."""
+    """Play `horizon` intervals of the scenario `key`; `truth` reaches oracles only. `rates`
+    [T, P, V] are the table's as measured before each interval, for everybody (None: not at hand).
+    """
     scheduler = make(setup)
     init_key, loop_key = jax.random.split(decision_key)
     state, timestep = reset(key, params)
@@ -44,6 +47,8 @@ def play(
         state, observation, memory = carry
         interval_key = jax.random.fold_in(loop_key, t)
         extra = (truth,) if scheduler.oracle else ()
+        if rates is not None:
+            observation = observation.replace(rates=rates[t])
         action, memory = scheduler.decide(interval_key, observation, memory, *extra)
         state, timestep = step(interval_key, state, action, params)
         out = Episode(

@@ -293,7 +293,7 @@ class Evaluation:
             "settings": dataclasses.asdict(self.settings),
             "tuned": dataclasses.asdict(tuned),
             "nominated": self.nominating,
-            "table": dataclasses.asdict(self.info),
+            "table": {**dataclasses.asdict(self.info), "bound_over": evaluator.n_bounding},
         }
         if self.apart:
             args = (self.config, self.settings, self.weights, self.traces)

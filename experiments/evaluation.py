@@ -17,11 +17,17 @@ from agents.oracle import Truth, family_bound, make_truth
 from agents.protocol import Scheduler, Setup, make_setup
 from agents.registry import TUNING_GRID, SchedulerSettings, make_by_name
 from agents.rollout import Episode, play
-from jaxsim.env import reset
+from jaxsim.enumeration import choice_rates
+from jaxsim.env import EnvParams, reset
+from jaxsim.plan import Plan
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
+from jaxsim.step_time import NetworkView
 
 Maker = Callable[[Setup, Any], Scheduler]  # (setup, policy or tuned value) -> scheduler
 BLOCK = 8  # scenarios that are played at once: banks of 8 and more share compiled programs
+# Plans of the family, with lower choices, that the bound is over; see `Evaluator.bound`.
+EVERY_PAIR, CONTENDERS, SAMPLED = 20_000, 2048, 64
+BLOCK_OF_PLANS = 256  # that are scored at once
 
 
 @functools.cache
@@ -72,7 +78,8 @@ def _episodes(maker: Maker, horizon: int, policy, table, params, truth, keys, de
         def make(s):
             return maker(s, policy)
 
-        episode = play(make, params, setup, truth, key, decision_key, horizon)
+        # What was measured is the same for all: the table is scored once, not by every scheduler.
+        episode = play(make, params, setup, truth, key, decision_key, horizon, truth.rates)
         return episode_metrics(episode, params), episode
 
     return jax.vmap(one)(params, truth, keys, decision_keys)
@@ -87,6 +94,13 @@ def _decision(maker: Maker, policy, setup, truth, observation, memory):
 
 _reset = jax.jit(reset)
 _bound = jax.jit(family_bound)
+
+
+@jax.jit
+def _rates(params: EnvParams, plans: Plan, views: NetworkView):
+    """[W, P, V] training steps per second."""
+    args = (params.choices, params.jobs.job(0), params.cluster, params.calibration)
+    return choice_rates(plans, views, *args)
 
 
 class Evaluator:
@@ -145,10 +159,43 @@ class Evaluator:
         return np.maximum(100.0 * (ratio - 1.0), 0.0)
 
     def bound(self) -> np.ndarray:
-        """[S] training steps of the best plan of the whole family in every interval, moves free."""
-        scenarios = (self.params, self.truth.views)
+        """[S] training steps of the best plan of the whole family in every interval, moves free.
+
+        A family of more than EVERY_PAIR plans with lower choices is represented by its CONTENDERS:
+        those that come nearest to the best in any of SAMPLED intervals of these scenarios.
+        """
+        row, choice = np.divmod(self._contenders(), self.world.choices.size)
+        plans = jax.tree.map(lambda x: x[row], self.world.family)
+        scenarios = (self.params, self.truth)
         pick = [jax.tree.map(lambda x, i=i: x[i], scenarios) for i in range(len(self))]
-        return np.array([float(_bound(p, self.world.family, v)) for p, v in pick])
+        choice = jnp.asarray(choice, jnp.int32)
+        return np.array([float(_bound(p, plans, choice, truth)) for p, truth in pick])
+
+    @property
+    def n_bounding(self) -> int:
+        """Plans of the family, with lower choices, that the bound is over."""
+        return len(self._pairs()) if len(self._pairs()) <= EVERY_PAIR else CONTENDERS
+
+    def _pairs(self) -> range:
+        """Plans of the family with each lower choice: row x V + choice."""
+        return range(self.world.family.group.shape[0] * self.world.choices.size)
+
+    def _contenders(self) -> np.ndarray:
+        """[M] of `_pairs`, those that the bound is over."""
+        n_plans, n_pairs = self.world.family.group.shape[0], len(self._pairs())
+        if n_pairs <= EVERY_PAIR:
+            return np.arange(n_pairs)
+        scenario, t = np.divmod(np.arange(SAMPLED) * len(self) * self.horizon // SAMPLED, self.horizon)
+        views = jax.tree.map(lambda x: x[scenario, t + 1], self.truth.views)
+        params = jax.tree.map(lambda x: x[0], self.params)
+        nearest = []
+        for start in range(0, n_plans, BLOCK_OF_PLANS):
+            rows = np.minimum(np.arange(start, start + BLOCK_OF_PLANS), n_plans - 1)
+            plans = jax.tree.map(lambda x, rows=rows: x[rows], self.world.family)
+            nearest.append(np.asarray(_rates(params, plans, views))[:, : n_plans - start])
+        rates = np.concatenate(nearest, axis=1).reshape(SAMPLED, n_pairs)
+        best = np.maximum(rates.max(axis=1, keepdims=True), 1e-30)
+        return np.sort(np.argsort(-(rates / best).max(axis=0), kind="stable")[:CONTENDERS])
 
     def play(
         self, maker: Maker, policy: Any = (), weights: tuple[float, ...] | None = None

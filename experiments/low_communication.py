@@ -16,8 +16,8 @@ import pandas as pd
 
 from agents.baselines.static import keep_best, with_any_choice
 from agents.metrics import EpisodeMetrics
-from agents.oracle import Truth, solve_truth, table_rates
-from agents.protocol import Setup, admitted_plans, make_setup
+from agents.oracle import Truth, solve_truth
+from agents.protocol import Setup, admitted_plans, make_setup, table_rates
 from agents.registry import LOW_COMMUNICATION_RULES
 from agents.rollout import Episode
 from analysis.summary import evaluation_summary

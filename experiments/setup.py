@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -69,5 +71,12 @@ def load_world(
             raise InputError(f"{name}: expected an integer >= 1, got {value}")
     spec = load_regions(cluster, domains)
     job = JobSpec(load_model(model), global_batch, seq)
-    world, info = build_world(spec, job, table_size, layout_limit, rules=rules)
-    return spec, world, info
+    arguments = (spec, job, table_size, layout_limit, dict(rules or {}))
+    return spec, *_built(pickle.dumps(arguments))
+
+
+@functools.lru_cache(maxsize=4)
+def _built(arguments: bytes) -> tuple[World, TableInfo]:
+    """A world from its pickled description: the scenes of a suite share theirs."""
+    spec, job, table_size, layout_limit, rules = pickle.loads(arguments)
+    return build_world(spec, job, table_size, layout_limit, rules=rules)

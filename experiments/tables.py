@@ -95,8 +95,9 @@ def _coverage(summary: dict) -> str | None:
         return None
     table, scored, whole = (info[f"plans_{n}"] for n in ("in_table", "scored", "in_family"))
     return (
-        f"oracles: exact over a table of {table:,} plans; the bound is over {scored:,} of the "
-        f"{whole:.4g} plans of the family"
+        f"oracles: exact over a table of {table:,} plans; the bound is over the best "
+        f"{info['bound_over']:,} plans with lower choices of the {scored:,} scored, of {whole:.4g} "
+        "in the family"
     )
 
 

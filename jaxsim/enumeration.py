@@ -145,15 +145,36 @@ def choice_rates(
 ) -> Array:
     """[W, P, V] training steps per second (efficiency included), 0 where the choice is illegal."""
 
-    def one(view, plan, choice):
-        done, legal = complete(plan, choices, choice, work, cluster, calibration, view)
-        cost = job_step_cost(done, work, cluster, calibration, view)
-        return jnp.where(legal & cost.runs, cost.efficiency / cost.step_s, 0.0)
-
+    one = _rate_of(choices, work, cluster, calibration)
     menu = jnp.arange(choices.size, dtype=jnp.int32)
     by_choice = jax.vmap(one, in_axes=(None, None, 0))
     by_plan = jax.vmap(by_choice, in_axes=(None, 0, None))
     return jax.lax.map(lambda view: by_plan(view, plans, menu), views)
+
+
+def best_rate(
+    plans: Plan,
+    choice: Array,
+    views: NetworkView,
+    choices: LowerChoices,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+) -> Array:
+    """[W] training steps per second of the best of M plans [M, ...], each with one lower choice [M]."""
+    by_plan = jax.vmap(_rate_of(choices, work, cluster, calibration), in_axes=(None, 0, 0))
+    return jax.lax.map(lambda view: by_plan(view, plans, choice).max(), views)
+
+
+def _rate_of(choices: LowerChoices, work: Workload, cluster: Cluster, calibration: Calibration):
+    """(view, plan, choice) -> [] training steps per second, 0 where the choice is illegal."""
+
+    def rate(view, plan, choice):
+        done, legal = complete(plan, choices, choice, work, cluster, calibration, view)
+        cost = job_step_cost(done, work, cluster, calibration, view)
+        return jnp.where(legal & cost.runs, cost.efficiency / cost.step_s, 0.0)
+
+    return rate
 
 
 def stack_plans(plans: list[Plan]) -> Plan:

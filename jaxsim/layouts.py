@@ -44,15 +44,21 @@ def count_layouts(n_domains: int) -> int:
     )
 
 
+def turned(layout: Layout) -> Layout:
+    """The same ring as `enumerate_layouts` lists it: from the group with the smallest domain on."""
+    first = layout.index(min(layout, key=min))
+    return layout[first:] + layout[:first]
+
+
 def extensions(layout: Layout, n_domains: int) -> Iterator[Layout]:
-    """Layouts with one more domain: anywhere in a group, or as a group of its own."""
+    """Layouts with one more domain, anywhere in a group or as a group of its own, each once."""
     used = {k for group in layout for k in group}
     for k in (k for k in range(n_domains) if k not in used):
         for g, group in enumerate(layout):
             for i in range(len(group) + 1):
-                yield (*layout[:g], (*group[:i], k, *group[i:]), *layout[g + 1 :])
-        for g in range(len(layout) + 1):
-            yield (*layout[:g], (k,), *layout[g:])
+                yield turned((*layout[:g], (*group[:i], k, *group[i:]), *layout[g + 1 :]))
+        for g in range(len(layout)):  # in a ring, behind the last is before the first
+            yield turned((*layout[:g], (k,), *layout[g:]))
 
 
 def split_layers(n_layers: int, stages: list[int]) -> tuple[list[int], list[int]]:

@@ -55,6 +55,9 @@ class Observation:
     job_mask: Array  # [J] bool, False for padding, finished jobs and those still to come
     mask: ActionMask
     t: Array  # [] int32
+    # [P, V] [training steps / s] of the rows and lower choices of everybody's plan table under `view`,
+    # where whoever plays the episode has scored it already; None = each scheduler scores it itself
+    rates: Array | None = None
 
 
 def observe(

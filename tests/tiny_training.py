@@ -57,7 +57,7 @@ def shared_run(config=None):
     return run
 
 
-_evaluators = {}
+evaluators = {}
 
 
 def shared_evaluator(world, *bank, **traces):
@@ -65,9 +65,9 @@ def shared_evaluator(world, *bank, **traces):
     key = (id(world), *bank)
     if any(trace is not None for trace in traces.values()):
         return Evaluator(world, *bank, **traces)
-    if key not in _evaluators:
-        _evaluators[key] = Evaluator(world, *bank)
-    return _evaluators[key]
+    if key not in evaluators:
+        evaluators[key] = Evaluator(world, *bank)
+    return evaluators[key]
 
 
 @contextlib.contextmanager

@@ -32,8 +32,12 @@ def replan_when(
         del key
         state = watched(seen.view)
         profiled = setup.usual.replace(gpus_available=seen.view.gpus_available)
-        believed = jax.tree.map(lambda x, y: jnp.where(seen.idle, x, y), profiled, seen.view)
-        rate = score_table(setup, believed, admitted).rate
+        # Only the first decision needs the table under another view than the measured one.
+        rate = jax.lax.cond(
+            seen.t <= 1,
+            lambda: jnp.where(seen.idle, score_table(setup, profiled, admitted).rate, seen.now.rate),
+            lambda: seen.now.rate,
+        )
         gain = amortised_gain(seen, rate, setup.interval_s, jnp.float32(horizon))
         best = jnp.argmax(jnp.where(rows, gain, -1.0)).astype(jnp.int32)
         plan_again = jnp.any(state != memory) & seen.may_switch

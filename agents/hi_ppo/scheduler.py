@@ -20,8 +20,15 @@ from agents.hi_ppo.features import (
     upper_inputs,
 )
 from agents.hi_ppo.networks import LowerNetwork, UpperNetwork
-from agents.protocol import Scheduler, Setup, carry_out, find_row, score_table, switch_times
-from jaxsim.enumeration import choice_rates
+from agents.protocol import (
+    Scheduler,
+    Setup,
+    carry_out,
+    find_row,
+    measured_rates,
+    score_table,
+    switch_times,
+)
 from jaxsim.observation import Observation
 from jaxsim.plan import Plan
 
@@ -47,17 +54,13 @@ def measure(
 ) -> Measurement:
     """Score the table under what was measured. Before the first deployment the best static row
     stands for the plan in force: to stay is to deploy it."""
-    view = observation.view
-    lead = jax.tree.map(lambda x: x[None], view)
-    args = (setup.choices, setup.work, setup.cluster, setup.calibration)
-    rates = choice_rates(setup.table.plans, lead, *args)[0]
     plan, target = (
         jax.tree.map(lambda x: x[job], p) for p in (observation.plan, observation.target)
     )
     row, found = find_row(setup.table, target)
     return Measurement(
-        rates=jnp.where(setup.table.mask[:, None], rates, 0.0),
-        switch_s=switch_times(setup, plan, view),
+        rates=measured_rates(setup, observation),
+        switch_s=switch_times(setup, plan, observation.view),
         row=jnp.where(found, row, reference.static_row),
     )
 

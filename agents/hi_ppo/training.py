@@ -24,8 +24,8 @@ from agents.hi_ppo.gae import advantages
 from agents.hi_ppo.networks import LowerNetwork, UpperNetwork
 from agents.hi_ppo.ppo import Decisions, Losses, PPOSettings, make_optimizer, ppo_update
 from agents.hi_ppo.scheduler import PolicyParams
-from agents.oracle import MigrationTable, migration_table, solve_truth, table_rates
-from agents.protocol import carry_out, find_row, make_setup, pick_row, score_table
+from agents.oracle import MigrationTable, migration_table, solve_truth
+from agents.protocol import carry_out, find_row, make_setup, pick_row, score_table, table_rates
 from jaxsim.enumeration import PlanTable
 from jaxsim.env import EnvParams, State, reset, step, world_tape
 from jaxsim.errors import check_fields, is_count, is_share

@@ -225,12 +225,12 @@ def test_clairvoyant_plays_its_value(worlds, every_sequence):
 def test_nothing_in_the_family_beats_the_bound(worlds, every_sequence):
     params, _, truths = worlds
 
-    @jax.jit
-    @jax.vmap
-    def bound(params, views):
-        return family_bound(params, TABLE.plans, views)
-
-    bounds = np.asarray(bound(params, truths.views))
+    n_choices = truths.rates.shape[-1]
+    plans = jax.tree.map(lambda x: jnp.repeat(x, n_choices, axis=0), TABLE.plans)
+    choice = jnp.tile(jnp.arange(n_choices, dtype=jnp.int32), ROWS)
+    nothing = truths.replace(table=truths.table.replace(rate=0.0 * truths.table.rate))
+    bound = jax.jit(jax.vmap(family_bound, (0, None, None, 0)))
+    bounds = np.asarray(bound(params, plans, choice, nothing))
     assert np.all(every_sequence[0].max(axis=1) <= bounds * (1 + 1e-5))
     by_hand = np.asarray(truths.table.rate)[:, 1:].max(axis=2).sum(axis=1) * 60.0
     np.testing.assert_allclose(bounds, by_hand, rtol=1e-5)
@@ -266,16 +266,21 @@ def row_by_hand(worlds, move_gb, t, horizon):
     return np.array(rows)
 
 
-@jax.jit
-@jax.vmap
-def decide_first(params, key, truth):
-    """Rows that replan_oracle and hysteresis decide for at reset, with horizons of 3 intervals."""
-    _, timestep = reset(key, params)
-    setup = setup_of(params)
-    oracle, peer = make_replan_oracle(setup, 3.0), make_hysteresis(setup, 3.0)
-    sees, _ = oracle.decide(key, timestep.observation, oracle.init(key), truth)
-    guesses, _ = peer.decide(key, timestep.observation, peer.init(key))
-    return [find_row(TABLE, jax.tree.map(lambda x: x[0], p))[0] for p in (sees, guesses)]
+@functools.partial(jax.jit, static_argnames="at_hand")
+def decide_first(params, keys, truths, at_hand=False):
+    """Rows that replan_oracle and hysteresis decide for at reset, with horizons of 3 intervals; with
+    the table's rates `at_hand`, or scored by themselves."""
+
+    def one(params, key, truth):
+        _, timestep = reset(key, params)
+        seen = timestep.observation.replace(rates=truth.rates[0] if at_hand else None)
+        setup = setup_of(params)
+        oracle, peer = make_replan_oracle(setup, 3.0), make_hysteresis(setup, 3.0)
+        sees, _ = oracle.decide(key, seen, oracle.init(key), truth)
+        guesses, _ = peer.decide(key, seen, peer.init(key))
+        return [find_row(TABLE, jax.tree.map(lambda x: x[0], p))[0] for p in (sees, guesses)]
+
+    return jax.vmap(one)(params, keys, truths)
 
 
 @pytest.fixture(scope="module")
@@ -296,6 +301,11 @@ def test_hysteresis_is_the_argmax_under_the_measured_interval(worlds, move_gb, f
     expected = row_by_hand(worlds, move_gb, 0, horizon=3)
     np.testing.assert_array_equal(first_decisions[1], expected)
     assert np.any(first_decisions[0] != first_decisions[1]), "the worlds must tell them apart"
+
+
+def test_rates_at_hand_are_those_that_schedulers_find_themselves(worlds, first_decisions):
+    for rows, others in zip(decide_first(*worlds, at_hand=True), first_decisions, strict=True):
+        np.testing.assert_array_equal(rows, others)
 
 
 def test_without_jitter_and_cost_hysteresis_is_the_replan_oracle(worlds, first_decisions):

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from tiny_training import ARGV, EPOCHS, SEEDS, WORLD, compiled_pieces, shared_run
+from tiny_training import ARGV, EPOCHS, SEEDS, WORLD, compiled_pieces, evaluators, shared_run
 
 from agents.hi_ppo.checkpoint import load_checkpoint
 from agents.registry import (
@@ -25,7 +25,7 @@ from agents.registry import (
 )
 from analysis import report
 from analysis.records import load
-from experiments import cli, evaluate, train
+from experiments import cli, evaluate, evaluation, train
 from experiments.evaluate import EvaluateConfig
 from experiments.evaluation import tune
 from experiments.options import from_mapping, parse
@@ -291,6 +291,17 @@ def strict(text):
         raise AssertionError(f"{constant} in strict JSON")
 
     return json.loads(text, parse_constant=refuse)
+
+
+def test_a_large_family_is_bounded_by_those_that_come_near_the_best(evaluated, monkeypatch):
+    bank = next(iter(evaluators.values()))
+    whole, size = bank.bound(), bank.n_bounding
+    monkeypatch.setattr(evaluation, "EVERY_PAIR", size - 1)
+    monkeypatch.setattr(evaluation, "CONTENDERS", 40)
+    few = bank.bound()
+    assert bank.n_bounding == 40 < size
+    assert np.all(few <= whole * (1 + 1e-6)) and np.all(few > 0.999 * whole)
+    assert np.all(few >= bank.truth.table.rate[:, 1:].max(axis=2).sum(axis=1) * 60.0 * 0.9999)
 
 
 def test_the_result_has_every_promised_key_for_every_scheduler(trained, evaluated):

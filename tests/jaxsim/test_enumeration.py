@@ -18,6 +18,7 @@ from jaxsim.enumeration import (
     build_table,
     count_layouts,
     enumerate_layouts,
+    extensions,
     split_layers,
 )
 from jaxsim.errors import InputError
@@ -53,6 +54,17 @@ def test_layouts_of_few_domains_only():
     listed = list(enumerate_layouts((0, 1, 2, 3), 2))
     assert len(listed) == 4 + 6 * 3  # alone; a pair as a pipeline in two orders or as replicas
     assert count_layouts(5) == len(list(enumerate_layouts(tuple(range(5)), 5)))
+
+
+def test_growing_layouts_domain_by_domain_reaches_each_once():
+    level = [((k,),) for k in range(4)]
+    found = list(level)
+    for _ in range(3):
+        grown = [list(extensions(layout, 4)) for layout in level]
+        assert all(len(new) == len(set(new)) for new in grown)
+        level = sorted({layout for new in grown for layout in new})
+        found += level
+    assert sorted(found) == sorted(enumerate_layouts((0, 1, 2, 3), 4))
 
 
 @few
