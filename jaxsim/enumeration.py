@@ -10,7 +10,9 @@ same in all groups, with batch shares balanced under the network at hand.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -301,10 +303,11 @@ class TableBuilder:
         n = self.spec.n_domains
         if count_layouts(n) <= limit:
             return list(enumerate_layouts(tuple(range(n)), n)), True
-        found = self._beam(width=max(64, limit // 32), limit=limit)
+        told = (self.spec, self.work, self.calibration, self.choices)
+        found = _beam(pickle.dumps(told), limit)
         return list(dict.fromkeys([*found, *even_layouts(n)])), False
 
-    def _beam(self, width: int, limit: int) -> list[Layout]:
+    def beam(self, width: int, limit: int) -> list[Layout]:
         """Grow layouts one domain at a time, keeping the `width` fastest at base of each size."""
         n = self.spec.n_domains
         frontier: list[Layout] = [((k,),) for k in range(n)]
@@ -321,6 +324,13 @@ class TableBuilder:
             frontier = sorted(best, key=lambda x: -best[x])[:width]
             found += frontier
         return found[:limit]
+
+
+@functools.lru_cache(maxsize=4)
+def _beam(told: bytes, limit: int) -> tuple[Layout, ...]:
+    """What a builder finds, given what it was told, pickled: tables of one cluster and job that differ
+    in the plans of rivals share the search."""
+    return tuple(TableBuilder(*pickle.loads(told)).beam(width=max(64, limit // 32), limit=limit))
 
 
 def one_view(view: NetworkView) -> NetworkView:

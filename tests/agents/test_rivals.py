@@ -539,8 +539,10 @@ def test_a_planner_plans_again_only_when_what_it_watches_has_changed(
     monkeypatch, seen, believed, expected
 ):
     rate = Estimate(jnp.asarray(believed, jnp.float32), jnp.zeros(2, jnp.int32))
-    views = []
-    monkeypatch.setattr(replanning, "score_table", lambda *args: (views.append(args[1]), rate)[1])
+    at_base, views = rate.replace(rate=rate.rate[::-1]), []
+    monkeypatch.setattr(
+        replanning, "score_table", lambda *args: (views.append(args[1]), at_base)[1]
+    )
     monkeypatch.setattr(replanning, "table_scheduler", lambda setup, init, choose, a: choose)
     monkeypatch.setattr(replanning, "idle_unless", lambda some, choose: choose)
     view = base_view(builder("random").cluster).replace(gpus_available=jnp.asarray(seen, jnp.int32))
@@ -563,10 +565,11 @@ def test_a_planner_plans_again_only_when_what_it_watches_has_changed(
     assert int(row) == expected
     np.testing.assert_array_equal(memory, seen)
     # The first plan is made for the links at base, later ones for those measured.
-    choose(None, situation.replace(idle=jnp.array(True)), memory)
-    for used, link in zip(views, (measured, view), strict=True):
-        np.testing.assert_array_equal(used.bandwidth_gb_per_s, link.bandwidth_gb_per_s)
-        np.testing.assert_array_equal(used.gpus_available, seen)
+    first = situation.replace(idle=jnp.array(True), t=jnp.int32(1))
+    gain = np.array(believed[::-1]) * (600.0 - np.array([0.0, 60.0]))
+    assert int(choose(None, first, memory)[0]) == np.argmax(gain)
+    np.testing.assert_array_equal(views[-1].bandwidth_gb_per_s, view.bandwidth_gb_per_s)
+    np.testing.assert_array_equal(views[-1].gpus_available, seen)
 
 
 # The table
