@@ -78,7 +78,7 @@ def complete(
     block = chosen.micro_batch[0] * largest  # [sequences]
     per_block = block // (chosen.micro_batch * dp)  # [G] micro-batches per replica in one block
     total = work.global_batch // block
-    period = group_periods(chosen, work, cluster, calibration, view)
+    period = group_periods(chosen, work, cluster, calibration, view, choices.schedules)
     blocks = balanced_blocks(total, period * per_block.astype(jnp.float32), active)
     legal = (total * block == work.global_batch) & (total >= n_groups(plan))
     legal = legal & jnp.all(largest % dp == 0)

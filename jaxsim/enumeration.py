@@ -173,7 +173,8 @@ def _rate_of(choices: LowerChoices, work: Workload, cluster: Cluster, calibratio
 
     def rate(view, plan, choice):
         done, legal = complete(plan, choices, choice, work, cluster, calibration, view)
-        cost = job_step_cost(done, work, cluster, calibration, view)
+        args = (work, cluster, calibration, view)
+        cost = job_step_cost(done, *args, schedules=choices.schedules)
         return jnp.where(legal & cost.runs, cost.efficiency / cost.step_s, 0.0)
 
     return rate

@@ -34,10 +34,9 @@ from jaxsim.jobs import Tenancy, allocate_gpus, settle, step_cost
 from jaxsim.load import LoadProcess, gpus_available
 from jaxsim.network import NetworkProcess, NetworkState, init_network, step_network
 from jaxsim.observation import Observation, observe
-from jaxsim.plan import LowerChoices, Plan, needs_reconfiguration
+from jaxsim.plan import ALL_SCHEDULES, LowerChoices, Plan, needs_reconfiguration
 from jaxsim.reconfiguration import Transition, advance_transition, begin_transition
 from jaxsim.step_time import NetworkView, StepCost
-from jaxsim.step_time.schedules import ALL_SCHEDULES
 from jaxsim.workload import Workload
 
 

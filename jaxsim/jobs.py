@@ -14,9 +14,8 @@ from jax import Array
 
 from jaxsim.calibration import Calibration
 from jaxsim.cluster import Cluster
-from jaxsim.plan import Plan
+from jaxsim.plan import ALL_SCHEDULES, Plan
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost
-from jaxsim.step_time.schedules import ALL_SCHEDULES
 from jaxsim.step_time.stages import replicas_running
 from jaxsim.workload import Workload
 

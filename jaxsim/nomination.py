@@ -142,8 +142,7 @@ def _triples(menu: LowerChoices) -> list[Triple]:
 
 def _menu(default: LowerChoices, more: Iterable[Triple]) -> LowerChoices:
     """The default choices first, in their order; then the others, each once."""
-    rows = np.array(list(dict.fromkeys([*_triples(default), *more])), np.int32)
-    return LowerChoices(*(jnp.asarray(rows[:, i]) for i in range(3)))
+    return LowerChoices.of(dict.fromkeys([*_triples(default), *more]))
 
 
 def _demanded(default: LowerChoices, rules: Mapping[str, PlanRules]) -> list[Triple]:

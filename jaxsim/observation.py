@@ -12,11 +12,10 @@ from jax import Array
 
 from jaxsim.calibration import Calibration
 from jaxsim.cluster import Cluster
-from jaxsim.plan import LowerChoices, Plan, n_groups, per_domain
+from jaxsim.plan import ALL_SCHEDULES, LowerChoices, Plan, n_groups, per_domain
 from jaxsim.reconfiguration import Transition
 from jaxsim.step_time import NetworkView
 from jaxsim.step_time.closed_form import choice_fits
-from jaxsim.step_time.schedules import ALL_SCHEDULES
 from jaxsim.workload import Workload
 
 NODE_FEATURES = 5

@@ -8,6 +8,8 @@ their number. Groups are numbered from 0 without gaps.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +25,8 @@ SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE = 0, 1, 2
 # Narayanan et al., SC 2021; ZB-H1 of Qi et al., ICLR 2024; list scheduling on the network as it is.
 # `jaxsim.step_time.schedules` defines the orders.
 SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE, SCHEDULE_GREEDY = 3, 4, 5
+MENU_SCHEDULES = (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE)  # of the default menu
+ALL_SCHEDULES = (*MENU_SCHEDULES, SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE, SCHEDULE_GREEDY)
 INTERLEAVED_CHUNKS = 2  # model chunks per stage under SCHEDULE_INTERLEAVED
 PLACEMENT_DP_INNER, PLACEMENT_PP_INNER = 0, 1
 UNUSED = -1
@@ -71,13 +75,20 @@ class LowerChoices:
     micro_batch: Array  # [V] int32 [sequences]
     recompute: Array  # [V] int32
     schedule: Array  # [V] int32
+    # Static: those that occur. What only others need is not compiled.
+    schedules: tuple[int, ...] = struct.field(pytree_node=False, default=ALL_SCHEDULES)
+
+    @staticmethod
+    def of(rows: Iterable[tuple[int, int, int]]) -> LowerChoices:
+        """From (micro-batch, recompute, schedule)."""
+        columns = np.array(list(rows), np.int32).T
+        plain = set(columns[2].tolist()) <= set(MENU_SCHEDULES)
+        schedules = MENU_SCHEDULES if plain else ALL_SCHEDULES
+        return LowerChoices(*(jnp.asarray(column) for column in columns), schedules)
 
     @property
     def size(self) -> int:
         return self.micro_batch.shape[-1]
-
-
-MENU_SCHEDULES = (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE)  # of the default menu
 
 
 def default_lower_choices() -> LowerChoices:
@@ -88,8 +99,7 @@ def default_lower_choices() -> LowerChoices:
         (RECOMPUTE_FULL, SCHEDULE_EAGER_1F1B),
         (RECOMPUTE_FULL, SCHEDULE_GPIPE),
     ]
-    rows = np.array([(b, *s) for b in (1, 2, 4) for s in settings], np.int32)
-    return LowerChoices(*(jnp.asarray(rows[:, i]) for i in range(3)))
+    return LowerChoices.of((b, *s) for b in (1, 2, 4) for s in settings)
 
 
 def membership(plan: Plan) -> Array:

@@ -16,7 +16,6 @@ import math
 from typing import Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxsim.cluster import Cluster
@@ -71,7 +70,7 @@ class PlanFamily:
     @property
     def menu(self) -> LowerChoices:
         """The lower choices as arrays [V]."""
-        return LowerChoices(*(jnp.asarray(x, jnp.int32) for x in zip(*self.choices, strict=True)))
+        return LowerChoices.of(self.choices)
 
     def describe(self) -> str:
         """One line for reports."""

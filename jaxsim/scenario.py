@@ -220,6 +220,7 @@ def _scenario(world, settings, links, rng, weights, network_trace, load_trace) -
             0 if load is None else int(offsets[1]) % load.shape[0],
         ),
         choices=world.choices,
+        schedules=world.choices.schedules,
         initial_plan=jax.tree.map(lambda x: jnp.asarray(x)[None], empty_plan(k)),
         progress_ref=jnp.ones((1,), jnp.float32),
         weights=jnp.asarray(weights, jnp.float32),

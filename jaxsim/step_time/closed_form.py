@@ -13,6 +13,7 @@ from jax import Array
 from jaxsim.calibration import Calibration
 from jaxsim.cluster import Cluster
 from jaxsim.plan import (
+    ALL_SCHEDULES,
     FULL_PRECISION_BITS,
     LowerChoices,
     Plan,
@@ -29,7 +30,6 @@ from jaxsim.step_time.pipeline import (
     topology,
     transfers_per_micro_batch,
 )
-from jaxsim.step_time.schedules import ALL_SCHEDULES
 from jaxsim.step_time.stages import Stages, replicas_running, stages
 from jaxsim.workload import Workload
 
@@ -228,17 +228,19 @@ def group_periods(
     cluster: Cluster,
     calibration: Calibration,
     view: NetworkView,
+    schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> Array:
     """[G] [s] between micro-batches of each group in steady state; 0 for unused groups.
 
-    The in-flight limit of a schedule needs a number of micro-batches: the global batch, an upper
-    bound, stands in for the share that is not known yet.
+    `schedules` (static): those that occur. The in-flight limit of a schedule needs a number of
+    micro-batches: the global batch, an upper bound, stands in for the share that is not known yet.
     """
     st = stages(plan, work, cluster, calibration, view.gpus_available)
     many = jnp.full(plan.group.shape, work.global_batch, jnp.float32)
     st = st.replace(micro_batches=many)
-    sent_gb = _activation_gb(plan, work, st)
-    timed, _ = _timed(plan, work, cluster, calibration, view, st, sent_gb, pipeline_time)
+    sent_gb = _activation_gb(plan, work, st, schedules)
+    pipeline = functools.partial(pipeline_time, schedules=schedules)
+    timed, _ = _timed(plan, work, cluster, calibration, view, st, sent_gb, pipeline)
     groups = jnp.arange(plan.group.shape[-1], dtype=jnp.int32)
     mine = plan.group[None, :] == groups[:, None]
     # Replicas that found no GPUs leave the others more to do.

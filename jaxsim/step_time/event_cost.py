@@ -13,12 +13,11 @@ from jax.custom_batching import custom_vmap
 
 from jaxsim.calibration import Calibration
 from jaxsim.cluster import Cluster
-from jaxsim.plan import INTERLEAVED_CHUNKS, SCHEDULE_INTERLEAVED, Plan
+from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, SCHEDULE_INTERLEAVED, Plan
 from jaxsim.step_time.closed_form import NetworkView, StepCost, job_step_cost
 from jaxsim.step_time.event_exact import pipeline_events
 from jaxsim.step_time.links import StageTimes
 from jaxsim.step_time.pipeline import PipelineTime, Topology, crossing, pipeline_time
-from jaxsim.step_time.schedules import ALL_SCHEDULES
 from jaxsim.workload import Workload
 
 

@@ -10,6 +10,7 @@ from flax import struct
 from jax import Array
 
 from jaxsim.plan import (
+    ALL_SCHEDULES,
     INTERLEAVED_CHUNKS,
     SCHEDULE_1F1B,
     SCHEDULE_EAGER_1F1B,
@@ -22,7 +23,6 @@ from jaxsim.plan import (
     steps_ahead,
 )
 from jaxsim.step_time.links import HEAD_FORWARD_SHARE
-from jaxsim.step_time.schedules import ALL_SCHEDULES
 
 NEVER_S = -1e30  # of a loop that does not exist: no longer than any
 

@@ -12,6 +12,7 @@ from simpy_reference import Step, simulate
 from toy_world import JOB, base_view, calibration, cluster_spec, cost_of, make_plan, pad_plan
 
 from jaxsim.plan import (
+    ALL_SCHEDULES,
     SCHEDULE_1F1B,
     SCHEDULE_EAGER_1F1B,
     SCHEDULE_GPIPE,
@@ -24,7 +25,7 @@ from jaxsim.step_time.event_cost import event_pipeline_time
 from jaxsim.step_time.event_exact import pipeline_events
 from jaxsim.step_time.links import StageTimes
 from jaxsim.step_time.pipeline import pipeline_time, topology
-from jaxsim.step_time.schedules import ALL_SCHEDULES, FIXED_ORDERS
+from jaxsim.step_time.schedules import FIXED_ORDERS
 from jaxsim.workload import build_workload
 
 NAMES = {
