@@ -13,12 +13,13 @@ import numpy as np
 
 from agents.hi_ppo.scheduler import make_hi_ppo
 from agents.metrics import EpisodeMetrics, episode_metrics
-from agents.oracle import Truth, family_bound, make_truth
-from agents.protocol import Scheduler, Setup, make_setup
+from agents.oracle import Truth, family_bound, solve_truth
+from agents.protocol import Scheduler, Setup, make_setup, table_rates
 from agents.registry import TUNING_GRID, SchedulerSettings, make_by_name
 from agents.rollout import Episode, play
 from jaxsim.enumeration import choice_rates
-from jaxsim.env import EnvParams, reset
+from jaxsim.env import EnvParams, reset, world_tape
+from jaxsim.network import network_process
 from jaxsim.plan import Plan
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.step_time import NetworkView
@@ -58,14 +59,21 @@ def lost_pct(progress: np.ndarray, best: np.ndarray) -> np.ndarray:
     return 100.0 * (1.0 - progress / best)
 
 
-@functools.partial(jax.jit, static_argnames=("horizon",))
-def _truths(table, params, keys, horizon: int) -> Truth:
+@functools.partial(jax.jit, static_argnames=("length",))
+def _tapes(params, keys, length: int) -> NetworkView:
+    """The course of each scenario's world, [S, T, ...]."""
+    return jax.vmap(lambda params, key: world_tape(params, key, length))(params, keys)
+
+
+@jax.jit
+def _truths(table, params) -> Truth:
     """What the future of each scenario holds, [S, ...]."""
 
-    def one(params, key):
-        return make_truth(params, make_setup(params, table), key, horizon)
+    def one(params):
+        setup = make_setup(params, table)
+        return solve_truth(setup, params.tape, table_rates(setup, params.tape))
 
-    return jax.vmap(one)(params, keys)
+    return jax.vmap(one)(params)
 
 
 @functools.partial(jax.jit, static_argnames=("maker", "horizon"))
@@ -124,6 +132,7 @@ class Evaluator:
         self.params, self.keys = scenario_bank(
             world, settings, seeds, split, weights, network_trace, load_trace
         )
+        self.taped = self._taped()
         self.truth = self._solved()
         self.clairvoyant = self.play(named_maker("clairvoyant"))
         self.static = self.play(named_maker("best_static"))
@@ -131,13 +140,22 @@ class Evaluator:
     def __len__(self) -> int:
         return self.keys.shape[0]
 
-    def _solved(self) -> Truth:
-        """What the future of every scenario holds, [S, ...]."""
+    def _taped(self) -> EnvParams:
+        """The scenarios with their worlds' courses known beforehand: however these are drawn, the
+        compiled programs that play them are the same."""
 
         def block(params, keys):
-            return _truths(self.world.table, params, keys, self.horizon)
+            return _tapes(params, keys, self.horizon + 1)
 
-        return self._in_blocks(block, (self.params, self.keys))
+        tape = self._in_blocks(block, (self.params, self.keys))
+        count, k = self.params.load.trace.shape[0], self.params.load.trace.shape[-1]
+        still = jax.tree.map(lambda x: jnp.stack([x] * count), network_process(k))
+        load = self.params.load.replace(trace=jnp.zeros((count, 1, k), jnp.float32))
+        return self.params.replace(network=still, load=load, tape=tape)
+
+    def _solved(self) -> Truth:
+        """What the future of every scenario holds, [S, ...]."""
+        return self._in_blocks(lambda params: _truths(self.world.table, params), (self.taped,))
 
     def _in_blocks(self, function: Callable, args: Any) -> Any:
         """`function` of all scenarios, at most BLOCK of them at once; the last block is filled up
@@ -166,7 +184,7 @@ class Evaluator:
         """
         row, choice = np.divmod(self._contenders(), self.world.choices.size)
         plans = jax.tree.map(lambda x: x[row], self.world.family)
-        scenarios = (self.params, self.truth)
+        scenarios = (self.taped, self.truth)
         pick = [jax.tree.map(lambda x, i=i: x[i], scenarios) for i in range(len(self))]
         choice = jnp.asarray(choice, jnp.int32)
         return np.array([float(_bound(p, plans, choice, truth)) for p, truth in pick])
@@ -187,7 +205,7 @@ class Evaluator:
             return np.arange(n_pairs)
         scenario, t = np.divmod(np.arange(SAMPLED) * len(self) * self.horizon // SAMPLED, self.horizon)
         views = jax.tree.map(lambda x: x[scenario, t + 1], self.truth.views)
-        params = jax.tree.map(lambda x: x[0], self.params)
+        params = jax.tree.map(lambda x: x[0], self.taped)
         nearest = []
         for start in range(0, n_plans, BLOCK_OF_PLANS):
             rows = np.minimum(np.arange(start, start + BLOCK_OF_PLANS), n_plans - 1)
@@ -203,7 +221,7 @@ class Evaluator:
         """Play all scenarios, with other reward weights where some are given; NumPy leaves
         [S, ...]. One compilation per maker."""
         decision_keys = jax.random.split(jax.random.key(20), len(self))
-        params = self.params
+        params = self.taped
         if weights is not None:
             tiled = jnp.tile(jnp.asarray(weights, jnp.float32), (len(self), 1))
             params = params.replace(weights=tiled)
@@ -223,7 +241,7 @@ class Evaluator:
     def decision_ms(self, maker: Maker, policy: Any = (), calls: int = 200) -> np.ndarray:
         """[calls] time of one decision of both levels at batch 1 [ms]: from an observation on the
         host to a plan on the host."""
-        params, key, truth = jax.tree.map(lambda x: x[0], (self.params, self.keys, self.truth))
+        params, key, truth = jax.tree.map(lambda x: x[0], (self.taped, self.keys, self.truth))
         setup = make_setup(params, self.world.table)
         observation = jax.tree.map(np.asarray, _reset(key, params)[1].observation)
         memory = maker(setup, policy).init(jax.random.key(0))

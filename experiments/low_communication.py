@@ -24,23 +24,21 @@ from analysis.summary import evaluation_summary
 from experiments.evaluation import Evaluator, Maker, lost_pct, named_maker
 from experiments.setup import load_world
 from experiments.tables import scheduler_table
-from jaxsim.env import world_tape
 from jaxsim.step_time.sync import statistical_efficiency
 
 YARDSTICKS = ("clairvoyant", "best_static", "single_domain")  # shown beside, on the same table
 
 
-@functools.partial(jax.jit, static_argnames=("horizon",))
-def _truths(table, no_loss: jax.Array, params, keys, horizon: int) -> Truth:
+@jax.jit
+def _truths(table, no_loss: jax.Array, params) -> Truth:
     """[S, ...] of each scenario, on rates as `worth` takes them."""
 
-    def one(params, key):
+    def one(params):
         setup = make_setup(params, table)
-        views = world_tape(params, key, horizon + 1)
-        rates = table_rates(setup, views)
-        return solve_truth(setup, views, rates * worth(setup, no_loss)[:, None])
+        rates = table_rates(setup, params.tape) * worth(setup, no_loss)[:, None]
+        return solve_truth(setup, params.tape, rates)
 
-    return jax.vmap(one)(params, keys)
+    return jax.vmap(one)(params)
 
 
 class ApartEvaluator(Evaluator):
@@ -57,11 +55,7 @@ class ApartEvaluator(Evaluator):
 
     def _solved(self) -> Truth:
         table, no_loss = self.world.table, jnp.asarray(self.no_loss)
-
-        def block(params, keys):
-            return _truths(table, no_loss, params, keys, self.horizon)
-
-        return self._in_blocks(block, (self.params, self.keys))
+        return self._in_blocks(lambda params: _truths(table, no_loss, params), (self.taped,))
 
     def play(self, maker: Maker, policy: Any = (), weights=None) -> tuple[EpisodeMetrics, Episode]:
         metrics, episode = super().play(maker, policy, weights)

@@ -55,6 +55,8 @@ class EnvParams:
     weights: Array  # [4] w1..w4
     interval_s: Array  # [] [s]
     horizon: Array  # [] int32 intervals
+    # The world's course [T, ...], where it is known beforehand; None = `network` and `load` draw it.
+    tape: NetworkView | None = None
     # Static: those that plans may have; one with another does not run.
     schedules: tuple[int, ...] = struct.field(pytree_node=False, default=ALL_SCHEDULES)
     sharing: str = struct.field(pytree_node=False, default="fair")  # of `jaxsim.jobs.SHARING`
@@ -94,6 +96,8 @@ def world_at(
     params: EnvParams, key: Array, network: NetworkState, t: Array
 ) -> tuple[NetworkState, NetworkView]:
     """The network and the free GPUs in interval t: independent of every action."""
+    if params.tape is not None:
+        return network, jax.tree.map(lambda x: x[t], params.tape)
     interval_key = jax.random.fold_in(key, t)
     network, factor, rtt_factor = step_network(params.network, network, interval_key, t)
     view = NetworkView(
