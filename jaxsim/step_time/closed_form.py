@@ -221,7 +221,7 @@ def _known(schedule: Array, schedules: tuple[int, ...]) -> Array:
 
 
 # Traced once for all its callers, see `stages`.
-@functools.partial(jax.jit, inline=True)
+@functools.partial(jax.jit, inline=True, static_argnames="schedules")
 def group_periods(
     plan: Plan,
     work: Workload,

@@ -194,24 +194,25 @@ HORIZON = {"patient": 1e6, "hasty": 0.01}
 @functools.cache
 def played():
     """{case: rows aimed at [3 worlds, T], whether a move was allowed [3, T]}."""
+    world, told = params(), setup()  # made here, for later tests read them as well
 
     @jax.jit
     @jax.vmap
     def one(which, horizon, key):
         options = [
-            make_single_domain(setup()),
-            make_random(setup(), 2.0),
-            make_hysteresis(setup(), horizon),
+            make_single_domain(told),
+            make_random(told, 2.0),
+            make_hysteresis(told, horizon),
         ]
         decide = [functools.partial(_plan_of, s.decide) for s in options]
-        state, timestep = reset(key, params())
+        state, timestep = reset(key, world)
 
         def body(carry, t):
             state, observation = carry
             plan = jax.lax.switch(which, decide, jax.random.fold_in(key, t), observation)
             row, found = find_row(TABLE, jax.tree.map(lambda x: x[0], plan))
             allowed = observation.mask.retarget[0] & ~observation.moving[0]
-            state, timestep = step(key, state, plan, params())
+            state, timestep = step(key, state, plan, world)
             return (state, timestep.observation), (jnp.where(found, row, -1), allowed)
 
         carry = (state, timestep.observation)

@@ -53,7 +53,7 @@ def given(monkeypatch):
     monkeypatch.setattr(evaluate_jobs, "jobs_bank", lambda *_, **__: (np.zeros(2), np.zeros(2)))
     monkeypatch.setattr(evaluate_jobs, "_truth", lambda *_: ())
     monkeypatch.setattr(
-        evaluate_jobs.JobsEvaluation, "_play", lambda self, one: iter(PLAYED[one.name])
+        evaluate_jobs.JobsEvaluation, "play", lambda self, one: iter(PLAYED[one.name])
     )
 
 
@@ -95,7 +95,7 @@ def test_an_interrupted_evaluation_plays_on_with_who_is_missing(
             raise KeyboardInterrupt
         return iter(PLAYED[one.name])
 
-    monkeypatch.setattr(evaluate_jobs.JobsEvaluation, "_play", stops)
+    monkeypatch.setattr(evaluate_jobs.JobsEvaluation, "play", stops)
     folder = str(tmp_path / "run")
     assert evaluate.main([*argv, "--out", folder]) == 130
     assert f"--resume {folder}" in capsys.readouterr().err
@@ -119,7 +119,7 @@ def test_an_interrupted_suite_goes_on_within_a_scene_of_many_jobs(
             raise KeyboardInterrupt
         return iter(PLAYED[one.name])
 
-    monkeypatch.setattr(evaluate_jobs.JobsEvaluation, "_play", stops)
+    monkeypatch.setattr(evaluate_jobs.JobsEvaluation, "play", stops)
     folder = str(tmp_path / "run")
     assert evaluate.main(["--suite", str(tmp_path / "mine.yaml"), "--out", folder]) == 130
     assert evaluate.main(["--resume", folder]) == 0
