@@ -34,8 +34,16 @@ CHOICES = {
 }
 
 
-def _option(default, text: str):
-    return field(default=default, metadata={"help": text})
+def _option(default, text: str, within: str = ""):
+    """A setting; `within` is the interval that a number must lie in, such as "(0, 1]"."""
+    return field(default=default, metadata={"help": text, "within": within})
+
+
+def _inside(value: float, within: str) -> bool:
+    """Whether `value` lies in the interval; NaN lies in none."""
+    low, high = (float(end) for end in within[1:-1].split(","))
+    above = low <= value if within[0] == "[" else low < value
+    return above and (value <= high if within[-1] == "]" else value < high)
 
 
 @dataclass(frozen=True)
@@ -48,33 +56,49 @@ class Settings:
     )
     dataset: str = _option("sst2", "sst2 (hub), synthetic, or a local .tsv / .csv / .parquet")
     model: str = _option("distilbert-base-uncased", "hub name, local folder, or small")
-    train_samples: int = _option(0, "training rows used; 0 = all")
-    eval_samples: int = _option(1000, "held-out rows evaluated; carved out of local files")
-    synthetic_rows: int = _option(12000, "rows of the synthetic corpus")
-    synthetic_tail: float = _option(1.0, "stretches the synthetic lengths beyond the 90th centile")
+    train_samples: int = _option(0, "training rows used; 0 = all", "[0, inf)")
+    eval_samples: int = _option(
+        1000, "held-out rows evaluated; carved out of local files", "[1, inf)"
+    )
+    synthetic_rows: int = _option(12000, "rows of the synthetic corpus", "[1, inf)")
+    synthetic_tail: float = _option(
+        1.0, "stretches the synthetic lengths beyond the 90th centile", "(0, inf)"
+    )
     bad_rows: str = _option("error", "rows without a valid label or with broken columns")
-    max_length: int = _option(256, "longest sequence [tokens]; longer ones are cut")
-    pad_to_multiple_of: int = _option(1, "padded lengths are multiples of this [tokens]")
-    steps: int = _option(300, "optimizer steps")
-    warmup_steps: int = _option(30, "steps of linear learning-rate warm-up")
-    global_batch: int = _option(32, "samples per optimizer step over all ranks")
-    learning_rate: float = _option(0.0, "AdamW; 0 = 5e-5 for given weights, 5e-4 for small")
-    weight_decay: float = _option(0.01, "AdamW")
-    max_grad_norm: float = _option(1.0, "global gradient norm is clipped to this; 0 = off")
-    eval_every: int = _option(100, "steps between evaluations; 0 = only at the end")
-    checkpoint_every: int = _option(0, "steps between checkpoints; 0 = none")
-    seed: int = _option(0, "data order, initial weights, dropout")
+    max_length: int = _option(256, "longest sequence [tokens]; longer ones are cut", "[3, inf)")
+    pad_to_multiple_of: int = _option(
+        1, "padded lengths are multiples of this [tokens]", "[1, inf)"
+    )
+    steps: int = _option(300, "optimizer steps", "[1, inf)")
+    warmup_steps: int = _option(30, "steps of linear learning-rate warm-up", "[0, inf)")
+    global_batch: int = _option(32, "samples per optimizer step over all ranks", "[1, inf)")
+    learning_rate: float = _option(
+        0.0, "AdamW; 0 = 5e-5 for given weights, 5e-4 for small", "[0, inf)"
+    )
+    weight_decay: float = _option(0.01, "AdamW", "[0, inf)")
+    max_grad_norm: float = _option(
+        1.0, "global gradient norm is clipped to this; 0 = off", "[0, inf)"
+    )
+    eval_every: int = _option(100, "steps between evaluations; 0 = only at the end", "[0, inf)")
+    checkpoint_every: int = _option(0, "steps between checkpoints; 0 = none", "[0, inf)")
+    seed: int = _option(0, "data order, initial weights, dropout", "[0, 2147483647]")
     cost: str = _option("fitted", "what the scheduler minimises the maximum of")
     solver: str = _option("order_statistic", "solver of the dynamic arm")
-    prefetch: int = _option(0, "samples per rank in view of the dynamic arm; 0 = max(32, 2 B/G)")
-    max_age_steps: int = _option(50, "most steps a sample waits where order may change")
+    prefetch: int = _option(
+        0, "samples per rank in view of the dynamic arm; 0 = max(32, 2 B/G)", "[0, inf)"
+    )
+    max_age_steps: int = _option(50, "most steps a sample waits where order may change", "[1, inf)")
     b_max: str = _option("", "most samples per rank and micro-batch: N or N,N,...; empty = probe")
-    capacity_margin: float = _option(0.9, "share of the probed capacity that is used")
-    micro_batch: int = _option(0, "local batches are accumulated in pieces of this; 0 = whole")
+    capacity_margin: float = _option(0.9, "share of the probed capacity that is used", "(0, 1]")
+    micro_batch: int = _option(
+        0, "local batches are accumulated in pieces of this; 0 = whole", "[0, inf)"
+    )
     sync: str = _option("after", "gradients are summed after backward (timed apart) or overlapping")
     amp: str = _option("auto", "mixed precision")
     backend: str = _option("auto", "nccl needs one GPU per rank")
-    timeout_s: float = _option(120.0, "a rank silent for this long ends the job [s]")
+    timeout_s: float = _option(
+        120.0, "a rank silent for this long ends the job [s]", "(0, 1000000]"
+    )
     output_dir: str = _option("", "run folder; empty = outputs/ddp-<date>-<time>-<hex>")
     resume: str = _option("", "run folder to continue")
     check_gradients: bool = _option(False, "compare with one global batch before training")
@@ -86,12 +110,16 @@ class Settings:
             value = getattr(self, name)
             if value not in allowed:
                 raise ConfigError(f"{name} is {value!r}: allowed {', '.join(allowed)}")
-        for name in ("steps", "global_batch", "max_length", "pad_to_multiple_of"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: allowed are integers >= 1")
+        for option in dataclasses.fields(self):
+            value, within = getattr(self, option.name), option.metadata["within"]
+            if within and not _inside(value, within):
+                kind = "integers" if isinstance(value, int) else "numbers"
+                raise ConfigError(f"{option.name} is {value}: allowed are {kind} in {within}")
         for spec in self.arm_specs():
             parse_arm(spec, self)
-        parse_fault(self.inject)
+        fault = parse_fault(self.inject)
+        if fault and fault[2] >= self.steps:
+            raise ConfigError(f"inject is {self.inject!r}: allowed is a STEP below {self.steps}")
 
     def arm_specs(self) -> list[str]:
         """Arms this run trains, as written."""
@@ -152,8 +180,11 @@ def parse_caps(text: str, ranks: int) -> list[int] | None:
 
 
 def check_feasible(settings: Settings, ranks: int, caps: list[int] | None) -> None:
-    """ConfigError when this many ranks, with these caps, cannot share the global batch."""
+    """ConfigError when this many ranks, with these caps, cannot do what the settings say."""
     batch = settings.global_batch
+    fault = parse_fault(settings.inject)
+    if fault and fault[1] >= ranks:
+        raise ConfigError(f"inject is {settings.inject!r}: allowed is a RANK below {ranks}")
     if batch < ranks:
         raise ConfigError(f"global_batch is {batch}: allowed >= {ranks}, one sample per rank")
     if caps is not None and sum(caps) < batch:
@@ -191,7 +222,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m ddp_bench.train_ddp", description=__doc__)
+    parser = _Parser(
+        prog="python -m ddp_bench.train_ddp", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("--config", metavar="FILE.yaml", help="settings; flags given here win")
     parser.add_argument("--validate_only", action="store_true", help="check the settings and stop")
     parser.add_argument("--for_ranks", type=int, default=1, help="ranks to check them for")

@@ -7,6 +7,7 @@ learnable labels; it lets everything run with no download.
 from __future__ import annotations
 
 import csv
+import io
 import os
 import socket
 from dataclasses import dataclass
@@ -113,10 +114,22 @@ def _check_rows(
 
 def _read_text_table(path: Path, skip: bool) -> tuple[list[str], np.ndarray, str]:
     """A .tsv (no quoting, as GLUE has it) or .csv file with columns sentence and label."""
-    tab = path.suffix == ".tsv"
-    with open(path, encoding="utf-8", newline="") as file:
-        plain = (line.rstrip("\r\n").split("\t") for line in file)
-        lines = list(plain if tab else csv.reader(file))
+    try:
+        content = path.read_bytes()
+        file = io.StringIO(content.decode("utf-8"), newline="")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}: line {line}: {error.reason}; allowed is UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    table = csv.reader(file)
+    try:
+        if path.suffix == ".tsv":
+            lines = [line.rstrip("\r\n").split("\t") for line in file]
+        else:
+            lines = list(table)
+    except csv.Error as error:
+        raise ConfigError(f"{path}: line {table.line_num}: not valid CSV: {error}") from None
     header = [cell.strip() for cell in lines[0]] if lines else []
     if header != ["sentence", "label"]:
         raise ConfigError(f"{path}: header is {header}; allowed ['sentence', 'label']")
@@ -129,15 +142,26 @@ def _read_file(path: Path, skip: bool) -> tuple[list[str], np.ndarray, str]:
         return _read_text_table(path, skip)
     if path.suffix != ".parquet":
         raise ConfigError(f"dataset {path}: allowed .tsv, .csv, .parquet, sst2, synthetic")
-    from datasets import Dataset
+    return _check_rows(path, _read_parquet(path), skip)
 
-    table = Dataset.from_parquet(str(path))
+
+def _read_parquet(path: Path) -> list[tuple[int, list[str]]]:
+    """Rows of a .parquet file, numbered from 1."""
+    from pyarrow import ArrowException, parquet  # comes with datasets
+
+    try:
+        table = parquet.read_table(path, partitioning=None)
+    except (OSError, ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{path}: not a readable parquet file: {reason}") from None
     missing = {"sentence", "label"} - set(table.column_names)
     if missing:
         raise ConfigError(f"{path}: lacks columns {sorted(missing)}; has {table.column_names}")
-    cells = zip(table["sentence"], table["label"], strict=True)
-    rows = [(n, [t or "", "" if y is None else str(y)]) for n, (t, y) in enumerate(cells, 1)]
-    return _check_rows(path, rows, skip)
+    cells = zip(table["sentence"].to_pylist(), table["label"].to_pylist(), strict=True)
+    return [
+        (n, ["" if value is None else str(value) for value in row])
+        for n, row in enumerate(cells, 1)
+    ]
 
 
 def _carve(

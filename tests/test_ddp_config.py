@@ -55,12 +55,44 @@ def test_a_bad_file_is_named(tmp_path, capsys, text, said):
         (["--nope"], "--nope"),
         (["--mode", "static", "--validate_only", "--for_ranks", "5"], "multiples of 5"),
         (["--config", "absent.yaml"], "absent.yaml"),
+        (["--glob", "16"], "--glob"),
+        (["--inject", "kill:9:2", "--validate_only", "--for_ranks", "2"], "RANK below 2"),
+        (["--inject", "kill:1:300"], "STEP below 300"),
     ],
 )
 def test_a_bad_command_line_is_one_line_and_status_2(capsys, argv, said):
     assert main(argv) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "within"),
+    [
+        ("learning_rate", "nan", "[0, inf)"),
+        ("learning_rate", "inf", "[0, inf)"),
+        ("weight_decay", "-0.1", "[0, inf)"),
+        ("timeout_s", "0", "(0, 1000000]"),
+        ("checkpoint_every", "-1", "[0, inf)"),
+        ("eval_samples", "0", "[1, inf)"),
+        ("train_samples", "-2", "[0, inf)"),
+        ("micro_batch", "-1", "[0, inf)"),
+        ("max_age_steps", "0", "[1, inf)"),
+        ("max_length", "2", "[3, inf)"),
+        ("capacity_margin", "7", "(0, 1]"),
+        ("capacity_margin", "0", "(0, 1]"),
+        ("synthetic_rows", "0", "[1, inf)"),
+        ("seed", "-1", "[0, 2147483647]"),
+    ],
+)
+def test_numbers_outside_their_interval_are_refused(capsys, name, value, within):
+    assert main([f"--{name}={value}", "--validate_only"]) == 2
+    error = capsys.readouterr().err
+    assert f"{name} is " in error and within in error and error.count("\n") == 1
+
+
+def test_the_ends_of_an_interval_are_allowed_where_it_is_closed():
+    Settings(capacity_margin=1.0, max_length=3, learning_rate=0.0, seed=2**31 - 1)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +173,33 @@ def test_a_bad_dataset_is_named(tmp_path, name):
         (tmp_path / name).write_text("{}")
     with pytest.raises(ConfigError, match=name):
         load_corpus(Settings(dataset=str(tmp_path / name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("latin.tsv", b"sentence\tlabel\nfine\t1\ncaf\xe9\t0\n", "line 3: .*allowed is UTF-8"),
+        ("long.csv", b'sentence,label\n"' + b"a " * 70000 + b'",1\n', "line 2: not valid CSV"),
+        ("cut.parquet", b"PAR1 and no more", "not a readable parquet file"),
+    ],
+)
+def test_an_unreadable_file_is_named(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=f"{name}: {said}"):
+        load_corpus(Settings(dataset=str(tmp_path / name)))
+
+
+def test_parquet_rows_are_read_like_any_other(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    rows = {"sentence": ["fine", "bad", None, "ok"], "label": [1, 0, 1, 1]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "rows.parquet")
+    corpus = load_corpus(Settings(dataset=str(tmp_path / "rows.parquet"), eval_samples=1))
+    found = dict(zip(corpus.train_text, corpus.train_label, strict=True))
+    found |= dict(zip(corpus.eval_text, corpus.eval_label, strict=True))
+    assert sorted(found.items()) == [("bad", 0), ("fine", 1), ("ok", 1)]
+    assert "1 empty row" in corpus.note
 
 
 def test_a_wrong_header_is_named(tmp_path):
