@@ -179,6 +179,15 @@ def parse_caps(text: str, ranks: int) -> list[int] | None:
     return [int(p) for p in parts] * (ranks if len(parts) == 1 else 1)
 
 
+def check_model(name: str) -> None:
+    """ConfigError when `name` is written as a path and no such folder exists.
+
+    What is no path may be a name on the hub, and a hub out of reach is answered by a small encoder.
+    """
+    if name.startswith(("/", ".", "~")) and not Path(name).is_dir():
+        raise ConfigError(f"model {name!r}: no such folder; allowed small, a folder, a hub name")
+
+
 def check_feasible(settings: Settings, ranks: int, caps: list[int] | None) -> None:
     """ConfigError when this many ranks, with these caps, cannot do what the settings say."""
     batch = settings.global_batch

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ddp_bench.config import Settings
+from ddp_bench.config import Settings, check_model
 from ddp_bench.corpus import Corpus, hub_reachable
 
 SMALL_VOCAB = 8192
@@ -90,8 +90,13 @@ def train_wordpiece(texts: list[str], size: int = SMALL_VOCAB):
 
 
 def resolve_model(settings: Settings) -> tuple[str, str]:
-    """(model to load, note): `small`, a folder or a hub name; a hub out of reach gives `small`."""
+    """(model to load, note): `small`, a folder or a hub name; a hub out of reach gives `small`.
+
+    Raises:
+        ConfigError: when the name is a path and no folder.
+    """
     name = settings.model
+    check_model(name)
     if name == "small" or Path(name).is_dir():
         return name, ""
     if hub_reachable():

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from ddp_bench.config import Settings, check_feasible, parse_caps, parse_settings
+from ddp_bench.config import Settings, check_feasible, check_model, parse_caps, parse_settings
 from ddp_bench.corpus import load_corpus
 from ddp_bench.errors import ConfigError
 
@@ -156,6 +156,7 @@ def _run(settings: Settings) -> int:
 def _check(settings: Settings, ranks: int) -> None:
     """Everything that can be wrong before processes start; ConfigError says what."""
     check_feasible(settings, ranks, parse_caps(settings.b_max, ranks))
+    check_model(settings.model)
     if settings.dataset not in ("sst2", "synthetic"):
         load_corpus(settings)
     folder = Path(settings.output_dir)
