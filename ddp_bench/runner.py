@@ -82,11 +82,10 @@ class Runner:
         self.skipped = 0  # updates the scaler skipped on an overflow
 
     @property
-    def piece(self) -> int | None:
-        """Largest micro-batch of this rank, None for the whole local batch."""
-        cap = self.arm.caps[self.control.rank] if self.arm.caps else 0
-        limits = [n for n in (cap, self.settings.micro_batch) if n]
-        return min(limits) if limits else None
+    def limits(self) -> list[int]:
+        """[G] largest micro-batch of every rank; a whole global batch where nothing bounds it."""
+        caps = self.arm.caps or [self.arm.batch] * self.control.ranks
+        return [min(cap, self.settings.micro_batch or self.arm.batch) for cap in caps]
 
     def batches(self, pieces: list[np.ndarray]) -> list[dict[str, torch.Tensor]]:
         """Collated micro-batches on the device."""
@@ -98,7 +97,7 @@ class Runner:
         begin = time.perf_counter()
         share = self.arm.next()
         schedule_s = time.perf_counter() - begin
-        pieces = split_ids(share.ids, self.piece)
+        pieces = split_ids(share.ids, self.limits[self.control.rank])
         batches = self.batches(pieces)
         count = self.control.post_sum(np.array([len(share.ids)]))
         timer = ComputeTimer(self.device)
@@ -195,14 +194,14 @@ class Runner:
         Raises:
             torch.OutOfMemoryError: when single samples do not fit either.
         """
-        largest = min(int(votes[:, 1].max()), self.piece or len(self.data))
-        size = -(-largest // 2**attempt)
-        if attempt > 1 and -(-largest // 2 ** (attempt - 1)) == 1:
+        limits = self.limits
+        size = halved(votes[:, 1].astype(int).tolist(), limits, attempt)
+        if not size:
             raise torch.OutOfMemoryError("a micro-batch of one sample does not fit")
         self.optimizer.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        pieces = split_ids(ids, size)
+        pieces = split_ids(ids, min(size, limits[self.control.rank]))
         scale = self.control.ranks / float(votes[:, 1].sum())
         loss, failed = 0.0, False
         try:
@@ -250,6 +249,22 @@ class Runner:
         if self.scaler:
             self.scaler.load_state_dict(state["scaler"])
         self.redone, self.skipped = state["counters"]
+
+
+def halved(counts: list[int], limits: list[int], attempt: int) -> int:
+    """Micro-batch size of a step that is redone for the `attempt`-th time (1, 2, ...), 0 to stop.
+
+    The largest micro-batch of any rank, halved `attempt` times. It follows from what all ranks
+    know, so that they give up together. A single sample is tried once more than it was.
+
+    Args:
+        counts: [G] samples of every rank in this step.
+        limits: [G] largest micro-batch of every rank.
+    """
+    largest = max(min(count, limit) for count, limit in zip(counts, limits, strict=True))
+    if attempt > 1 and -(-largest // 2 ** (attempt - 1)) <= 1:
+        return 0
+    return -(-largest // 2**attempt)
 
 
 def wrap(model: Classifier, device: torch.device) -> DistributedDataParallel:

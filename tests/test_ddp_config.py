@@ -58,6 +58,8 @@ def test_a_bad_file_is_named(tmp_path, capsys, text, said):
         (["--glob", "16"], "--glob"),
         (["--inject", "kill:9:2", "--validate_only", "--for_ranks", "2"], "RANK below 2"),
         (["--inject", "kill:1:300"], "STEP below 300"),
+        (["--model", "./modle", "--validate_only"], "no such folder"),
+        (["--model=~/modle", "--validate_only"], "no such folder"),
     ],
 )
 def test_a_bad_command_line_is_one_line_and_status_2(capsys, argv, said):

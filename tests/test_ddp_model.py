@@ -12,12 +12,21 @@ pytest.importorskip("transformers")
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+import ddp_bench.encode as encode_module
 from ddp_bench.capacity import largest_fitting, probe
+from ddp_bench.config import Settings
 from ddp_bench.corpus import synthetic_rows
-from ddp_bench.encode import Collator, encode, train_wordpiece, wordpiece_vocabulary
+from ddp_bench.encode import (
+    Collator,
+    encode,
+    resolve_model,
+    train_wordpiece,
+    wordpiece_vocabulary,
+)
 from ddp_bench.errors import ConfigError
 from ddp_bench.gradients import split_ids
 from ddp_bench.model import ATTENTION, Classifier, attention_buckets, build_classifier
+from ddp_bench.runner import halved
 from ddp_bench.timing import ComputeTimer, peak_memory_mb
 
 
@@ -134,10 +143,33 @@ def test_compute_time_on_a_cpu_does_not_count_sleeping():
     assert timer.ms < 50
 
 
+@pytest.mark.parametrize(
+    ("counts", "limits", "sizes"),
+    [
+        ([8, 8], [32, 32], [4, 2, 1, 0]),
+        ([1, 8], [1, 8], [4, 2, 1, 0]),  # the rank that is at one sample waits for the other
+        ([9, 0], [5, 5], [3, 2, 1, 0]),
+        ([1, 1], [32, 32], [1, 0]),
+    ],
+)
+def test_a_redone_step_halves_the_largest_micro_batch_of_any_rank(counts, limits, sizes):
+    assert [halved(counts, limits, attempt) for attempt in range(1, len(sizes) + 1)] == sizes
+
+
 def test_local_batches_are_split_evenly():
     assert split_ids(np.arange(0), 4) == []
     assert [len(part) for part in split_ids(np.arange(9), 4)] == [3, 3, 3]
     assert [len(part) for part in split_ids(np.arange(9), None)] == [9]
+
+
+def test_only_a_name_that_may_be_on_the_hub_is_replaced_by_the_small_encoder(tmp_path, monkeypatch):
+    monkeypatch.setattr(encode_module, "hub_reachable", lambda: False)
+    assert resolve_model(Settings(model=str(tmp_path))) == (str(tmp_path), "")
+    name, note = resolve_model(Settings(model="owner/encoder"))
+    assert name == "small" and "instead of owner/encoder" in note
+    for path in (tmp_path / "absent", "./absent", "~/absent"):
+        with pytest.raises(ConfigError, match="no such folder"):
+            resolve_model(Settings(model=str(path)))
 
 
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path):
