@@ -28,8 +28,13 @@ from analysis.ddp_tables import (
 from analysis.figures.style import save
 from analysis.records import RecordError, RunRecord, RunWriter, load
 
-# Runs that agree in these drew the same samples step by step.
-STREAM_KEYS = ("dataset", "train_samples", "eval_samples", "synthetic_rows", "global_batch", "seed")
+# Runs that agree in these did the same work on the same samples step by step: what was set, and
+# what was really used, since a hub out of reach changes model and data.
+STREAM_KEYS = (
+    *("dataset", "train_samples", "eval_samples", "synthetic_rows", "synthetic_tail", "bad_rows"),
+    *("model", "max_length", "global_batch", "seed"),
+)
+USED_KEYS = ("model", "data_source", "train_rows")
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,12 @@ def _correct(record: RunRecord) -> pd.DataFrame | None:
     return record.table("eval_rows") if "eval_rows" in record.tables() else None
 
 
+def _stream(record: RunRecord) -> list:
+    """What determines the samples of every step and the work they are."""
+    config, used = record.run["config"], record.summary.get("setup", {})
+    return [*(config.get(key) for key in STREAM_KEYS), *(used.get(key) for key in USED_KEYS)]
+
+
 def read_inputs(run: RunRecord, other: RunRecord | None, baseline: str | None) -> Inputs:
     """Rows of one or two runs with distinct arm names.
 
@@ -71,8 +82,7 @@ def read_inputs(run: RunRecord, other: RunRecord | None, baseline: str | None) -
         second["arm"] = second["arm"].replace(rename)
         base = baseline or ("static" if "static" in set(second["arm"]) else second["arm"].iloc[0])
         merged = pd.concat([merged, second], ignore_index=True)
-        keys = [(run.run["config"].get(k), other.run["config"].get(k)) for k in STREAM_KEYS]
-        paired = all(one == two for one, two in keys)
+        paired = _stream(run) == _stream(other)
         paired &= merged.groupby("arm")["step"].nunique().nunique() == 1
         if correct is not None and right is not None and paired:
             right["arm"] = right["arm"].replace(rename)

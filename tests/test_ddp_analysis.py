@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from analysis import ddp_figures, ddp_report, ddp_tables
-from analysis.analyze_metrics import main
-from analysis.records import RunWriter, write_json
+from analysis.analyze_metrics import main, read_inputs
+from analysis.records import RunWriter, load, write_json
 
 A, B, C = 4.0, 0.1, 0.001
 COUNTS = {"static": 8, "pooled": 4, "packed": 5}
@@ -46,8 +46,8 @@ def made_up(steps=60, noise=0.02, seed=0, arms=COUNTS):
     return pd.DataFrame(rows)
 
 
-def write_run(folder, table, seed=0, correct=True):
-    config = {"global_batch": 32, "seed": seed, "dataset": "synthetic", "steps": 60}
+def write_run(folder, table, seed=0, correct=True, used=None, **changes):
+    config = {"global_batch": 32, "seed": seed, "dataset": "synthetic", "steps": 60} | changes
     with RunWriter.create("ddp", config, seed, folder) as writer:
         writer.write_table("merged_metrics", table)
         if correct:
@@ -59,7 +59,7 @@ def write_run(folder, table, seed=0, correct=True):
             ]
             writer.append("eval_rows", rows)
         check = {arm: {"float64_whole": 1e-15, "float32_whole": 1e-7} for arm in COUNTS}
-        writer.finish({"gradient_check": check, "setup": {"notes": ["SYNTHETIC data"]}})
+        writer.finish({"gradient_check": check, "setup": {"notes": ["SYNTHETIC data"]} | (used or {})})
     return folder
 
 
@@ -146,6 +146,21 @@ def test_two_runs_are_compared_and_pairing_is_only_claimed_where_it_holds(tmp_pa
     again = ["--run_dir", str(static), "--compare_dir", str(other), "--out", str(tmp_path / "o2")]
     assert main(again) == 0
     assert "`other/static`" in (tmp_path / "o2" / "summary.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"synthetic_tail": 4.0}, {"bad_rows": "skip"}, {"model": "small"}, {"max_length": 8}),
+        {"used": {"model": "small"}},
+    ],
+)
+def test_runs_on_other_texts_or_work_are_not_paired(tmp_path, changes):
+    table = made_up(12, arms={"static": 8})
+    runs = [write_run(tmp_path / "a", table), write_run(tmp_path / "b", table, **changes)]
+    inputs = read_inputs(load(runs[0]), load(runs[1]), None)
+    assert not inputs.paired
+    assert read_inputs(load(runs[0]), load(runs[0]), None).paired
 
 
 def test_bad_input_is_one_line_and_status_2(tmp_path, capsys):
