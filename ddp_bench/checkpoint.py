@@ -47,10 +47,13 @@ def _rng_state(device: torch.device) -> dict:
     return state
 
 
-def save(folder: Path, step: int, runners: dict[str, Runner], control: Control, key: dict) -> None:
+def save(
+    folder: Path | None, step: int, runners: dict[str, Runner], control: Control, key: dict
+) -> None:
     """Write `folder`/checkpoint.pt on rank 0, atomically; `step` is the next step to train.
 
     Args:
+        folder: on rank 0; not used elsewhere.
         key: settings that must not change over a resume.
     """
     device = next(iter(runners.values())).device
@@ -59,7 +62,7 @@ def save(folder: Path, step: int, runners: dict[str, Runner], control: Control, 
         "arms": {label: _to_tensors(r.arm.state_dict()) for label, r in runners.items()},
     }
     ranks = control.gather_objects(mine)
-    if ranks is None:
+    if ranks is None or folder is None:
         return
     content = {
         "format": FORMAT,

@@ -75,6 +75,19 @@ class Control:
         dist.broadcast_object_list(holder, src=0, group=self._group)
         return holder[0]
 
+    def from_first(self, make: Callable[[], Any]) -> Any:
+        """What `make` returns on rank 0, on every rank; what it raises there, every rank raises."""
+        value = None
+        if self.rank == 0:
+            try:
+                value = make()
+            except Exception as error:
+                value = error
+        value = self.share(value)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
     def barrier(self) -> None:
         """Wait for every rank."""
         dist.barrier(group=self._group)

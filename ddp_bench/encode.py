@@ -15,6 +15,7 @@ import torch
 
 from ddp_bench.config import Settings, check_model
 from ddp_bench.corpus import Corpus, hub_reachable
+from ddp_bench.errors import ConfigError
 
 SMALL_VOCAB = 8192
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
@@ -104,16 +105,21 @@ def resolve_model(settings: Settings) -> tuple[str, str]:
     return "small", f"hub not reachable: SMALL encoder with random weights instead of {name}"
 
 
-def make_tokenizer(model: str, corpus: Corpus, folder: Path):
-    """The tokenizer that goes with `model`; a trained one is kept in `folder`/tokenizer."""
+def make_tokenizer(model: str, corpus: Corpus):
+    """The tokenizer that goes with `model`; for the small encoder one made for the corpus.
+
+    Raises:
+        ConfigError: when the model brings none that can be loaded.
+    """
     from transformers import AutoTokenizer
 
-    if model != "small":
+    if model == "small":
+        return train_wordpiece(corpus.train_text)
+    try:
         return AutoTokenizer.from_pretrained(model)
-    kept = folder / "tokenizer"
-    if not kept.is_dir():
-        train_wordpiece(corpus.train_text).save_pretrained(kept)
-    return AutoTokenizer.from_pretrained(kept)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"model {model!r}: no tokenizer: {reason}") from None
 
 
 def encode(texts: list[str], labels: np.ndarray, tokenizer, max_length: int) -> TokenSet:

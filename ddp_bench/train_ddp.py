@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
 
+from analysis.records import RecordError, RunWriter
 from ddp_bench.config import Settings, check_feasible, check_model, parse_caps, parse_settings
 from ddp_bench.corpus import load_corpus
 from ddp_bench.errors import ConfigError
@@ -63,31 +65,33 @@ def _resuming(settings: Settings) -> tuple[str, bool]:
     return folder, restarted and bool(folder) and (Path(folder) / "checkpoint.pt").is_file()
 
 
-def _open_run(settings: Settings, ranks: int):
-    """(writer, folder, resume) on rank 0, or the error all ranks shall raise."""
-    import shutil
+def _run_folder(settings: Settings) -> tuple[str, bool]:
+    """`_resuming` on rank 0, once it is certain that a run may be written there.
 
-    from analysis.records import RecordError, RunWriter
-    from ddp_bench.trainer import settings_record
-
+    Raises:
+        ConfigError: when it may not.
+    """
     folder, resume = _resuming(settings)
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if restarted and folder and not resume and Path(folder).is_dir():
         shutil.rmtree(folder)  # this same job's first attempt, which left no checkpoint
     try:
-        config = settings_record(settings, ranks)
-        return RunWriter.create("ddp", config, settings.seed, folder or None, resume), resume
+        RunWriter.check("ddp", folder or None, resume)
     except RecordError as error:
-        return ConfigError(str(error)), False
+        raise ConfigError(str(error)) from None
+    return folder, resume
 
 
 def _train(settings: Settings) -> None:
-    """The run on this rank, from joining the group to leaving it."""
+    """The run on this rank, from joining the group to leaving it.
+
+    Everything that can be wrong with the input is found before the run folder is made.
+    """
     import torch
 
     from ddp_bench import comm
     from ddp_bench.metrics import Recorder
-    from ddp_bench.trainer import Trainer
+    from ddp_bench.trainer import Trainer, settings_record
 
     torch.set_num_threads(1)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
@@ -95,17 +99,20 @@ def _train(settings: Settings) -> None:
     check_feasible(settings, ranks, parse_caps(settings.b_max, ranks))
     device = comm.choose_device()
     control = comm.start(comm.choose_backend(settings.backend, ranks), settings.timeout_s)
-    writer, resume = _open_run(settings, ranks) if rank == 0 else (None, False)
-    said = writer if isinstance(writer, Exception) else writer and str(writer.dir)
-    folder, resume = control.share((said, resume))
-    if isinstance(folder, Exception):
-        raise folder
+    writer = None
     try:
-        _log_to(Path(folder), rank)
-        trainer = Trainer(settings, control, device, Path(folder))
-        recorder = Recorder(Path(folder), rank, settings.tensorboard)
-        summary = trainer.run(recorder, writer, resume)
+        folder, resume = control.from_first(lambda: _run_folder(settings))
+        trainer = Trainer(settings, control, device)
+        first = trainer.restore(Path(folder)) if resume else None
+        if rank == 0:
+            record = settings_record(settings, ranks)
+            writer = RunWriter.create("ddp", record, settings.seed, folder or None, resume)
+        folder = Path(control.share(writer and str(writer.dir)))
+        _log_to(folder, rank)
+        summary = trainer.run(Recorder(folder, rank, settings.tensorboard), writer, first)
         trainer.finish(summary, writer)
+    except ConfigError:
+        raise
     except Exception as error:
         log.exception("failed")
         if writer is not None:

@@ -34,10 +34,13 @@ RESUME_KEYS = ("mode", "arms", "dataset", "global_batch", "seed", "steps", "trai
 class Trainer:
     """Everything one rank needs; `run` trains all arms step by step on the same stream."""
 
-    def __init__(
-        self, settings: Settings, control: Control, device: torch.device, folder: Path
-    ) -> None:
-        self.settings, self.control, self.device, self.folder = settings, control, device, folder
+    def __init__(self, settings: Settings, control: Control, device: torch.device) -> None:
+        """Set up on all ranks; nothing is written.
+
+        Raises:
+            ConfigError: on every rank, when data, model or memory do not do for the settings.
+        """
+        self.settings, self.control, self.device = settings, control, device
         self.precision = Precision.detect(settings.amp, device)
         self.notes: list[str] = []
         self._load_data()
@@ -66,26 +69,21 @@ class Trainer:
 
     def _load_data(self) -> None:
         """Rank 0 reads and tokenises; everybody gets the same arrays and model name."""
-        loaded = self.control.share(self._read() if self.control.rank == 0 else None)
-        if isinstance(loaded, Exception):
-            raise loaded
+        loaded = self.control.from_first(self._read)
         self.train, self.held_out, self.tokenizer, self.model_name, self.source, notes = loaded
         self.notes += notes
         self.collate = Collator(self.tokenizer, self.settings.pad_to_multiple_of)
 
-    def _read(self) -> tuple | Exception:
-        try:
-            corpus = load_corpus(self.settings)
-            name, note = resolve_model(self.settings)
-            tokenizer = make_tokenizer(name, corpus, self.folder)
-            longest = self.settings.max_length
-            train = encode(corpus.train_text, corpus.train_label, tokenizer, longest)
-            held = encode(corpus.eval_text, corpus.eval_label, tokenizer, longest)
-            cut = sum(int((part.lengths >= longest).sum()) for part in (train, held))
-            notes = [note, corpus.note, f"{cut} sentence(s) cut at {longest} tokens" if cut else ""]
-            return train, held, tokenizer, name, corpus.source, [n for n in notes if n]
-        except Exception as error:  # sent to all ranks, which raise it together
-            return error
+    def _read(self) -> tuple:
+        corpus = load_corpus(self.settings)
+        name, note = resolve_model(self.settings)
+        tokenizer = make_tokenizer(name, corpus)
+        longest = self.settings.max_length
+        train = encode(corpus.train_text, corpus.train_label, tokenizer, longest)
+        held = encode(corpus.eval_text, corpus.eval_label, tokenizer, longest)
+        cut = sum(int((part.lengths >= longest).sum()) for part in (train, held))
+        notes = [note, corpus.note, f"{cut} sentence(s) cut at {longest} tokens" if cut else ""]
+        return train, held, tokenizer, name, corpus.source, [n for n in notes if n]
 
     def new_model(self) -> Classifier:
         """A model with the run's initial weights, on the device."""
@@ -138,14 +136,23 @@ class Trainer:
             "notes": self.notes,
         }
 
-    def run(self, recorder: Recorder, writer: RunWriter | None, resume: bool) -> dict:
-        """Train to the end; returns the summary (on every rank)."""
+    def run(self, recorder: Recorder, writer: RunWriter | None, resumed_at: int | None) -> dict:
+        """Train to the end; returns the summary (on every rank).
+
+        Args:
+            writer: of the run folder on rank 0, None elsewhere.
+            resumed_at: the step that `restore` gave, None for a new run.
+        """
         self._say_what_runs()
         summary = {"setup": self.describe(), "gradient_check": None}
         if self.settings.check_gradients:
-            summary["gradient_check"] = check_gradients(self)
-        first = self._resume(recorder, writer) if resume else 0
-        summary["resumed_at"] = first if resume else None
+            devices = [self.device] if self.device.type == "cuda" else []
+            with torch.random.fork_rng(devices):  # dropout is the same with and without the check
+                summary["gradient_check"] = check_gradients(self)
+        summary["resumed_at"] = resumed_at
+        first = resumed_at or 0
+        if resumed_at is not None:
+            self._forget_from(first, recorder, writer)
         begin = time.perf_counter()
         steps = range(first, self.settings.steps)
         for step in tqdm(steps, disable=self.control.rank != 0, desc="steps", mininterval=2):
@@ -170,7 +177,8 @@ class Trainer:
         if settings.checkpoint_every and (last or done % settings.checkpoint_every == 0):
             recorder.flush()
             key = {name: getattr(settings, name) for name in RESUME_KEYS}
-            checkpoint.save(self.folder, done, self.runners, self.control, key)
+            folder = writer and writer.dir
+            checkpoint.save(folder, done, self.runners, self.control, key)
 
     def _evaluate(
         self, done: int, recorder: Recorder, writer: RunWriter | None, last: bool
@@ -190,15 +198,24 @@ class Trainer:
                 rows = [{"arm": label, "row": i, "correct": int(h)} for i, h in enumerate(hits)]
                 writer.append("eval_rows", rows)
 
-    def _resume(self, recorder: Recorder, writer: RunWriter | None) -> int:
+    def restore(self, folder: Path) -> int:
+        """Go back to the checkpoint in `folder`; returns the next step to train.
+
+        Raises:
+            ConfigError: when there is none to continue from.
+        """
         key = {name: getattr(self.settings, name) for name in RESUME_KEYS}
-        first = checkpoint.load(self.folder, self.runners, self.control, key)
+        return checkpoint.load(folder, self.runners, self.control, key)
+
+    def _forget_from(self, first: int, recorder: Recorder, writer: RunWriter | None) -> None:
+        """Drop what was recorded after the checkpoint."""
         recorder.truncate(first)
-        if writer is not None:
-            writer.truncate("eval", "step", first + 1)
+        if writer is None:
+            return
+        writer.truncate("eval", "step", first + 1)
+        if first < self.settings.steps:
             (writer.dir / "eval_rows.csv").unlink(missing_ok=True)
-            log.info("resumed at step %d", first)
-        return first
+        log.info("resumed at step %d", first)
 
     def _say_what_runs(self) -> None:
         if self.control.rank:
@@ -231,6 +248,8 @@ class Trainer:
                 "oom_redone": runner.redone,
                 "overflow_skipped": runner.skipped,
             }
+        if self.model_name == "small":
+            self.tokenizer.save_pretrained(writer.dir / "tokenizer")
         counts = np.bincount(self.train.lengths)
         write_json(writer.dir / "lengths.json", {"unit": "tokens", "count": counts})
         merged = summarise(writer, self.control.ranks)
