@@ -80,23 +80,37 @@ def load(folder: Path, runners: dict[str, Runner], control: Control, key: dict) 
     """Restore what `save` wrote; returns the next step to train.
 
     Raises:
-        ConfigError: naming the file and the setting that differs.
+        ConfigError: naming the file and the setting that differs, or what is wrong with the file.
     """
     path = folder / FILE
     if not path.is_file():
         raise ConfigError(f"{path}: no checkpoint; allowed is a run with --checkpoint_every > 0")
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        _check(path, content, key)
+        _restore(content, runners, control.rank)
+        return content["step"]
+    except ConfigError:
+        raise
+    except Exception as error:  # damaged files make torch raise all kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"{path}: damaged, or not of this program: {reason}") from None
+
+
+def _check(path: Path, content: dict, key: dict) -> None:
     if content.get("format") != FORMAT:
         raise ConfigError(f"{path}: format {content.get('format')!r}; allowed is {FORMAT}")
     for name, value in key.items():
         saved = content["key"].get(name)
         if saved != value:
             raise ConfigError(f"{path}: {name} is {value!r}; allowed to resume is {saved!r}")
-    mine = content["ranks"][control.rank]
+
+
+def _restore(content: dict, runners: dict[str, Runner], rank: int) -> None:
+    mine = content["ranks"][rank]
     for label, runner in runners.items():
         runner.load_state_dict(content["runners"][label])
         runner.arm.load_state_dict(_to_arrays(mine["arms"][label]))
     torch.set_rng_state(mine["rng"]["cpu"])
     if "cuda" in mine["rng"]:
         torch.cuda.set_rng_state(mine["rng"]["cuda"])
-    return content["step"]

@@ -88,6 +88,13 @@ class Control:
             raise value
         return value
 
+    def agree(self, error: Exception | None) -> None:
+        """Raise on every rank the first rank's error, if any rank has one."""
+        errors = self.gather_objects(error) or []
+        error = self.share(next((found for found in errors if found), None))
+        if error:
+            raise error
+
     def barrier(self) -> None:
         """Wait for every rank."""
         dist.barrier(group=self._group)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from analysis.records import RecordError, load
 from ddp_bench.errors import ConfigError
 
 ARMS = (
@@ -23,6 +24,10 @@ ARMS = (
 )
 COSTS = ("tokens", "tokens_sq", "fitted")
 SOLVERS = ("order_statistic", "enumeration", "greedy")
+# Settings of a job rather than of the run it works on: a resumed run may have other ones. The
+# first three are never taken over, the others unless they are given.
+JOB_KEYS = ("resume", "output_dir", "inject")
+MAY_CHANGE = (*JOB_KEYS, "timeout_s", "tensorboard", "checkpoint_every", "check_gradients")
 CHOICES = {
     "mode": (*ARMS, "compare"),
     "cost": COSTS,
@@ -264,6 +269,11 @@ def _from_yaml(path: str) -> dict:
         raise ConfigError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: allowed is a mapping of settings")
+    return _typed(content, path)
+
+
+def _typed(content: dict, path: str) -> dict:
+    """`content` if its keys are settings and its values of their types; ConfigError if not."""
     hints = typing.get_type_hints(Settings)
     for key, value in content.items():
         if key not in hints:
@@ -276,8 +286,45 @@ def _from_yaml(path: str) -> dict:
     return content
 
 
+def kept_settings(folder: str) -> tuple[dict, int]:
+    """(settings, ranks) of the run in `folder`, as its run.json has them.
+
+    Raises:
+        ConfigError: when there is no such run, or it was made with other settings than there are.
+    """
+    try:
+        run = load(folder).run
+    except RecordError as error:
+        raise ConfigError(f"resume: {error}") from None
+    kept = dict(run["config"])
+    ranks = kept.pop("ranks", None)
+    if run["kind"] != "ddp" or type(ranks) is not int:
+        raise ConfigError(f"resume: {folder}/run.json: not a run of this trainer; allowed is one")
+    return _typed(kept, f"{folder}/run.json"), ranks
+
+
+def _resumed(given: dict) -> dict:
+    """Settings of the run that goes on; ConfigError when `given` ones differ from them."""
+    folder = given["resume"]
+    kept = kept_settings(folder)[0]
+    if Path(given.get("output_dir") or folder).resolve() != Path(folder).resolve():
+        raise ConfigError(f"output_dir is {given['output_dir']!r}: allowed with resume is {folder}")
+    for name in set(given) & set(kept) - set(MAY_CHANGE):
+        if given[name] != kept[name]:
+            raise ConfigError(f"{name} is {given[name]!r}: allowed to resume is {kept[name]!r}")
+    return {name: value for name, value in kept.items() if name not in JOB_KEYS} | given
+
+
+def check_ranks(settings: Settings, ranks: int) -> None:
+    """ConfigError when the run to resume has another number of ranks."""
+    if settings.resume and (kept := kept_settings(settings.resume)[1]) != ranks:
+        raise ConfigError(f"{ranks} ranks: allowed to resume {settings.resume} are {kept}")
+
+
 def parse_settings(argv: list[str] | None = None) -> tuple[Settings, int]:
     """(settings, ranks to check them for or 0) from the command line; defaults < YAML < flags.
+
+    With --resume the settings are those of the run that goes on, and others are refused.
 
     Raises:
         ConfigError: naming the file or flag, the key and what is allowed.
@@ -288,6 +335,6 @@ def parse_settings(argv: list[str] | None = None) -> tuple[Settings, int]:
     values = _from_yaml(path) if path else {}
     values |= {key: value for key, value in given.items() if value is not None}
     try:
-        return Settings(**values), check_for
+        return Settings(**_resumed(values) if values.get("resume") else values), check_for
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}" if path else str(error)) from None

@@ -12,9 +12,17 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from zipfile import is_zipfile
 
 from analysis.records import RecordError, RunWriter
-from ddp_bench.config import Settings, check_feasible, check_model, parse_caps, parse_settings
+from ddp_bench.config import (
+    Settings,
+    check_feasible,
+    check_model,
+    check_ranks,
+    parse_caps,
+    parse_settings,
+)
 from ddp_bench.corpus import load_corpus
 from ddp_bench.errors import ConfigError
 
@@ -42,11 +50,13 @@ def _limit_threads() -> None:
 
 
 def _log_to(folder: Path, rank: int) -> None:
-    """Rank 0 to the terminal, every rank to its own file."""
+    """Every rank to its own file, rank 0 also to the terminal, but for tracebacks."""
     log.setLevel(logging.INFO)
     handlers: list[logging.Handler] = [logging.FileHandler(folder / f"log_rank{rank}.txt")]
     if rank == 0:
-        handlers.append(logging.StreamHandler(sys.stderr))
+        terminal = logging.StreamHandler(sys.stderr)
+        terminal.addFilter(lambda record: not record.exc_info)
+        handlers.append(terminal)
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
         log.addHandler(handler)
@@ -66,7 +76,7 @@ def _resuming(settings: Settings) -> tuple[str, bool]:
 
 
 def _run_folder(settings: Settings) -> tuple[str, bool]:
-    """`_resuming` on rank 0, once it is certain that a run may be written there.
+    """`_resuming`, once it is certain that a run may be written there.
 
     Raises:
         ConfigError: when it may not.
@@ -96,6 +106,7 @@ def _train(settings: Settings) -> None:
     torch.set_num_threads(1)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
+    check_ranks(settings, ranks)
     check_feasible(settings, ranks, parse_caps(settings.b_max, ranks))
     device = comm.choose_device()
     control = comm.start(comm.choose_backend(settings.backend, ranks), settings.timeout_s)
@@ -162,15 +173,16 @@ def _run(settings: Settings) -> int:
 
 def _check(settings: Settings, ranks: int) -> None:
     """Everything that can be wrong before processes start; ConfigError says what."""
+    check_ranks(settings, ranks)
     check_feasible(settings, ranks, parse_caps(settings.b_max, ranks))
     check_model(settings.model)
     if settings.dataset not in ("sst2", "synthetic"):
         load_corpus(settings)
-    folder = Path(settings.output_dir)
-    if settings.output_dir and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"output_dir {folder}: exists; allowed is a new or empty folder")
-    if settings.resume and not (Path(settings.resume) / "checkpoint.pt").is_file():
-        raise ConfigError(f"resume {settings.resume}: no checkpoint.pt there")
+    folder, resume = _run_folder(settings)
+    checkpoint = Path(folder) / "checkpoint.pt"
+    # A checkpoint is a zip archive, whose directory comes last: one that was cut off has none.
+    if resume and not (checkpoint.is_file() and is_zipfile(checkpoint)):
+        raise ConfigError(f"{checkpoint}: missing or damaged; allowed is a whole checkpoint")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from ddp_bench import capacity, checkpoint
 from ddp_bench.arms import make_arm
 from ddp_bench.check import check_gradients
 from ddp_bench.comm import Control
-from ddp_bench.config import Settings, check_feasible, parse_arm, parse_caps
+from ddp_bench.config import MAY_CHANGE, Settings, check_feasible, parse_arm, parse_caps
 from ddp_bench.corpus import load_corpus
 from ddp_bench.encode import Collator, encode, make_tokenizer, resolve_model
+from ddp_bench.errors import ConfigError
 from ddp_bench.evaluate import evaluate, verify_stream
 from ddp_bench.faults import Drill
 from ddp_bench.metrics import Recorder, summarise
@@ -27,8 +29,6 @@ from ddp_bench.runner import Precision, Runner
 from ddp_bench.stream import PrefixDigest
 
 log = logging.getLogger("ddp_bench")
-# A resumed run must agree with the checkpoint in these.
-RESUME_KEYS = ("mode", "arms", "dataset", "global_batch", "seed", "steps", "train_samples")
 
 
 class Trainer:
@@ -176,9 +176,8 @@ class Trainer:
             self._evaluate(done, recorder, writer, last)
         if settings.checkpoint_every and (last or done % settings.checkpoint_every == 0):
             recorder.flush()
-            key = {name: getattr(settings, name) for name in RESUME_KEYS}
             folder = writer and writer.dir
-            checkpoint.save(folder, done, self.runners, self.control, key)
+            checkpoint.save(folder, done, self.runners, self.control, self._key())
 
     def _evaluate(
         self, done: int, recorder: Recorder, writer: RunWriter | None, last: bool
@@ -202,10 +201,26 @@ class Trainer:
         """Go back to the checkpoint in `folder`; returns the next step to train.
 
         Raises:
-            ConfigError: when there is none to continue from.
+            ConfigError: on every rank, when it is damaged or of another run.
         """
-        key = {name: getattr(self.settings, name) for name in RESUME_KEYS}
-        return checkpoint.load(folder, self.runners, self.control, key)
+        first, problem = 0, None
+        try:
+            first = checkpoint.load(folder, self.runners, self.control, self._key())
+        except ConfigError as error:
+            problem = error
+        self.control.agree(problem)
+        return first
+
+    def _key(self) -> dict:
+        """What a checkpoint must agree in: settings, ranks, and the samples and model in use."""
+        kept = settings_record(self.settings, self.control.ranks)
+        content = zlib.crc32(self.train.tokens.tobytes() + self.train.labels.tobytes())
+        used = {
+            "training data": f"{self.source}, {len(self.train)} rows, checksum {content:08x}",
+            "model in use": self.model_name,
+            "precision in use": self.precision.name,
+        }
+        return {name: value for name, value in kept.items() if name not in MAY_CHANGE} | used
 
     def _forget_from(self, first: int, recorder: Recorder, writer: RunWriter | None) -> None:
         """Drop what was recorded after the checkpoint."""

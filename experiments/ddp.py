@@ -14,7 +14,10 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
+from analysis.records import RecordError, load
+
 DEFAULT_CONFIG = Path(__file__).parents[1] / "ddp_bench" / "configs" / "default.yaml"
+RANKS = 4
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -24,7 +27,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--ranks", type=int, default=4, help="processes (default: %(default)s)")
+    parser.add_argument("--ranks", type=int, help=f"processes (default: {RANKS}, or the run's own)")
     parser.add_argument("--out", type=Path, help="run folder (default: outputs/ddp-<date>-<hex>)")
     parser.add_argument("--max_restarts", type=int, default=0, help="restarts of a failed job")
     parser.add_argument("--replay_steps", type=int, default=120, help="modelled steps; 0 = none")
@@ -52,27 +55,45 @@ def _resumed(given: list[str]) -> Path | None:
 
 
 def _settings(given: list[str], out: Path) -> list[str]:
-    """Arguments of the trainer: the shipped configuration unless one is named."""
+    """Arguments of the trainer: the shipped configuration unless one is named, or a run goes on,
+    which keeps its own."""
+    if _resumed(given):
+        return given
     named = any(argument.split("=")[0] == "--config" for argument in given)
     config = [] if named else ["--config", str(DEFAULT_CONFIG)]
-    folder = [] if _resumed(given) else ["--output_dir", str(out)]
-    return [*config, *given, *folder]
+    return [*config, *given, "--output_dir", str(out)]
+
+
+def _own_ranks(folder: Path) -> int:
+    """Ranks of the run in `folder`; RecordError where there is none."""
+    ranks = load(folder).run["config"].get("ranks")
+    if type(ranks) is not int:
+        raise RecordError(f"{folder}/run.json: not a data-parallel run; allowed is one to resume")
+    return ranks
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run everything; the first exit status that is not 0, else 0. Bad input: 2."""
     options, given = _parser().parse_known_args(argv)
-    if options.ranks < 1:
-        print(f"hippo ddp: --ranks is {options.ranks}: allowed are integers >= 1", file=sys.stderr)
+    resumed = _resumed(given)
+    try:
+        ranks = options.ranks
+        if ranks is None:
+            ranks = _own_ranks(resumed) if resumed else RANKS
+    except RecordError as error:
+        print(f"hippo ddp: {error}", file=sys.stderr)
+        return 2
+    if ranks < 1:
+        print(f"hippo ddp: --ranks is {ranks}: allowed are integers >= 1", file=sys.stderr)
         return 2
     stamp = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    out = _resumed(given) or options.out or Path("outputs") / f"ddp-{stamp}"
+    out = resumed or options.out or Path("outputs") / f"ddp-{stamp}"
     settings = _settings(given, out)
     # torchrun turns every failure into exit status 1: bad settings are found before it starts.
-    check = ("--validate_only", "--for_ranks", str(options.ranks))
+    check = ("--validate_only", "--for_ranks", str(ranks))
     if status := _python("ddp_bench.train_ddp", *settings, *check):
         return status
-    torchrun = ["torch.distributed.run", "--standalone", f"--nproc_per_node={options.ranks}"]
+    torchrun = ["torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
     torchrun += [f"--max_restarts={options.max_restarts}", "-m", "ddp_bench.train_ddp"]
     if status := _python(*torchrun, *settings):
         return status

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -20,29 +21,41 @@ BASE = [
 ]
 
 
-@pytest.fixture
-def run(monkeypatch, capfd):
-    """`run(*arguments)` -> (exit status, lines that ddp_bench wrote on standard error)."""
-    for name in ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_VERBOSITY"):
-        monkeypatch.setenv(name, "1" if name.startswith("OMP") else "false")
-    monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "error")
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+def end_job():
+    """What the end of a process would do."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    logger = logging.getLogger("ddp_bench")
+    for handler in [*logger.handlers]:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_before():
+    """A run limits the threads of its process: undo that."""
     threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_VERBOSITY"):
+            patch.setenv(name, "")  # so that it is put back
+            patch.delenv(name)
+        patch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def run(capfd):
+    """`run(*arguments)` -> (exit status, lines that ddp_bench wrote on standard error)."""
 
     def call(*arguments):
         status = main([str(argument) for argument in arguments])
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
-        logger = logging.getLogger("ddp_bench")
-        for handler in [*logger.handlers]:
-            logger.removeHandler(handler)
-            handler.close()
+        end_job()
         said = capfd.readouterr().err
         assert "Traceback" not in said
         return status, [line for line in said.splitlines() if line.startswith("ddp_bench:")]
 
-    yield call
-    torch.set_num_threads(threads)
+    return call
 
 
 def losses(folder):
@@ -73,3 +86,84 @@ def test_checking_gradients_does_not_change_training(run, tmp_path):
     pd.testing.assert_frame_equal(losses(tmp_path / "plain"), losses(tmp_path / "checked"))
     checked = json.loads((tmp_path / "checked" / "summary.json").read_text())["gradient_check"]
     assert np.max([list(errors.values()) for errors in checked.values()]) <= 1e-5
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run that failed at step 3 of 4, with a checkpoint after step 2."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    drill = ("--checkpoint_every", "2", "--inject", "raise:0:3")
+    assert main([*BASE, "--output_dir", str(folder), *drill]) == 1
+    end_job()
+    return folder
+
+
+@pytest.fixture
+def interrupted(stopped, tmp_path):
+    """A copy of it, to be changed."""
+    return shutil.copytree(stopped, tmp_path / "run")
+
+
+def test_resuming_needs_nothing_but_the_folder(run, interrupted, tmp_path):
+    assert run(*BASE, "--output_dir", tmp_path / "whole") == (0, [])
+    assert run("--resume", interrupted, "--timeout_s", "60") == (0, [])
+    pd.testing.assert_frame_equal(losses(interrupted), losses(tmp_path / "whole"))
+    config = json.loads((interrupted / "run.json").read_text())["config"]
+    assert (config["steps"], config["timeout_s"], config["inject"]) == (4, 60.0, "")
+    # A run that is already over ends as it did.
+    before = (interrupted / "eval_rows.csv").read_text()
+    assert run("--resume", interrupted) == (0, [])
+    assert (interrupted / "eval_rows.csv").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(("--max_length", "8"), ("--learning_rate", "0.1"), ("--eval_samples", "10")),
+        *(("--model", "distilbert-base-uncased"), ("--synthetic_rows", "300"), ("--seed", "1")),
+        *(("--cost", "fitted"), ("--arms", "static"), ("--output_dir", "elsewhere")),
+    ],
+)
+def test_other_settings_are_refused_and_nothing_is_written(run, interrupted, changes):
+    before = contents(interrupted)
+    status, lines = run("--resume", interrupted, *changes)
+    assert status == 2 and len(lines) == 1
+    assert f"{changes[0].removeprefix('--')} is " in lines[0] and "allowed" in lines[0]
+    assert contents(interrupted) == before
+
+
+def test_another_number_of_ranks_is_refused(run, interrupted):
+    status, lines = run("--resume", interrupted, "--validate_only", "--for_ranks", "2")
+    assert status == 2 and len(lines) == 1 and "2 ranks: allowed to resume" in lines[0]
+    record = json.loads((interrupted / "run.json").read_text())
+    record["config"]["ranks"] = 2
+    (interrupted / "run.json").write_text(json.dumps(record))
+    before = contents(interrupted)
+    status, lines = run("--resume", interrupted)
+    assert status == 2 and len(lines) == 1 and "1 ranks: allowed to resume" in lines[0]
+    assert contents(interrupted) == before
+
+
+@pytest.mark.parametrize("check", [(), ("--validate_only",)])
+def test_a_truncated_checkpoint_is_one_line(run, interrupted, check):
+    path = interrupted / "checkpoint.pt"
+    path.write_bytes(path.read_bytes()[:-1000])
+    before = contents(interrupted)
+    status, lines = run("--resume", interrupted, *check)
+    assert status == 2 and len(lines) == 1 and str(path) in lines[0] and "damaged" in lines[0]
+    assert contents(interrupted) == before
+
+
+def test_a_checkpoint_of_another_run_is_refused(run, interrupted):
+    """The settings in run.json no longer are those of the checkpoint beside it."""
+    record = json.loads((interrupted / "run.json").read_text())
+    record["config"]["max_length"] = 8
+    (interrupted / "run.json").write_text(json.dumps(record))
+    status, lines = run("--resume", interrupted)
+    assert status == 2 and len(lines) == 1
+    assert "checkpoint.pt: max_length is 8; allowed to resume is 32" in lines[0]
+
+
+def contents(folder):
+    """Every file of a folder, byte for byte."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

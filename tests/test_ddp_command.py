@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.records import RunWriter
 from experiments import ddp
 
 ROOT = Path(__file__).parents[1]
@@ -57,11 +58,16 @@ def test_the_shipped_configuration_is_used_unless_one_is_named(calls):
     assert str(ddp.DEFAULT_CONFIG) in made[4]
 
 
-def test_resuming_analyses_the_folder_that_is_resumed(calls):
+def test_resuming_takes_ranks_and_settings_from_the_run(calls, tmp_path, capsys):
     made, _ = calls
-    assert ddp.main(["--resume", "outputs/x"]) == 0
-    assert "--output_dir" not in made[1]
-    assert made[-1][-1] == "outputs/x"
+    with RunWriter.create("ddp", {"ranks": 2}, 0, tmp_path / "x") as writer:
+        writer.finish({})
+    assert ddp.main(["--resume", str(tmp_path / "x")]) == 0
+    assert not {"--output_dir", "--config"} & set(made[1])
+    assert made[0][-1] == "2" and "--nproc_per_node=2" in made[1]
+    assert made[-1][-1] == str(tmp_path / "x")
+    assert ddp.main(["--resume", str(tmp_path / "absent")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_bad_settings_end_with_status_2_before_anything_starts(capfd):

@@ -120,7 +120,7 @@ def test_resume_after_kill_continues_to_the_same_losses(tmp_path, undisturbed):
     assert done.returncode != 0
     assert done.seconds < 60 and re.search(r"exitcode\s*: -9", done.stderr)
     assert re.search(r"rank\s*: 1", done.stderr)
-    done = train(folder, *ARMS, "--checkpoint_every", 3, "--resume", folder)
+    done = torchrun("--resume", folder)
     assert done.returncode == 0, done.stderr[-2000:]
     pd.testing.assert_frame_equal(losses(folder), undisturbed)
     assert pd.read_csv(folder / "eval.csv")["stream_ok"].all()
@@ -180,7 +180,7 @@ def test_bad_input_is_said_once_and_leaves_nothing(tmp_path):
     assert done.returncode != 0
     lines = [line for line in done.stderr.splitlines() if line.startswith("ddp_bench:")]
     assert len(lines) == 1 and "line 3" in lines[0] and str(rows) in lines[0]
-    assert not (tmp_path / "run").exists() and "line 3" not in done.stderr.replace(lines[0], "")
+    assert not (tmp_path / "run").exists() and "ConfigError" not in done.stderr
 
 
 def test_very_long_sentences_are_cut_and_said(tmp_path):
