@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from ddp_bench.errors import ConfigError
+from ddp_bench.rollcall import RollCall
 
 
 class Pending:
@@ -37,12 +38,11 @@ class Pending:
 class Control:
     """Control messages between ranks: float64 vectors on a gloo group."""
 
-    def __init__(self, timeout_s: float) -> None:
-        timeout = timedelta(seconds=timeout_s)
+    def __init__(self, timeout_s: float, store: dist.Store) -> None:
         self.rank = dist.get_rank()
         self.ranks = dist.get_world_size()
-        self._group = dist.new_group(backend="gloo", timeout=timeout)
-        self._health = dist.new_group(backend="gloo", timeout=timeout)
+        self.roll = RollCall(store, self.rank, self.ranks, timeout_s)
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
 
     def post_rows(self, row: np.ndarray) -> Pending:
         """Gather one equally long row from every rank: [K] -> [G, K]."""
@@ -99,18 +99,6 @@ class Control:
         """Wait for every rank."""
         dist.barrier(group=self._group)
 
-    def missing(self, patience_s: float = 8.0) -> str:
-        """After a message failed: on rank 0 a line that names the silent ranks, "" elsewhere.
-
-        Every surviving rank must call this, or it is taken for dead itself.
-        """
-        patience = timedelta(seconds=patience_s)
-        try:
-            dist.monitored_barrier(self._health, timeout=patience, wait_all_ranks=True)
-        except RuntimeError as error:
-            return str(error).strip().splitlines()[0] if self.rank == 0 else ""
-        return ""
-
 
 def choose_backend(wanted: str, ranks: int) -> str:
     """`auto` is NCCL when every rank can have a GPU of its own, else gloo."""
@@ -137,14 +125,15 @@ def start(backend: str, timeout_s: float) -> Control:
     """Join the process group that torchrun describes; alone, a group of one."""
     timeout = timedelta(seconds=timeout_s)
     if "RANK" not in os.environ:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
     else:
         store, rank, ranks = next(rendezvous("env://", timeout=timeout))
         # A restarted job meets in the same store: addresses of the dead attempt must not be read.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"attempt-{attempt}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
-    return Control(timeout_s)
+    return Control(timeout_s, store)
 
 
 def stop(control: Control) -> None:

@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import sys
-import time
 from pathlib import Path
 from zipfile import is_zipfile
 
@@ -24,21 +23,20 @@ from ddp_bench.config import (
     parse_settings,
 )
 from ddp_bench.corpus import load_corpus
-from ddp_bench.errors import ConfigError
+from ddp_bench.errors import ConfigError, RankLost
 
 log = logging.getLogger("ddp_bench")
 
 
-def _complain(text: str, everywhere: bool = False, training: bool = False) -> None:
-    """One line on standard error; from rank 0 only where all ranks would say the same.
+def _say(text: str) -> None:
+    """One line on standard error; a progress bar may stand on the present one: start a new one."""
+    print(f"\nddp_bench: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
-    While training, a progress bar may stand on the present line: start a new one.
-    """
-    rank = os.environ.get("RANK", "0")
-    if everywhere or rank == "0":
-        prefix = f"rank {rank}: " if everywhere else ""
-        line = f"ddp_bench: {prefix}{' '.join(text.split())}"
-        print(f"\n{line}" if training else line, file=sys.stderr, flush=True)
+
+def _complain(text: str) -> None:
+    """One line on standard error where all ranks would say the same: from rank 0."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"ddp_bench: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def _limit_threads() -> None:
@@ -101,6 +99,7 @@ def _train(settings: Settings) -> None:
 
     from ddp_bench import comm
     from ddp_bench.metrics import Recorder
+    from ddp_bench.rollcall import LOST, TOLD
     from ddp_bench.trainer import Trainer, settings_record
 
     torch.set_num_threads(1)
@@ -110,6 +109,8 @@ def _train(settings: Settings) -> None:
     check_feasible(settings, ranks, parse_caps(settings.b_max, ranks))
     device = comm.choose_device()
     control = comm.start(comm.choose_backend(settings.backend, ranks), settings.timeout_s)
+    if ranks > 1:
+        control.roll.on_terminate(_say)
     writer = None
     try:
         folder, resume = control.from_first(lambda: _run_folder(settings))
@@ -129,8 +130,11 @@ def _train(settings: Settings) -> None:
         if writer is not None:
             writer.__exit__(type(error), error, None)
         if _is_broken_message(error):
-            _name_the_missing(control, settings.timeout_s)
+            control.roll.report(LOST, _say, str(error).partition("\n")[0])
+            raise RankLost from error
         raise
+    finally:
+        control.roll.answer(TOLD)
     if rank == 0:
         print(folder, flush=True)
     comm.stop(control)
@@ -144,15 +148,6 @@ def _is_broken_message(error: Exception) -> bool:
     return isinstance(error, dist.DistError) or "gloo" in text or "timed out" in text
 
 
-def _name_the_missing(control, timeout_s: float) -> None:
-    """After a broken message: say which rank is to blame, since the message itself does not."""
-    missing = control.missing()
-    if missing:
-        _complain(f"a rank died or was silent for {timeout_s:g} s: {missing}", training=True)
-    if control.rank:
-        time.sleep(2)  # the first rank to exit ends the job: let rank 0 speak first
-
-
 def _run(settings: Settings) -> int:
     _limit_threads()
     try:
@@ -162,11 +157,10 @@ def _run(settings: Settings) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except RankLost:
+        return 1
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        if _is_broken_message(error):
-            reason = "lost contact with another rank, see the logs in the run folder"
-        _complain(reason, everywhere=True, training=True)
+        _say(f"rank {os.environ.get('RANK', '0')}: {type(error).__name__}: {error}")
         return 1
     return 0
 
