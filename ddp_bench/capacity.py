@@ -9,6 +9,8 @@ import torch
 
 from ddp_bench.model import Classifier
 
+COPIES_PER_ARM = 4  # weights, gradient buckets, two moments
+
 
 def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:
     """Largest k <= `limit` with fits(k), by doubling then bisection; 0 when fits(1) is False.
@@ -36,6 +38,30 @@ def synthetic_batch(size: int, length: int, vocab: int, device: torch.device) ->
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
 
 
+def copies_aside(arms: int, sharing: int) -> int:
+    """Copies of the weights to set aside while one rank probes a GPU with one model on it.
+
+    Every arm of every rank on the GPU will hold its weights, its gradient buckets and AdamW's two
+    moments; the probing model's own weights and gradients are there already.
+    """
+    return COPIES_PER_ARM * arms * sharing - 2
+
+
+def share(fits: Callable[[int], bool], limit: int, margin: float, sharing: int) -> int:
+    """b_max of one of `sharing` equal ranks on a GPU whose whole free memory was probed; 0 when
+    not every one of them can have a sample.
+
+    Args:
+        fits: whether so many samples fit on the GPU.
+        limit: no rank needs more samples than this.
+        margin: share of the memory that is used, unless all ranks can have `limit`.
+    """
+    found = largest_fitting(fits, limit * sharing)
+    if found == limit * sharing:
+        return limit
+    return max(int(margin * found) // sharing, int(found >= sharing))
+
+
 def probe(
     model: Classifier,
     max_length: int,
@@ -44,18 +70,21 @@ def probe(
     margin: float,
     device: torch.device,
     autocast: contextlib.AbstractContextManager,
+    arms: int = 1,
+    sharing: int = 1,
 ) -> int | None:
-    """b_max of this GPU: `margin` times what one forward and backward can hold.
+    """b_max of this rank: its part of `margin` times what its GPU can hold in one forward and
+    backward. None on a CPU, which pages instead of failing.
 
-    Room for the optimizer's two moments is set aside while probing. None on a CPU, which pages
-    instead of failing.
+    Args:
+        arms: models that every rank will train.
+        sharing: ranks on this GPU; only one of them may probe at a time.
 
     Raises:
-        RuntimeError: when not even one sample fits.
+        RuntimeError: when not every rank can have one sample.
     """
     if device.type != "cuda":
         return None
-    aside = [torch.zeros_like(p) for p in model.parameters() for _ in range(3)]
 
     def fits(size: int) -> bool:
         try:
@@ -69,8 +98,17 @@ def probe(
             model.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
 
-    found = largest_fitting(fits, limit)
-    del aside
+    try:
+        copies = range(copies_aside(arms, sharing))
+        aside = [torch.zeros_like(p) for p in model.parameters() for _ in copies]
+        found = share(fits, limit, margin, sharing)
+        del aside
+    except torch.OutOfMemoryError:
+        found = 0
     if not found:
-        raise RuntimeError(f"one sample of {max_length} tokens does not fit in {device}'s memory")
-    return found if found == limit else max(1, int(margin * found))
+        raise RuntimeError(
+            f"{arms} model(s) and one sample of {max_length} tokens for each of {sharing} rank(s) "
+            f"do not fit in {device}'s memory"
+        )
+    torch.cuda.empty_cache()  # for the rank that probes next
+    return found

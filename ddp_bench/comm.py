@@ -121,6 +121,14 @@ def choose_device() -> torch.device:
     return device
 
 
+def ranks_per_device() -> int:
+    """How many ranks `choose_device` puts on this rank's GPU; 1 on a CPU."""
+    gpus = torch.cuda.device_count()
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    mine = int(os.environ.get("LOCAL_RANK", 0))
+    return len(range(mine % gpus, local, gpus)) if gpus else 1
+
+
 def start(backend: str, timeout_s: float) -> Control:
     """Join the process group that torchrun describes; alone, a group of one."""
     timeout = timedelta(seconds=timeout_s)

@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from analysis.records import RunWriter, write_json
-from ddp_bench import capacity, checkpoint
+from ddp_bench import capacity, checkpoint, comm
 from ddp_bench.arms import make_arm
 from ddp_bench.check import check_gradients
 from ddp_bench.comm import Control
@@ -98,6 +98,8 @@ class Trainer:
         if given is not None or self.device.type != "cuda":
             return given
         probed = 0
+        torch.zeros(1, device=self.device)  # what the library itself needs is taken on all ranks
+        self.control.barrier()
         # One after another: ranks that share a GPU must not probe its memory at the same time.
         for rank in range(self.control.ranks):
             if rank == self.control.rank:
@@ -109,6 +111,8 @@ class Trainer:
                     self.settings.capacity_margin,
                     self.device,
                     self.precision.autocast(),
+                    len(self.settings.arm_specs()),
+                    comm.ranks_per_device(),
                 )
             self.control.barrier()
         mine = np.zeros(self.control.ranks, np.int64)

@@ -13,7 +13,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import ddp_bench.encode as encode_module
-from ddp_bench.capacity import largest_fitting, probe
+from ddp_bench import comm
+from ddp_bench.capacity import copies_aside, largest_fitting, probe, share
 from ddp_bench.config import Settings
 from ddp_bench.corpus import synthetic_rows
 from ddp_bench.encode import (
@@ -126,6 +127,43 @@ def test_capacity_search_finds_the_largest_size_that_fits(limit):
 
         assert largest_fitting(fits, limit) == min(truth, limit)
         assert all(1 <= size <= limit for size in tried) and len(tried) <= 14
+
+
+@pytest.mark.parametrize(("sharing", "arms"), [(1, 1), (4, 1), (4, 7), (3, 2)])
+@pytest.mark.parametrize("samples_mb", [2, 70, 300])
+def test_what_ranks_on_one_gpu_are_given_fits_in_its_memory(sharing, arms, samples_mb):
+    """A GPU of 8 GB, weights of 60 MB: all arms of all ranks and all caps must fit together."""
+    memory, weights, limit = 8000, 60, 32
+
+    def fits(size):
+        present = 2 * weights  # the probing model and its gradients
+        return present + copies_aside(arms, sharing) * weights + size * samples_mb <= memory
+
+    cap = share(fits, limit, 0.9, sharing)
+    resident = 4 * weights * arms * sharing  # weights, gradients, two moments
+    assert cap <= limit and resident + sharing * cap * samples_mb <= memory
+    most = (memory - resident) // samples_mb // sharing
+    assert cap == limit if most >= limit else 0.8 * most - 1 <= cap <= most
+
+
+def test_a_rank_without_room_for_a_sample_gets_none():
+    assert share(lambda size: size <= 4, 32, 0.9, 4) == 1
+    assert share(lambda size: size <= 3, 32, 0.9, 4) == 0
+    assert share(lambda size: size <= 1, 32, 0.9, 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ranks", "expected"),
+    [(0, 4, [1, 1, 1, 1]), (1, 4, [4, 4, 4, 4]), (3, 4, [2, 1, 1, 2]), (4, 4, [1, 1, 1, 1])],
+)
+def test_ranks_that_share_a_gpu_are_counted(monkeypatch, gpus, ranks, expected):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    found = []
+    for rank in range(ranks):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        found.append(comm.ranks_per_device())
+    assert found == expected
 
 
 def test_a_cpu_has_no_memory_capacity_and_no_peak(data):
