@@ -1,11 +1,14 @@
-"""Run under torchrun by test_ddp_runs: gradients of uneven shares, an empty one included."""
+"""Run under torchrun by test_ddp_runs: gradients and updates of uneven shares on two ranks."""
 
 import copy
 
 import numpy as np
 import torch
+from transformers import get_linear_schedule_with_warmup
 
 from ddp_bench import comm
+from ddp_bench.arms import StaticArm
+from ddp_bench.config import Settings, parse_arm
 from ddp_bench.encode import Collator, encode, train_wordpiece
 from ddp_bench.gradients import (
     accumulate,
@@ -16,10 +19,11 @@ from ddp_bench.gradients import (
     split_ids,
 )
 from ddp_bench.model import build_classifier
-from ddp_bench.runner import wrap
+from ddp_bench.runner import Precision, Runner, wrap
 
 TEXTS = [" ".join(["word"] * n) for n in (3, 1, 9, 4, 4, 12, 2, 7)]
 SHARES = ([8, 0], [0, 8], [5, 3], [4, 4])
+CLIP = 0.01
 
 
 def main() -> None:
@@ -44,6 +48,9 @@ def main() -> None:
                         error = relative_error(found, wanted)
                         assert error <= tolerance, (dtype, share, size, packed, overlap, error)
     unweighted_is_wrong(control, collate, data, len(tokenizer))
+    for scaled in (False, True):
+        updates_are_those_of_the_global_batch(control, collate, data, len(tokenizer), scaled)
+    an_overflow_on_one_rank_skips_the_update_on_all(control, collate, data, len(tokenizer))
     comm.stop(control)
 
 
@@ -58,6 +65,74 @@ def unweighted_is_wrong(control, collate, data, vocab) -> None:
     accumulate(ddp, [collate(data, ids, False)], 1 / len(ids), torch.enable_grad(), overlap=True)
     wanted = flat_gradient(reference)
     assert (flat_gradient(module) - wanted).norm() > 0.05 * wanted.norm()
+
+
+class UnevenArm(StaticArm):
+    """One sample for rank 0, the rest for rank 1."""
+
+    def _split(self, lengths):
+        return np.arange(len(lengths))[slice(1) if self.rank == 0 else slice(1, None)]
+
+
+def make_runner(control, collate, data, vocab, scaled) -> Runner:
+    """A runner without dropout in float64 whose steps each hold the same 8 samples."""
+    settings = Settings(
+        mode="static", global_batch=8, steps=3, warmup_steps=0, max_grad_norm=CLIP, micro_batch=2
+    )
+    arm = UnevenArm(parse_arm("static", settings), settings, data.lengths, control, None)
+    model = build_classifier("small", vocab, 64, 0).double().eval()
+    none = Precision("none", torch.device("cpu"))
+    runner = Runner(arm, model, settings, data, collate, control, none, 1e-3)
+    if scaled:
+        runner.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    return runner
+
+
+def updates_are_those_of_the_global_batch(control, collate, data, vocab, scaled) -> None:
+    """Weights and first moments after clipped steps, with and without a loss scaler.
+
+    The moments show the clipping, which AdamW's first weights hardly do.
+    """
+    runner = make_runner(control, collate, data, vocab, scaled)
+    alone = copy.deepcopy(runner.model)
+    optimizer = torch.optim.AdamW(alone.parameters(), 1e-3, weight_decay=0.01)
+    schedule = get_linear_schedule_with_warmup(optimizer, 0, 3)
+    for step in range(2):
+        runner.step(step)
+        optimizer.zero_grad()
+        loss, _ = alone(collate(data, np.arange(8), False))
+        (loss / 8).backward()
+        norm = torch.nn.utils.clip_grad_norm_(alone.parameters(), CLIP)
+        assert norm > 2 * CLIP, norm  # or nothing is clipped
+        optimizer.step()
+        schedule.step()
+        for take in (weights, first_moments):
+            found, wanted = take(runner.model, runner.optimizer), take(alone, optimizer)
+            assert relative_error(found, wanted) <= 1e-10, (step, scaled, take)
+    assert runner.skipped == 0
+
+
+def weights(model, optimizer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def first_moments(model, optimizer) -> torch.Tensor:
+    return torch.cat([optimizer.state[p]["exp_avg"].flatten() for p in model.parameters()])
+
+
+def an_overflow_on_one_rank_skips_the_update_on_all(control, collate, data, vocab) -> None:
+    runner = make_runner(control, collate, data, vocab, True)
+    before = weights(runner.model, None)
+    if control.rank == 1:
+        first = next(runner.model.parameters())
+        handle = first.register_hook(lambda gradient: gradient * float("inf"))
+    runner.step(0)
+    assert runner.skipped == 1 and runner.scaler.get_scale() == 2.0**11
+    assert torch.equal(weights(runner.model, None), before)
+    if control.rank == 1:
+        handle.remove()
+    runner.step(1)
+    assert runner.skipped == 1 and not torch.equal(weights(runner.model, None), before)
 
 
 if __name__ == "__main__":
