@@ -17,6 +17,7 @@ import pandas as pd
 
 from analysis import ddp_report
 from analysis.ddp_figures import draw_all
+from analysis.ddp_report import RIVAL
 from analysis.ddp_tables import (
     COLUMNS,
     accuracy_table,
@@ -102,12 +103,15 @@ def analyse(run: RunRecord, other: RunRecord | None, baseline: str | None, out: 
     """
     inputs = read_inputs(run, other, baseline)
     summary = summary_table(inputs.merged, inputs.base, inputs.paired)
+    arms = set(inputs.merged["arm"])
+    rival = summary_table(inputs.merged, RIVAL, inputs.paired) if RIVAL in arms else None
     late, quality = predictions(inputs.merged)
     found = ddp_report.Findings(
         run=run,
         base=inputs.base,
         paired=inputs.paired,
         summary=summary,
+        against_rival=rival,
         gains=gains(late, inputs.base),
         quality=quality,
         ceiling=ceiling(late, inputs.base, quality["padded"]["coefficients_ms"])

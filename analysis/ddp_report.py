@@ -13,6 +13,7 @@ from analysis.records import RecordError, RunRecord
 
 LANGUAGES = ("en", "zh")
 FILES = {"en": "report.md", "zh": "report.zh.md"}
+RIVAL = "hf_batch_rebalance"  # the split that Transformers ships
 _HOLE = re.compile(r"\[\[([a-z_]+)\]\]")
 
 HEADERS = {
@@ -55,6 +56,7 @@ class Findings:
     base: str
     paired: bool
     summary: pd.DataFrame
+    against_rival: pd.DataFrame | None  # the summary with RIVAL as its baseline
     gains: pd.DataFrame
     quality: dict
     ceiling: dict | None
@@ -103,6 +105,31 @@ def time_table(found: Findings, language: str) -> str:
         )
     columns = ["arm", "mean", "p95", "mean_change", "p95_change", "imbalance", "waste"]
     return markdown(columns, rows, language)
+
+
+def rival_section(found: Findings, language: str) -> str:
+    """Every arm against the rival, and which are behind it by more than chance allows."""
+    if found.against_rival is None:
+        return ABSENT[language]
+    arms = found.against_rival[found.against_rival["arm"] != RIVAL]
+    rows = [
+        [
+            f"`{row['arm']}`",
+            with_interval(row, "mean_change_pct"),
+            with_interval(row, "p95_change_pct"),
+        ]
+        for _, row in arms.sort_values("mean_change_pct").iterrows()
+    ]
+    lost = {
+        key: ", ".join(f"`{arm}`" for arm in arms.loc[arms[f"{key}_change_pct_lo"] > 0, "arm"])
+        for key in ("mean", "p95")
+    }
+    none, text = {
+        "en": ("none", "Slower than it beyond the interval: by the mean {mean}; by P95 {p95}."),
+        "zh": ("无", "慢于它且超出区间的方法：按均值 {mean}；按 P95 {p95}。"),
+    }[language]
+    verdict = text.format(**{key: names or none for key, names in lost.items()})
+    return f"{markdown(['arm', 'mean_change', 'p95_change'], rows, language)}\n\n{verdict}"
 
 
 def overhead_table(found: Findings, language: str) -> str:
@@ -318,6 +345,7 @@ def render(found: Findings, language: str) -> str:
         "headline": headline(found, language),
         "setup": setup_section(found, language),
         "times": time_table(found, language),
+        "rival": rival_section(found, language),
         "overhead": overhead_table(found, language),
         "accuracy": accuracy_section(found, language),
         "gradients": gradient_section(found, language),
@@ -344,6 +372,8 @@ def summary_page(found: Findings) -> str:
         _notes(found, "en"),
         "Compute time of the slowest rank, 95 % intervals of paired bootstrap over steps:",
         time_table(found, "en"),
+        f"Against `{RIVAL}`:" if found.against_rival is not None else "",
+        rival_section(found, "en") if found.against_rival is not None else "",
         overhead_table(found, "en"),
         accuracy_section(found, "en"),
         gain_table(found, "en"),

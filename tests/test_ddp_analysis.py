@@ -163,6 +163,23 @@ def test_runs_on_other_texts_or_work_are_not_paired(tmp_path, changes):
     assert read_inputs(load(runs[0]), load(runs[0]), None).paired
 
 
+def test_arms_behind_the_rival_beyond_the_interval_are_named(tmp_path):
+    """Half the work is ahead, the same work with a little noise is level, more work is behind."""
+    table = made_up(40, arms={"static": 8, "pooled": 4, "packed": 5})
+    level = table[table["arm"] == "packed"].copy()
+    level["compute_ms"] *= np.random.default_rng(2).normal(1, 0.02, len(level))
+    names = {"packed": "hf_batch_rebalance"}
+    table["arm"] = table["arm"].replace(names)
+    table = pd.concat([table, level.assign(arm="dynamic")], ignore_index=True)
+    run = write_run(tmp_path / "run", table)
+    assert main(["--run_dir", str(run)]) == 0
+    text = (run / "report.md").read_text()
+    assert "Slower than it beyond the interval: by the mean `static`; by P95 `static`" in text
+    only = write_run(tmp_path / "only", made_up(12, arms={"static": 8, "pooled": 4}))
+    assert main(["--run_dir", str(only)]) == 0
+    assert "beyond the interval" not in (only / "report.md").read_text()
+
+
 def test_bad_input_is_one_line_and_status_2(tmp_path, capsys):
     assert main(["--run_dir", str(tmp_path)]) == 2
     assert "not a run folder" in capsys.readouterr().err
