@@ -75,14 +75,7 @@ def spread(merged: pd.DataFrame, column: str, label: str, title: str, note: str 
     axes = figure.subplots()
     names = _order(per_step(merged, "compute_ms"))
     if table.empty or table.isna().all(axis=None):
-        axes.text(
-            0.5,
-            0.5,
-            "not measured on this device\n(null in the records, not zero)",
-            ha="center",
-            va="center",
-            transform=axes.transAxes,
-        )
+        _instead(axes, "not measured on this device\n(null in the records, not zero)")
         axes.set(xlabel=label, xticks=[], yticks=[])
     else:
         _boxes(axes, [table[name].dropna().to_numpy() for name in names], names)
@@ -91,6 +84,11 @@ def spread(merged: pd.DataFrame, column: str, label: str, title: str, note: str 
     if note:
         figure.supxlabel(note, fontsize=7.5)
     return figure
+
+
+def _instead(axes: Axes, text: str) -> None:
+    """Words in the middle of axes that have nothing to show."""
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
 
 
 @styled
@@ -146,15 +144,15 @@ def predicted_against_measured(late: pd.DataFrame, quality: dict) -> Figure:
             label=label,
         )
         top = max(top, rows["compute_ms"].quantile(0.999), rows["predicted_cost_ms"].max())
-    axes.plot([0, top], [0, top], color="black", linewidth=0.9, label="equal")
-    axes.set(
-        xlabel=r"predicted $a + b\,kL + c\,kL^2$ [ms]",
-        ylabel="measured compute time [ms]",
-        xlim=(0, top * 1.03),
-        ylim=(0, top * 1.03),
-    )
+    axes.set(xlabel=r"predicted $a + b\,kL + c\,kL^2$ [ms]", ylabel="measured compute time [ms]")
     axes.set_title("Fitted cost, on steps it has not seen")
-    axes.legend(loc="upper left")
+    if top:
+        axes.plot([0, top], [0, top], color="black", linewidth=0.9, label="equal")
+        axes.set(xlim=(0, top * 1.03), ylim=(0, top * 1.03))
+        axes.legend(loc="upper left")
+    else:
+        _instead(axes, "too few steps to fit a cost")
+        axes.set(xticks=[], yticks=[])
     return figure
 
 

@@ -156,7 +156,9 @@ def gains(late: pd.DataFrame, base: str) -> pd.DataFrame:
     maximum of several noisy ranks exceeds the maximum of their expectations.
     """
     worst = per_step_all(late, "compute_ms").mean()
-    expected = per_step_all(late, "predicted_cost_ms").mean()
+    # A run too short for a fit has no predictions, and the pivot no columns for them.
+    predicted = per_step_all(late, "predicted_cost_ms").reindex(columns=worst.index)
+    expected = predicted.astype(float).mean()
     frame = pd.DataFrame(
         {
             "measured_gain_pct": 100 * (1 - worst / worst[base]),

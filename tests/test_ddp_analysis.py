@@ -133,6 +133,14 @@ def test_command_writes_figures_tables_and_both_reports(tmp_path, capsys):
     assert "摘要" in (run / "report.zh.md").read_text(encoding="utf-8")
 
 
+def test_a_run_too_short_for_a_fit_is_reported_without_predictions(tmp_path):
+    run = write_run(tmp_path / "run", made_up(4, arms={"static": 8, "pooled": 4}))
+    assert main(["--run_dir", str(run)]) == 0
+    text = (run / "report.md").read_text()
+    assert "| `pooled` | 4" in text and "nan" not in text.lower()
+    assert re.search(r"\| `pooled` \| [\d.]+ \| – \| – \| – \|", text)
+
+
 def test_two_runs_are_compared_and_pairing_is_only_claimed_where_it_holds(tmp_path):
     static = write_run(tmp_path / "static", made_up(arms={"static": 8}))
     pooled = write_run(tmp_path / "pooled", made_up(arms={"pooled": 4}))
