@@ -26,7 +26,8 @@ class Layer:
     forward: float
     backward: float
     tensor: float
-    attention: float
+    room: float  # of the forward pass, beside what is not attention
+    room_back: float
 
 
 class Hand:
@@ -105,8 +106,8 @@ class Hand:
         e = self.e
         linear, core, softmax, elementwise, falls_back = self.operators(b, tp, cp)
         forward = linear + core + softmax + elementwise
-        backward = 2 * linear + (2.5 if self.job.flash_attention else 2.0) * core
-        backward += 1.5 * softmax + 1.7 * elementwise + self.accumulate(self.layer_params / tp)
+        beside_back = 2 * linear + 1.7 * elementwise + self.accumulate(self.layer_params / tp)
+        backward = beside_back + (2.5 if self.job.flash_attention else 2.0) * core + 1.5 * softmax
         slower = 1 + e["tensor_straggler"] if tp > 1 else 1.0
         wait = 0.0
         if tp > 1:  # two all-reduces in each direction
@@ -125,7 +126,9 @@ class Hand:
         elif recompute == "selective":
             again = (core + softmax) * slower
         tensor = forward_wait + again_wait + backward_wait
-        return Layer(forward_s, backward_s + again, tensor, core + softmax)
+        room = both(forward, there) - linear - elementwise
+        room_back = both(backward, back) - beside_back
+        return Layer(forward_s, backward_s + again, tensor, room, room_back)
 
     def head(self, b, tp=1, cp=1):
         """[s] of logits and loss: three products, fp32 logits through HBM, the table's gradient."""

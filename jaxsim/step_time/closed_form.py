@@ -341,10 +341,9 @@ def sync_parts(
     pass hides, and what ZeRO-3 exposes."""
     params = params_per_gpu(work, plan, st.topo.first, st.topo.last)
     pass_s = collectives.data_parallel_pass_s(cluster, calibration, plan, st.dp, params)
-    backward_s = st.layers * st.layer.backward_s
     inside_s = jnp.where(plan.zero_stage == 3, 0.0, 2.0 * pass_s)
     inside_s = jnp.where(plan.used, inside_s, 0.0).max()
-    last_backward_s = jnp.where(plan.used, backward_s, 0.0).max()
+    last_backward_s = jnp.where(plan.used, st.backward_s, 0.0).max()
     sharded = jnp.where(
         plan.zero_stage == 3,
         _gather_s(calibration, st, pass_s / calibration.gather_efficiency),
@@ -357,8 +356,8 @@ def sync_parts(
 def _gather_s(calibration: Calibration, st: Stages, pass_s: Array) -> Array:
     """[K] [s] exposed by ZeRO-3: weights gathered in both directions of every micro-batch, gradients
     scattered after the last, each behind the pass that it accompanies."""
-    forward_s = calibration.shard_overlap * st.layers * st.layer.forward_s
-    backward_s = calibration.shard_overlap * st.layers * st.layer.backward_s
+    forward_s = calibration.shard_overlap * st.forward_s
+    backward_s = calibration.shard_overlap * st.backward_s
     gathers = jnp.maximum(pass_s - forward_s, 0.0) + jnp.maximum(pass_s - backward_s, 0.0)
     room_s = jnp.maximum(backward_s - pass_s, 0.0)
     # The first layer's weights and the last one's gradients have nothing to hide behind.

@@ -49,20 +49,26 @@ def context_parallel_s(
     cluster: Cluster,
     calibration: Calibration,
     micro_batch: Array,
-    attention_s: Array,
+    room_s: tuple[Array, Array],
     tp: Array,
     cp: Array,
-) -> Array:
-    """[K] [s] exposed per layer and micro-batch of a ring over keys and values.
+) -> tuple[Array, Array, Array]:
+    """[K] [s] per layer and micro-batch of a ring over keys and values: exposed, and what of it hides
+    in the forward and in the backward pass.
 
-    Liu et al. 2023 (ring attention): c - 1 hops of one chunk forward, twice that backward; a hop
-    hides behind the attention of one chunk pair (`attention_s` / c, forward).
+    Liu et al. 2023 (ring attention): c - 1 hops of one chunk forward, twice that backward. `room_s`
+    [K] [s] is what the passes leave for them, a c-th for the hops beside each of the c chunk pairs.
+    It ends where another operator needs the GPU: a faster GPU never costs the ring more than it
+    saves the pass.
     """
     n = cp.astype(jnp.float32)
     chunk_gb = work.kv_gb * micro_batch.astype(jnp.float32) / (n * tp.astype(jnp.float32))
-    hop_s = chunk_gb / ring_gb_per_s(cluster, calibration, tp, cp)
-    hidden_s = attention_s / n
-    return 3.0 * (n - 1.0) * jnp.maximum(hop_s + calibration.hop_alpha_s - hidden_s, 0.0)
+    hop_s = chunk_gb / ring_gb_per_s(cluster, calibration, tp, cp) + calibration.hop_alpha_s
+    there_s, share = (n - 1.0) * hop_s, (n - 1.0) / n
+    back_s = 2.0 * there_s
+    forward_s = jnp.minimum(there_s, share * room_s[0])
+    backward_s = jnp.minimum(back_s, share * room_s[1])
+    return (there_s - forward_s) + (back_s - backward_s), forward_s, backward_s
 
 
 def stage_hop_s(

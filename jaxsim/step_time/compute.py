@@ -33,7 +33,10 @@ class LayerTime:
     forward_s: Array
     backward_s: Array  # recomputation included
     tensor_s: Array  # exposed tensor-parallel collectives of all passes
-    attention_s: Array  # attention core, forward: what a context-parallel ring hides behind
+    # Of each pass, what no other operator needs: attention and, where the host is slow, idle time. A
+    # context-parallel ring hides there.
+    room_forward_s: Array
+    room_backward_s: Array
     head_s: Array  # logits and loss, forward and backward, last stage only
     embedding_s: Array  # lookup and its gradient, first stage only
 
@@ -59,7 +62,8 @@ def soft_max(a: Array, b: Array) -> Array:
     """
     high, low = jnp.maximum(a, b), jnp.minimum(a, b)
     ratio = low / jnp.maximum(high, 1e-30)
-    return high * jnp.sqrt(jnp.sqrt(1.0 + ratio * ratio * ratio * ratio))
+    square = ratio * ratio
+    return high * jnp.sqrt(jnp.sqrt(1.0 + square * square))
 
 
 def layer_time(
@@ -83,25 +87,29 @@ def layer_time(
     linear_s, core_s, scores_s, elementwise_s, fallback = _forward(work, cal, shape)
     sliced = shape.tp > 1.0
     pace = 1.0 + jnp.where(sliced, cal.tensor_straggler, 0.0)
-    forward_s = linear_s + core_s + scores_s + elementwise_s
+    attention_s, other_s = core_s + scores_s, linear_s + elementwise_s
     params = 1e9 * work.layer_gparams / shape.tp
-    accumulate_s = _accumulation_s(params, cal, shape)
     core_back = jnp.where(work.flash, FLASH_BACKWARD, 2.0)
-    backward_s = 2.0 * linear_s + core_back * core_s + SOFTMAX_BACKWARD * scores_s
-    backward_s = backward_s + ELEMENTWISE_BACKWARD * elementwise_s + accumulate_s
+    attention_back_s = core_back * core_s + SOFTMAX_BACKWARD * scores_s
+    other_back_s = 2.0 * linear_s + ELEMENTWISE_BACKWARD * elementwise_s
+    other_back_s = other_back_s + _accumulation_s(params, cal, shape)
 
     extra_s = jnp.where(fallback, cal.fallback_launch_s, 0.0)
     exposed = jnp.where(work.async_tensor_parallel, cal.async_exposed, 1.0)
-    wait_s = jnp.where(sliced, 2.0 * reduce_s * exposed, 0.0)
+    wait_s = 2.0 * reduce_s * exposed
 
-    def passed(busy_s, launch_s):
+    def passed(attention_s, other_s, launch_s):
+        busy_s = attention_s + other_s
         alone_s = soft_max(busy_s, launch_s + extra_s)
         together_s = soft_max(busy_s + wait_s, launch_s + extra_s)
-        return alone_s * pace, (together_s - alone_s) * pace
+        # Of one GPU not even a rounding.
+        waiting_s = jnp.where(sliced, together_s - alone_s, 0.0)
+        return alone_s * pace, waiting_s * pace, alone_s - other_s
 
-    forward_s, forward_wait_s = passed(forward_s, cal.launch_forward_s)
-    backward_s, backward_wait_s = passed(backward_s, cal.launch_backward_s)
-    some = jnp.where(work.flash, 0.5 * forward_s, (core_s + scores_s) * pace)
+    forward_s, forward_wait_s, room_s = passed(attention_s, other_s, cal.launch_forward_s)
+    back = passed(attention_back_s, other_back_s, cal.launch_backward_s)
+    backward_s, backward_wait_s, room_back_s = back
+    some = jnp.where(work.flash, 0.5 * forward_s, attention_s * pace)
     again_s = jnp.where(recompute == RECOMPUTE_FULL, forward_s, 0.0)
     again_s = jnp.where(recompute == RECOMPUTE_SELECTIVE, some, again_s)
     repeats = jnp.where(recompute == RECOMPUTE_FULL, 1.0, 0.0)
@@ -111,7 +119,8 @@ def layer_time(
         forward_s=forward_s,
         backward_s=backward_s + again_s,
         tensor_s=(1.0 + repeats) * forward_wait_s + backward_wait_s,
-        attention_s=core_s + scores_s,
+        room_forward_s=room_s,
+        room_backward_s=room_back_s,
         head_s=_head_s(work, cal, shape),
         embedding_s=_embedding_s(work, cal, shape),
     )

@@ -30,6 +30,9 @@ class Stages:
     schedule: Array
     layers: Array
     layer: LayerTime
+    # [s] of a pass through the layers, less what hides a context-parallel ring: it hides nothing else
+    forward_s: Array
+    backward_s: Array
     tensor_s: Array
     context_s: Array
     compute_s: Array
@@ -65,7 +68,9 @@ def stages(
     reduce_s = collectives.tensor_reduce_s(*link, plan.tp, plan.cp)
     lower = (micro_batch, recompute, plan.tp, plan.cp)
     layer = layer_time(work, cluster.gpu, calibration, *lower, reduce_s)
-    context_s = collectives.context_parallel_s(*link, layer.attention_s, plan.tp, plan.cp)
+    room_s = (layer.room_forward_s, layer.room_backward_s)
+    ring = collectives.context_parallel_s(*link, room_s, plan.tp, plan.cp)
+    context_s, *ring_hides_s = ring
     layers = jnp.ceil(plan.layers.astype(jnp.float32) / jnp.maximum(plan.pp, 1).astype(jnp.float32))
     pace = layers * straggling(plan, cluster, calibration, dp)
     compute_s = pace * (layer.forward_s + layer.backward_s) + calibration.micro_batch_s
@@ -81,6 +86,8 @@ def stages(
         schedule=per_domain(plan, plan.schedule),
         layers=layers,
         layer=layer,
+        forward_s=layers * (layer.forward_s - ring_hides_s[0]),
+        backward_s=layers * (layer.backward_s - ring_hides_s[1]),
         tensor_s=pace * layer.tensor_s,
         context_s=pace * context_s,
         compute_s=compute_s,

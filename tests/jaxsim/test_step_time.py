@@ -243,9 +243,12 @@ def test_every_parallelism_inside_one_domain_by_hand(overlap, micro_batch):
     layer = HAND.layer(b, tp=2, cp=2, reduce=HAND.all_reduce(b, tp=2, cp=2))
     compute = HAND.stage(layer, 4, nodes=4)
     tensor = 4 * HAND.pace(4) * layer.tensor  # tp neighbours share a node
-    # cp ranks stand 2 apart and fill the node; 3 passes of one hop hidden by half the attention.
+    # cp ranks stand 2 apart and fill the node; one hop forward, two backward, each behind half of what
+    # its pass leaves.
     chunk = b * 2 * HAND.boundary * 0.5 / (2 * 2)
-    context = 4 * HAND.pace(4) * 3 * max(chunk / HAND.nvlink + 4e-5 - layer.attention / 2, 0.0)
+    hop = chunk / HAND.nvlink + 4e-5
+    hides, hides_back = min(hop, layer.room / 2), min(2 * hop, layer.room_back / 2)
+    context = 4 * HAND.pace(4) * (3 * hop - hides - hides_back)
     assert context > 0, "attention must not hide the whole ring"
     head = HAND.head(b, 2, 2)
     # Stages stand a node apart: its network is shared by 4 rings, sequences cut in 4.
@@ -257,7 +260,9 @@ def test_every_parallelism_inside_one_domain_by_hand(overlap, micro_batch):
     # Replicas 2 x 2 x 2 apart; dp x cp ranks hold the same weights.
     params = (4 * HAND.layer_params + HAND.table_params) / 2
     once = HAND.sync_pass(params, 4, HAND.node / 4) / HAND.e["gather_efficiency"]
-    forward, backward = (overlap * 4 * x for x in (layer.forward, layer.backward))
+    # What hides the ring hides no gather.
+    forward = overlap * 4 * (layer.forward - hides)
+    backward = overlap * 4 * (layer.backward - hides_back)
     gathers = max(once - forward, 0.0) + max(once - backward, 0.0)
     scatter = max(once - max(backward - once, 0.0), 0.0)
     sync = m * gathers + scatter + 2 * once / 4
