@@ -297,7 +297,7 @@ def published_split_gib(runs: Sequence[MeasuredRun], calibration: Calibration) -
     layers = np.array([r.model.layers / r.pp for r in runs])
     weights = np.array([r.model.layer_params - 2.0 * r.model.hidden for r in runs])  # no norms
     share = weights * layers / np.array([r.tp for r in runs])
-    state = share * np.asarray(state_bytes_per_param(plans.zero_stage, plans.dp))[:, 0]
+    state = share * np.asarray(state_bytes_per_param(plans.zero_stage, plans.dp * plans.cp))[:, 0]
     layer = jax.vmap(layer_memory, (0, None, 0, 0))(works, calibration, plans.tp, plans.cp)
     held = plans.micro_batch.astype(jnp.float32) * layer.held(plans.recompute)
     chunks = np.array([in_flight_chunks(r.pp, r.virtual_stages) for r in runs])

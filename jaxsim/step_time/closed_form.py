@@ -370,7 +370,8 @@ def _optimizer_s(
 ) -> Array:
     """[] [s] weight update of the fullest GPU, bound by HBM, and the host's work per step."""
     params = params_per_gpu(work, plan, st.topo.first, st.topo.last)
-    shards = jnp.where(plan.zero_stage >= 1, jnp.maximum(st.dp, 1), 1).astype(jnp.float32)
+    ranks = jnp.maximum(st.dp, 1) * plan.cp
+    shards = jnp.where(plan.zero_stage >= 1, ranks, 1).astype(jnp.float32)
     rate = cluster.gpu.memory_gb_per_s * calibration.memory_efficiency
     update_s = params / shards * calibration.optimizer_bytes / rate
     return jnp.where(plan.used, update_s, 0.0).max() + calibration.step_fixed_s

@@ -15,16 +15,17 @@ WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2.0, 4.0, 12.0
 STATE_BYTES = WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_BYTES
 
 
-def state_bytes_per_param(zero_stage: Array, dp: Array) -> Array:
+def state_bytes_per_param(zero_stage: Array, ranks: Array) -> Array:
     """[K] bytes per parameter of weights, gradients and Adam state.
 
     ZeRO shards the 12 of the optimizer, then the 4 of the gradients, then the 2 of the weights over
-    dp (Rajbhandari et al. 2020).
+    the `ranks` [K] that hold the same weights (Rajbhandari et al. 2020): dp x cp, as Megatron-LM's
+    distributed optimizer and FSDP do.
     """
     sharded = jnp.where(zero_stage >= 1, OPTIMIZER_BYTES, 0.0)
     sharded = sharded + jnp.where(zero_stage >= 2, GRADIENT_BYTES, 0.0)
     sharded = sharded + jnp.where(zero_stage >= 3, WEIGHT_BYTES, 0.0)
-    return STATE_BYTES - sharded + sharded / dp.astype(jnp.float32)
+    return STATE_BYTES - sharded + sharded / ranks.astype(jnp.float32)
 
 
 @struct.dataclass
@@ -102,12 +103,13 @@ def stage_memory(
 ) -> StageMemory:
     """Memory of a plan as a function of its free fields (one job).
 
-    dp [K]: replicas that share the state; `first` and `last` [K] mark the domains at the ends of
-    their pipeline, which hold the embeddings and the logits.
+    dp [K]: replicas, which share the state with their context-parallel ranks; `first` and `last` [K]
+    mark the domains at the ends of their pipeline, which hold the embeddings and the logits.
     """
     stages = plan.pp.astype(jnp.float32)
     slices = plan.tp.astype(jnp.float32)
-    state = params_per_gpu(work, plan, first, last) * state_bytes_per_param(plan.zero_stage, dp)
+    state = params_per_gpu(work, plan, first, last)
+    state = state * state_bytes_per_param(plan.zero_stage, dp * plan.cp)
     # Sharded weights exist whole for the layer in use, the next one, and a table at the ends.
     ends = (first | last).astype(jnp.float32)
     gathered = 2.0 * work.layer_gparams + ends * work.embedding_gparams

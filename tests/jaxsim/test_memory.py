@@ -27,6 +27,27 @@ def test_model_state_is_eighteen_bytes_and_zero_shards_it(stage, expected):
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_context_parallel_ranks_share_the_state_as_replicas_do(zero_stage):
+    """They hold the same weights (Megatron-LM's distributed optimizer, FSDP): without activations,
+    eight ranks hold as much each and update it as fast, whatever they are."""
+    cluster = cluster_spec().to_arrays()
+    view, cal = base_view(cluster), calibration(**PUBLISHED | {"stored_values": 0.0})
+    cal = cal.replace(stored_logits=jnp.float32(0.0))
+    costs = [
+        cost_of(
+            make_plan([(0,)], [(8,)], [8], dp=dp, cp=8 // dp, micro_batch=2, zero_stage=zero_stage),
+            WORK,
+            cluster,
+            cal,
+            view,
+        )
+        for dp in (8, 2)
+    ]
+    replicas, chunks = ((float(c.memory_gb[0]), float(c.optimizer_s)) for c in costs)
+    np.testing.assert_allclose(chunks, replicas, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [

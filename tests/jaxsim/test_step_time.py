@@ -266,7 +266,7 @@ def test_every_parallelism_inside_one_domain_by_hand(overlap, micro_batch):
     gathers = max(once - forward, 0.0) + max(once - backward, 0.0)
     scatter = max(once - max(backward - once, 0.0), 0.0)
     sync = m * gathers + scatter + 2 * once / 4
-    update = HAND.optimizer(params, shards=2)
+    update = HAND.optimizer(params, shards=4)
     gathered = 2 * (2 * HAND.layer_params + HAND.table_params) / 2
     stored = b * 4 * HAND.stored(2, 2)
     held = max(2 * stored, stored + HAND.logits(b, 2, 2))
@@ -279,7 +279,7 @@ def test_every_parallelism_inside_one_domain_by_hand(overlap, micro_batch):
         sync_s=sync,
         optimizer_s=update,
         step_s=total + sync + update,
-        memory_gb=[(HAND.state(params, 18, 2) + held + gathered + HAND.fixed) / 1e9, 0.0],
+        memory_gb=[(HAND.state(params, 18, 4) + held + gathered + HAND.fixed) / 1e9, 0.0],
         gpus_used=[16, 0],
     )
 
