@@ -30,7 +30,8 @@ from jaxsim.plan import (
     empty_plan,
 )
 from jaxsim.step_time.event_cost import BandwidthProfile, EventBounds, event_pipeline_time
-from jaxsim.step_time.pipeline import pipeline_time, topology
+from jaxsim.step_time.pipeline import pipeline_time
+from jaxsim.step_time.topology import topology
 
 SCHEDULES = {
     "1F1B": SCHEDULE_1F1B,

@@ -240,6 +240,7 @@ def _longest_path(table, wire: list[_Hop], links: LinkTimes, times, k: int, xp):
         path = xp.maximum(path, _gpipe_s(table, wire, fill_s, k, xp))
     if table.trips.shape[0]:
         path = xp.maximum(path, _chunk_trips_s(table, links, fill_s, k, xp))
+        path = xp.maximum(path, _link_busy_s(table, wire, links, k, xp))
     return path
 
 
@@ -279,15 +280,23 @@ def _ring_s(table: PlanCostTable, links: LinkTimes, xp):
     return transfer_s + table.phases * latency_s
 
 
+def _link_busy_s(table: PlanCostTable, wire: list[_Hop], links: LinkTimes, k: int, xp):
+    """[P] [s] for which pipeline traffic holds the busier of a slot's links in one step: on to the
+    next slot, and around."""
+    busy_s = xp.zeros_like(table.phases)
+    if k < len(wire):
+        busy_s = table.transfers[k] * xp.maximum(wire[k].forward_s, wire[k].back_s)
+    if k < table.wrap_link.shape[0]:
+        link = table.wrap_link[k]
+        inverse = _take(links.inverse, link, xp), _take(links.inverse_back, link, xp)
+        around_s = table.wrap_transfers[k] * table.wrap_gb[k] * xp.maximum(*inverse)
+        busy_s = xp.maximum(busy_s, around_s)
+    return busy_s
+
+
 def _busiest_s(table: PlanCostTable, wire: list[_Hop], links: LinkTimes, xp):
     """[P] [s] for which pipeline traffic holds the busiest link in one step."""
     busiest_s = xp.zeros_like(table.phases)
-    for k, hop in enumerate(wire):
-        busy_s = table.transfers[k] * xp.maximum(hop.forward_s, hop.back_s)
-        busiest_s = xp.maximum(busiest_s, busy_s)
-    for k in range(table.wrap_link.shape[0]):
-        link = table.wrap_link[k]
-        inverse = _take(links.inverse, link, xp), _take(links.inverse_back, link, xp)
-        busy_s = table.wrap_transfers[k] * table.wrap_gb[k] * xp.maximum(*inverse)
-        busiest_s = xp.maximum(busiest_s, busy_s)
+    for k in range(table.own_s.shape[0]):
+        busiest_s = xp.maximum(busiest_s, _link_busy_s(table, wire, links, k, xp))
     return busiest_s

@@ -28,13 +28,9 @@ from jaxsim.plan import (
 from jaxsim.plan_costs import PlanCostTable
 from jaxsim.step_time import NetworkView, job_step_cost
 from jaxsim.step_time.closed_form import sync_parts
-from jaxsim.step_time.pipeline import (
-    pipeline_time,
-    run_ahead,
-    stage_parts,
-    transfers_per_micro_batch,
-)
+from jaxsim.step_time.pipeline import pipeline_time, run_ahead, stage_parts
 from jaxsim.step_time.stages import stages
+from jaxsim.step_time.topology import transfers_per_micro_batch
 from jaxsim.workload import Workload
 
 NEVER = np.float32(-1e30)  # as the constant part of a path that a schedule does not have

@@ -8,8 +8,8 @@ from jax import Array
 
 from jaxsim.calibration import Calibration
 from jaxsim.plan import Plan, layer_range, n_groups
-from jaxsim.step_time.pipeline import topology
 from jaxsim.step_time.sync import layer_overlap, ring_bytes_gb
+from jaxsim.step_time.topology import topology
 from jaxsim.workload import Workload
 
 

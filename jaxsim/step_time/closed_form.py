@@ -23,14 +23,9 @@ from jaxsim.plan import (
 )
 from jaxsim.step_time import collectives, sync
 from jaxsim.step_time.memory import params_per_gpu, stage_memory
-from jaxsim.step_time.pipeline import (
-    PipelineTime,
-    in_flight_limit,
-    pipeline_time,
-    topology,
-    transfers_per_micro_batch,
-)
+from jaxsim.step_time.pipeline import PipelineTime, in_flight_limit, pipeline_time
 from jaxsim.step_time.stages import Stages, replicas_running, stages
+from jaxsim.step_time.topology import topology, transfers_per_micro_batch
 from jaxsim.workload import Workload
 
 

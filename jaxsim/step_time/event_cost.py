@@ -17,7 +17,8 @@ from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, SCHEDULE_INTERLEAVED,
 from jaxsim.step_time.closed_form import NetworkView, StepCost, job_step_cost
 from jaxsim.step_time.event_exact import pipeline_events
 from jaxsim.step_time.links import StageTimes
-from jaxsim.step_time.pipeline import PipelineTime, Topology, crossing, pipeline_time
+from jaxsim.step_time.pipeline import PipelineTime, pipeline_time
+from jaxsim.step_time.topology import Topology, crossing
 from jaxsim.workload import Workload
 
 

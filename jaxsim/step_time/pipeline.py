@@ -18,60 +18,12 @@ from jaxsim.plan import (
     SCHEDULE_GREEDY,
     SCHEDULE_INTERLEAVED,
     SCHEDULE_ZERO_BUBBLE,
-    Plan,
     masked_sums,
-    steps_ahead,
 )
 from jaxsim.step_time.links import HEAD_FORWARD_SHARE
+from jaxsim.step_time.topology import Topology, crossing, transfers_per_micro_batch
 
 NEVER_S = -1e30  # of a loop that does not exist: no longer than any
-
-
-@struct.dataclass
-class Topology:
-    """Who talks to whom in a plan; [K, K] bool are row = source, column = destination."""
-
-    together: Array  # [K, K] both used and in one group
-    to_next: Array  # [K, K] destination is the source's successor in its pipeline
-    to_previous: Array  # [K, K] the transpose: read straight, a loop over it vectorises
-    after: Array  # [K, K] destination stands at or after the source in its pipeline
-    before: Array  # [K, K] the transpose: at or before it
-    first: Array  # [K] bool, head of a pipeline
-    last: Array  # [K] bool, tail of a pipeline
-
-
-def topology(plan: Plan) -> Topology:
-    """Derive the pipeline's neighbours from groups and positions."""
-    ahead, n_domains = steps_ahead(plan), plan.group.shape[-1]
-    to_next = ahead == 1.0
-    return Topology(
-        together=jnp.abs(ahead) < n_domains,
-        to_next=to_next,
-        to_previous=ahead == -1.0,
-        after=(ahead >= 0.0) & (ahead < n_domains),
-        before=(ahead <= 0.0) & (ahead > -n_domains),
-        first=plan.used & (plan.position == 0),
-        last=plan.used & ~jnp.any(to_next, axis=1),
-    )
-
-
-def crossing(topo: Topology) -> Array:
-    """[K, K] bool: the way from the last domain of a pipeline back to its first."""
-    return topo.together & topo.last[:, None] & topo.first[None, :] & ~topo.first[:, None]
-
-
-def transfers_per_micro_batch(
-    topo: Topology, schedule: Array, schedules: tuple[int, ...] = ALL_SCHEDULES
-) -> Array:
-    """[K, K] float32 activations and gradients of a micro-batch over each link, `schedule` [K]:
-    one of every chunk each way, and between chunks from the last domain to the first and back."""
-    if SCHEDULE_INTERLEAVED not in schedules:
-        return (topo.to_next | topo.to_previous).astype(jnp.float32)
-    interleaved = schedule == SCHEDULE_INTERLEAVED
-    chunks = jnp.where(interleaved, float(INTERLEAVED_CHUNKS), 1.0)[:, None]
-    wrap = crossing(topo)
-    between = jnp.where(wrap | wrap.T, chunks - 1.0, 0.0)
-    return jnp.where(topo.to_next | topo.to_previous, chunks, 0.0) + between
 
 
 def in_flight_limit(
@@ -150,6 +102,11 @@ def pipeline_time(
     together = topo.together
     chunked = SCHEDULE_INTERLEAVED in schedules
     hops_s, links, inner_links = _wire(topo, parts, inner_hop_s, send_s, latency_s, chunked)
+    link_s = jnp.maximum(*links)
+    if chunked:
+        # Every chunk takes the links, and another way round.
+        sent_s = transfers_per_micro_batch(topo, schedule, schedules) * send_s
+        link_s = jnp.maximum(parts.chunks * link_s, sent_s.max(axis=1))
     own_s = parts.critical_s + 2.0 * (parts.stages - 1.0) * inner_hop_s
     sums = [parts.stages, own_s + hops_s[0], own_s]
     if chunked:
@@ -158,8 +115,7 @@ def pipeline_time(
     depth, round_trip_s, near_s = masked_sums(topo.after, jnp.stack(sums[:3]))
     total, fill_s, near_fill_s, *again_s = masked_sums(together, jnp.stack(sums))
 
-    busiest_s = jnp.maximum(parts.busy_s, jnp.maximum(*links))
-    beat_s = _largest(together, busiest_s)
+    beat_s = _largest(together, jnp.maximum(parts.busy_s, link_s))
     cover = round_trip_s / jnp.maximum(beat_s, 1e-9)
     counts = (depth, micro_batches, total, cover)
     holds, limits = run_ahead(schedule, parts, *counts, schedules)
@@ -172,26 +128,38 @@ def pipeline_time(
         path = _longest_path(topo, parts, times, links, loops, micro_batches, *limits)
         if again is not None:
             trips_s = _chunk_trips_s(parts, fill, again, micro_batches, total)
+            if loops is not None:
+                trips_s = jnp.maximum(trips_s, micro_batches * _largest(together, link_s))
             path = jnp.where(parts.chunks > 1.0, jnp.maximum(path, trips_s), path)
         if loops is None or SCHEDULE_GPIPE not in schedules:
             return path
-        # All forwards, then all backwards, each a flow shop with its own bottleneck.
-        beats_s = _largest(together, jnp.maximum(parts.forward_s, links[0]))
-        beats_s = beats_s + _largest(together, jnp.maximum(parts.backward_s, links[1]))
-        gpipe = fill + (micro_batches - 1.0) * beats_s
+        gpipe = fill + (micro_batches - 1.0) * _two_flow_shops_s(together, parts, links)
         return jnp.where(schedule == SCHEDULE_GPIPE, gpipe, path)
 
-    throttled_s = (loops.loop_s / loops.passed).max(axis=0)
-    returning_s = (round_trip_s - within_s) / jnp.maximum(limits[1], 1.0)
-    throttled_s = jnp.maximum(throttled_s, returning_s)
-    period_s = jnp.maximum(throttled_s, round_trip_s / jnp.maximum(limits[0], 1.0))
-    period_s = jnp.maximum(beat_s, period_s)
+    period_s = jnp.maximum(beat_s, _throttled_s(within_s, round_trip_s, loops, *limits))
     return PipelineTime(
         total_s=longest(round_trip_s, fill_s, links, loops, *again_s[:1]),
         ideal_s=longest(near_s, near_fill_s, inner_links, None, *again_s[1:]),
         in_flight=holds,
         period_s=_largest(together, period_s),
     )
+
+
+def _two_flow_shops_s(together: Array, parts: StageParts, links: tuple[Array, Array]) -> Array:
+    """[K] [s] per micro-batch of GPipe: all forwards, then all backwards, each with its own
+    bottleneck."""
+    forward_s = _largest(together, jnp.maximum(parts.forward_s, links[0]))
+    return forward_s + _largest(together, jnp.maximum(parts.backward_s, links[1]))
+
+
+def _throttled_s(
+    within_s: Array, round_trip_s: Array, loops: Loops, ahead: Array, ahead_last: Array
+) -> Array:
+    """[K] [s] per micro-batch that loops and round trips let pass."""
+    throttled_s = (loops.loop_s / loops.passed).max(axis=0)
+    returning_s = (round_trip_s - within_s) / jnp.maximum(ahead_last, 1.0)
+    throttled_s = jnp.maximum(throttled_s, returning_s)
+    return jnp.maximum(throttled_s, round_trip_s / jnp.maximum(ahead, 1.0))
 
 
 def _wire(

@@ -14,7 +14,7 @@ from jaxsim.cluster import Cluster
 from jaxsim.plan import Plan, per_domain
 from jaxsim.step_time import collectives
 from jaxsim.step_time.compute import LayerTime, layer_time
-from jaxsim.step_time.pipeline import Topology, topology
+from jaxsim.step_time.topology import Topology, topology
 from jaxsim.workload import Workload
 
 

@@ -8,7 +8,7 @@ from jax import Array
 from jaxsim.calibration import Calibration
 from jaxsim.cluster import GBIT_PER_GBYTE
 from jaxsim.plan import FULL_PRECISION_BITS, Plan, layer_range, n_groups
-from jaxsim.step_time.pipeline import Topology
+from jaxsim.step_time.topology import Topology
 from jaxsim.workload import Workload
 
 GRADIENT_BYTES = 2  # 16-bit gradients on the wire

@@ -24,8 +24,9 @@ from jaxsim.step_time import BandwidthProfile, EventBounds, event_step_cost
 from jaxsim.step_time.event_cost import event_pipeline_time
 from jaxsim.step_time.event_exact import pipeline_events
 from jaxsim.step_time.links import StageTimes
-from jaxsim.step_time.pipeline import pipeline_time, topology
+from jaxsim.step_time.pipeline import pipeline_time
 from jaxsim.step_time.schedules import FIXED_ORDERS
+from jaxsim.step_time.topology import topology
 from jaxsim.workload import build_workload
 
 NAMES = {

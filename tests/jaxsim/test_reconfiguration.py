@@ -18,8 +18,8 @@ from jaxsim.reconfiguration import (
     migration_gb,
     transition_s,
 )
-from jaxsim.step_time.pipeline import topology
 from jaxsim.step_time.sync import ring_bytes_gb
+from jaxsim.step_time.topology import topology
 from jaxsim.workload import STATE_BYTES_PER_PARAM, build_workload
 
 K, LAYERS = 4, 8

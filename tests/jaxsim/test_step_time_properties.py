@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_world import JOB, base_view, calibration, cluster_spec, cost_of, make_plan, pad_plan
 
-from jaxsim.plan import SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE
+from jaxsim.plan import SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED
 from jaxsim.workload import build_workload
 
 WORK = build_workload([JOB]).job(0)
@@ -32,6 +32,12 @@ PLANS4 = {
     ),
     "uneven, GPipe": make_plan(
         [(1,), (3, 0, 2)], [(8,), (2, 4, 2)], [5, 3], 4, dp=[4, 4, 1, 1], schedule=SCHEDULE_GPIPE
+    ),
+    "interleaved": make_plan(
+        [(2, 0, 3)], [(2, 4, 2)], [16], 4, micro_batch=2, schedule=SCHEDULE_INTERLEAVED
+    ),
+    "interleaved, there and back": make_plan(
+        [(1, 3)], [(4, 4)], [16], 4, micro_batch=2, pp=2, schedule=SCHEDULE_INTERLEAVED
     ),
 }
 STACKED4 = jax.tree.map(lambda *x: jnp.stack(x), *PLANS4.values())
@@ -112,6 +118,8 @@ def test_a_link_that_matters_matters():
         "two pipelines": True,
         "four replicas": False,
         "uneven, GPipe": True,
+        "interleaved": False,
+        "interleaved, there and back": True,
     }
 
 

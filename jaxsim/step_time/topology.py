@@ -1,0 +1,62 @@
+"""Who talks to whom in a plan, and how often."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from jaxsim.plan import (
+    ALL_SCHEDULES,
+    INTERLEAVED_CHUNKS,
+    SCHEDULE_INTERLEAVED,
+    Plan,
+    steps_ahead,
+)
+
+
+@struct.dataclass
+class Topology:
+    """Who talks to whom in a plan; [K, K] bool are row = source, column = destination."""
+
+    together: Array  # [K, K] both used and in one group
+    to_next: Array  # [K, K] destination is the source's successor in its pipeline
+    to_previous: Array  # [K, K] the transpose: read straight, a loop over it vectorises
+    after: Array  # [K, K] destination stands at or after the source in its pipeline
+    before: Array  # [K, K] the transpose: at or before it
+    first: Array  # [K] bool, head of a pipeline
+    last: Array  # [K] bool, tail of a pipeline
+
+
+def topology(plan: Plan) -> Topology:
+    """Derive the pipeline's neighbours from groups and positions."""
+    ahead, n_domains = steps_ahead(plan), plan.group.shape[-1]
+    to_next = ahead == 1.0
+    return Topology(
+        together=jnp.abs(ahead) < n_domains,
+        to_next=to_next,
+        to_previous=ahead == -1.0,
+        after=(ahead >= 0.0) & (ahead < n_domains),
+        before=(ahead <= 0.0) & (ahead > -n_domains),
+        first=plan.used & (plan.position == 0),
+        last=plan.used & ~jnp.any(to_next, axis=1),
+    )
+
+
+def crossing(topo: Topology) -> Array:
+    """[K, K] bool: the way from the last domain of a pipeline back to its first."""
+    return topo.together & topo.last[:, None] & topo.first[None, :] & ~topo.first[:, None]
+
+
+def transfers_per_micro_batch(
+    topo: Topology, schedule: Array, schedules: tuple[int, ...] = ALL_SCHEDULES
+) -> Array:
+    """[K, K] float32 activations and gradients of a micro-batch over each link, `schedule` [K]:
+    one of every chunk each way, and between chunks from the last domain to the first and back."""
+    if SCHEDULE_INTERLEAVED not in schedules:
+        return (topo.to_next | topo.to_previous).astype(jnp.float32)
+    interleaved = schedule == SCHEDULE_INTERLEAVED
+    chunks = jnp.where(interleaved, float(INTERLEAVED_CHUNKS), 1.0)[:, None]
+    wrap = crossing(topo)
+    between = jnp.where(wrap | wrap.T, chunks - 1.0, 0.0)
+    return jnp.where(topo.to_next | topo.to_previous, chunks, 0.0) + between
