@@ -24,6 +24,7 @@ from jaxsim.plan import (
 from jaxsim.step_time import collectives, sync
 from jaxsim.step_time.memory import params_per_gpu, stage_memory
 from jaxsim.step_time.pipeline import PipelineTime, in_flight_limit, pipeline_time
+from jaxsim.step_time.schedules import known
 from jaxsim.step_time.stages import Stages, replicas_running, stages
 from jaxsim.step_time.topology import topology, transfers_per_micro_batch
 from jaxsim.workload import Workload
@@ -180,7 +181,7 @@ def job_step_cost(
     wan_gb = activation_gb * transfers + ring_gb / h
     memory = _memory_gb(plan, work, calibration, st, timed.in_flight, schedules)
     fits = jnp.all(memory <= cluster.gpu.memory_gb)
-    can_run = (st.dp > 0) & _known(st.schedule, schedules)
+    can_run = (st.dp > 0) & known(st.schedule, schedules)
     runs = fits & jnp.any(plan.used) & jnp.all(jnp.where(plan.used, can_run, True))
     return StepCost(
         step_s=jnp.where(runs, total_s + sync_s + optimizer_s, jnp.inf),
@@ -203,16 +204,6 @@ def job_step_cost(
         fits=fits,
         runs=runs,
     )
-
-
-def _known(schedule: Array, schedules: tuple[int, ...]) -> Array:
-    """[K] bool: one of `schedules`."""
-    if set(schedules) == set(ALL_SCHEDULES):
-        return jnp.ones(schedule.shape, bool)
-    known = schedule == schedules[0]
-    for other in schedules[1:]:
-        known = known | (schedule == other)
-    return known
 
 
 # Traced once for all its callers, see `stages`.

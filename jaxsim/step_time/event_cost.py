@@ -18,6 +18,7 @@ from jaxsim.step_time.closed_form import NetworkView, StepCost, job_step_cost
 from jaxsim.step_time.event_exact import pipeline_events
 from jaxsim.step_time.links import StageTimes
 from jaxsim.step_time.pipeline import PipelineTime, pipeline_time
+from jaxsim.step_time.schedules import known
 from jaxsim.step_time.topology import Topology, crossing
 from jaxsim.workload import Workload
 
@@ -52,12 +53,12 @@ def event_step_cost(
 ) -> StepCost:
     """`job_step_cost` with the pipeline's time event-exact; memory, sync and traffic are the same.
 
-    `bounds` is static. A plan with longer pipelines, more micro-batches or more groups than they
-    allow is not simulated: its step_s is infinite. So it must be for a schedule that they leave out,
-    but this is not checked.
+    `bounds` is static. A plan with longer pipelines, more micro-batches, more groups or another
+    schedule than they allow is not simulated: its step_s is infinite.
     """
     pipeline = functools.partial(event_pipeline_time, bounds=bounds, profile=profile)
-    return job_step_cost(plan, work, cluster, calibration, view, pipeline=pipeline)
+    args = (plan, work, cluster, calibration, view)
+    return job_step_cost(*args, pipeline=pipeline, schedules=bounds.schedules)
 
 
 def event_pipeline_time(
@@ -88,10 +89,9 @@ def event_pipeline_time(
     """
     forward_s = stage_s / 3.0 if forward_s is None else forward_s
     weight_s = jnp.minimum(forward_s if weight_s is None else weight_s, stage_s - forward_s)
-    link = (inner_hop_s, send_s, latency_s)
-    closed = pipeline_time(
-        topo, plan_pp, schedule, micro_batches, stage_s, extra_last_s, *link, forward_s, weight_s
-    )
+    link, passes = (inner_hop_s, send_s, latency_s), (forward_s, weight_s)
+    args = (topo, plan_pp, schedule, micro_batches, stage_s, extra_last_s, *link, *passes)
+    closed = pipeline_time(*args, schedules=bounds.schedules)
     rows = _Rows.of(topo, plan_pp, bounds)
     compute = {
         "forward_s": rows.pick(forward_s),
@@ -105,6 +105,7 @@ def event_pipeline_time(
     )
     fits = (rows.n_stages <= bounds.stages) & (micro_batches <= bounds.micro_batches)
     fits = fits & (jnp.sum(topo.first.astype(jnp.int32)) <= rows.member.shape[0])
+    fits = fits & known(schedule, bounds.schedules)
     count = jnp.where(fits, micro_batches, 0.0)
     group = jnp.stack([schedule.astype(jnp.float32), rows.n_stages.astype(jnp.float32), count])
     kind, n_stages, count = rows.of_group(group, rows.head).astype(jnp.int32)

@@ -29,6 +29,7 @@ from flax import struct
 from jax import Array
 
 from jaxsim.plan import (
+    ALL_SCHEDULES,
     SCHEDULE_1F1B,
     SCHEDULE_EAGER_1F1B,
     SCHEDULE_GPIPE,
@@ -43,6 +44,16 @@ FIXED_ORDERS = (
     SCHEDULE_INTERLEAVED,
     SCHEDULE_ZERO_BUBBLE,
 )
+
+
+def known(schedule: Array, schedules: tuple[int, ...]) -> Array:
+    """[K] bool: one of `schedules`."""
+    if set(schedules) == set(ALL_SCHEDULES):
+        return jnp.ones(schedule.shape, bool)
+    known = schedule == schedules[0]
+    for other in schedules[1:]:
+        known = known | (schedule == other)
+    return known
 
 
 @struct.dataclass

@@ -571,6 +571,8 @@ def test_a_plan_beyond_the_bounds_is_not_simulated():
     np.testing.assert_array_equal(event_cost(groups, groups=2).step_s, event_cost(groups).step_s)
     long = make_plan([(0, 1)], [(4, 4)], [8], 4, micro_batch=4, pp=4)
     assert np.isfinite(event_cost(long).step_s)
+    # Of the orders that are not greedy.
+    assert np.isinf(event_cost(plan.replace(schedule=plan.schedule * 0 + SCHEDULE_GREEDY)).step_s)
     too_long = make_plan([(0, 1, 2)], [(3, 3, 2)], [8], 4, micro_batch=4, pp=[3, 3, 3, 1])
     assert np.isinf(event_cost(too_long).step_s)
 
