@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.resources
-import math
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,12 @@ from flax import struct
 from jax import Array
 
 from jaxsim.errors import InputError
-from jaxsim.gpu import Gpu, GpuSpec, gpu_spec
+from jaxsim.gpu import LARGEST_FIGURE, Gpu, GpuSpec, gpu_spec
+from jaxsim.yaml_text import load_yaml
 
 GBIT_PER_GBYTE = 8.0
 EMBEDDED_CLUSTER = "four-aws-regions"
+MOST_GPUS = 2**24  # of a domain: float32 counts them one by one
 
 
 @struct.dataclass
@@ -167,7 +169,7 @@ def repeat_regions(spec: ClusterSpec, n_domains: int) -> ClusterSpec:
 def parse_cluster(text: str, source: str) -> ClusterSpec:
     """Parse and check the text of a cluster file; `source` is what error lines name."""
     try:
-        body = yaml.safe_load(text)
+        body = load_yaml(text)
     except yaml.YAMLError as error:
         line = str(error).replace("\n", " ")
         raise InputError(f"{source}: not valid YAML: {line}") from None
@@ -226,14 +228,20 @@ def _mapping(value: Any, source: str, key: str, required: tuple[str, ...]) -> Ma
 
 def _number(value: Any, source: str, key: str, low: float) -> float:
     bad = isinstance(value, bool) or not isinstance(value, int | float)
-    if bad or not math.isfinite(value) or value < low:
-        raise InputError(f"{source}: {key}: expected a number >= {low:g}, got {value!r}")
+    # Compared, not converted: an integer may be longer than any float. No NaN passes either.
+    if bad or not low <= value <= LARGEST_FIGURE:
+        bounds = f">= {low:g} and at most {LARGEST_FIGURE:g}"
+        raise InputError(f"{source}: {key}: expected a number {bounds}, got {reprlib.repr(value)}")
     return float(value)
 
 
 def _integer(value: Any, source: str, key: str, low: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise InputError(f"{source}: {key}: expected an integer >= {low}, got {value!r}")
+    bad = isinstance(value, bool) or not isinstance(value, int)
+    if bad or not low <= value <= MOST_GPUS:
+        bounds = f">= {low} and at most {MOST_GPUS}"
+        raise InputError(
+            f"{source}: {key}: expected an integer {bounds}, got {reprlib.repr(value)}"
+        )
     return value
 
 
@@ -249,6 +257,11 @@ def _matrix(value: Any, source: str, key: str, names: tuple[str, ...], positive:
     out = np.zeros((size, size))
     for i, row in enumerate(value):
         for j, entry in enumerate(row):
-            low = 1e-9 if positive and i != j else 0.0
-            out[i, j] = _number(entry, source, f"{key}[{names[i]}][{names[j]}]", low)
+            low, where = 1e-9 if positive and i != j else 0.0, f"{key}[{names[i]}][{names[j]}]"
+            out[i, j] = _number(entry, source, where, low)
+            if i == j and entry != 0:
+                raise InputError(
+                    f"{source}: {where}: expected 0, got {entry!r}: what a domain is to itself is "
+                    "intra_domain's to say"
+                )
     return out

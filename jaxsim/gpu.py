@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from collections.abc import Mapping
 
 import jax.numpy as jnp
@@ -10,6 +11,8 @@ from flax import struct
 from jax import Array
 
 from jaxsim.errors import InputError
+
+LARGEST_FIGURE = 1e12  # in a cluster file, whatever its unit: float32 computes with it
 
 
 @struct.dataclass
@@ -66,6 +69,7 @@ def gpu_spec(value: str | Mapping, source: str) -> GpuSpec:
         raise InputError(f"{source}: gpu: expected a preset or a mapping with {', '.join(fields)}")
     for key, number in value.items():
         bad = isinstance(number, bool) or not isinstance(number, int | float)
-        if bad or not 0 < number < float("inf"):
-            raise InputError(f"{source}: gpu.{key}: expected a number > 0, got {number!r}")
+        if bad or not 0 < number <= LARGEST_FIGURE:
+            got = f"> 0 and at most {LARGEST_FIGURE:g}, got {reprlib.repr(number)}"
+            raise InputError(f"{source}: gpu.{key}: expected a number {got}")
     return GpuSpec(**{k: float(value[k]) for k in fields})

@@ -103,6 +103,24 @@ BAD = {
         ["domains[1].usd_per_gpu_hour", ">= 0", "'cheap'"],
     ),
     "half a GPU": (changed("domains", 0, "gpus", 7.5), ["domains[0].gpus", "integer >= 1", "7.5"]),
+    "more GPUs than can be counted": (
+        changed("domains", 0, "gpus", 4_000_000_000),
+        ["domains[0].gpus", "at most 16777216", "got 4000000000"],
+    ),
+    "a bandwidth of 400 digits": (
+        changed("wan", "bandwidth_gbps", 0, 1, 10**399),
+        ["wan.bandwidth_gbps[east][west]", "at most 1e+12", "got 1000"],
+    ),
+    "a memory of 400 digits": (
+        changed("gpu", {
+            "peak_tflops": 1, "memory_gb": 10**399, "memory_gb_per_s": 1, "nvlink_gb_per_s": 1,
+        }),
+        ["gpu.memory_gb", "at most 1e+12", "got 1000"],
+    ),
+    "a link of a domain to itself": (
+        changed("wan", "rtt_ms", 1, 1, 0.5),
+        ["wan.rtt_ms[west][west]", "expected 0, got 0.5", "intra_domain"],
+    ),
     "no GPU": (changed("domains", 0, "gpus", 0), ["domains[0].gpus", "integer >= 1", "got 0"]),
     "a boolean": (changed("domains", 0, "gpus", True), ["domains[0].gpus", "integer >= 1"]),
     "an unknown GPU": (changed("gpu", "B300"), ["gpu", "'B300'", *GPU_PRESETS]),
@@ -117,7 +135,7 @@ BAD = {
             "memory_gb_per_s": 1,
             "nvlink_gb_per_s": 1,
         }),
-        ["gpu.peak_tflops", "> 0", "inf"],
+        ["gpu.peak_tflops", "> 0", "at most 1e+12", "inf"],
     ),
     "a GPU with a numeric key": (
         changed("gpu", {1: 2, "peak_tflops": 300}),
@@ -167,6 +185,12 @@ def test_files_that_are_no_cluster_files(tmp_path):
     broken = tmp_path / "broken.yaml"
     broken.write_text("name: two\ndomains: [1, 2\n")
     refuse(broken, ["not valid YAML"])
+    twice = tmp_path / "twice.yaml"
+    twice.write_text(yaml.safe_dump(BODY) + "gpu: H100-80GB\n")
+    refuse(twice, ["not valid YAML", "'gpu' stands twice"])
+    long = tmp_path / "long.yaml"
+    long.write_text(yaml.safe_dump(BODY).replace("400", "4" * 5000))
+    refuse(long, ["not valid YAML", "digits"])
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe\x81")
     refuse(binary, ["cannot be read"])
