@@ -115,7 +115,7 @@ def calibrate(config: CalibrateConfig) -> None:
     """Fit, write the calibration file and the record."""
     target = check_output(config.out)
     if config.json not in (None, "-"):
-        check_output(config.json)
+        check_output(config.json, "--json")
     found = find_measurements(config.data, config.strict)
     for line in found.left_out:
         print(f"left out: {line}", file=sys.stderr)

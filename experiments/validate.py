@@ -161,7 +161,7 @@ def leave_out(found: Measurements) -> list[dict]:
 def validate(config: ValidateConfig) -> dict:
     """Predict, compare, record; returns the summary."""
     if config.json not in (None, "-"):
-        check_output(config.json)
+        check_output(config.json, "--json")
     found = find_measurements(config.data, config.strict)
     for line in found.left_out:
         print(f"left out: {line}", file=sys.stderr)
