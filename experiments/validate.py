@@ -116,6 +116,7 @@ def run_rows(predictions: list[Prediction], bounds: np.ndarray) -> list[dict]:
                 "measured_gib": gib,
                 "predicted_gib": p.memory_gib,
                 "memory_error_pct": 100 * (p.memory_gib / gib - 1) if gib else None,
+                "fits": p.fits,
             }
         )
     return rows
@@ -134,6 +135,7 @@ def sync_merit(found: Measurements, calibration: Calibration) -> dict[str, dict]
             "kendall_tau": None,
             "choice_regret_pct": None,
             "memory_mape_pct": None,
+            "unfit": None,
         }
     return out
 
@@ -185,6 +187,8 @@ def validate(config: ValidateConfig) -> dict:
     report = write_report([writer.dir])
     if put_result(summary, config.json):
         print(merit_table(summary))
+        if found.left_out:
+            print(f"left out: {len(found.left_out)} rows or files, named on standard error")
         print(f"report: {report}")
     return summary
 
@@ -202,15 +206,17 @@ def merit_table(summary: dict) -> str:
             "Kendall\ntau",
             "choice\nregret %",
             "memory\n%",
+            "said not\nto fit",
             "published by others\nmean %",
         )
     ):
-        table.add_column(name, justify="left" if i in (0, 8) else "right")
+        table.add_column(name, justify="left" if i in (0, 9) else "right")
     keys = ("mape_pct", "median_ape_pct", "bias_pct", "kendall_tau", "choice_regret_pct")
     for name, row in summary["datasets"].items():
         cells = ["-" if row[k] is None else f"{row[k]:.2f}" for k in (*keys, "memory_mape_pct")]
+        unfit = "-" if row["unfit"] is None else str(row["unfit"])
         peers = ", ".join(f"{k} {v:g}" for k, v in summary["peers"].get(name, {}).items())
-        table.add_row(name, str(row["n"]), *cells, peers)
+        table.add_row(name, str(row["n"]), *cells, unfit, peers)
     for row in summary.get("left_out", []):
         error = "-" if row["mape_pct"] is None else f"{row['mape_pct']:.2f}"
         table.add_row(f"without {row['dataset']}: {row['label']}", str(row["n"]), error)

@@ -19,6 +19,7 @@ class Prediction(NamedTuple):
     step_s: float
     memory_gib: float
     split_gib: tuple[float, float]  # state, activations of the layers
+    fits: bool = True  # in the GPUs' memory, says the simulator
 
     @property
     def step_error(self) -> float:
@@ -49,11 +50,11 @@ def predict(
         cost = predict_runs(run_arrays(mine), calibration)
         steps = np.asarray(cost.total_s, np.float64)
         memory = np.asarray(cost.memory_gb, np.float64)[:, 0] * 1e9 / GIB
+        fits = np.asarray(cost.fits)
         split = published_split_gib(mine, calibration)
         for row, place in enumerate(places):
-            found[place] = Prediction(
-                runs[place], float(steps[row]), float(memory[row]), tuple(split[row])
-            )
+            figures = (float(steps[row]), float(memory[row]), tuple(split[row]), bool(fits[row]))
+            found[place] = Prediction(runs[place], *figures)
     return [found[i] for i in range(len(runs))]
 
 
@@ -63,7 +64,8 @@ def merit(predictions: Sequence[Prediction]) -> dict[str, float | int | None]:
     n: runs with a step time; mape_pct, median_ape_pct, bias_pct: mean absolute, median absolute and
     mean signed relative error; kendall_tau: rank agreement within groups of runs of one model, mean
     weighted by pairs; choice_regret_pct: mean over groups of runs that differ only in the plan of
-    how much slower the plan that the predictions choose is than the fastest; memory_mape_pct.
+    how much slower the plan that the predictions choose is than the fastest; memory_mape_pct; unfit:
+    how many of the n are said not to fit their GPUs' memory, although they ran.
     """
     timed = [p for p in predictions if p.run.step_s]
     errors = np.array([p.step_error for p in timed])
@@ -80,6 +82,7 @@ def merit(predictions: Sequence[Prediction]) -> dict[str, float | int | None]:
         "kendall_tau": _kendall(timed),
         "choice_regret_pct": mean([_regret(g) for g in _groups(timed, lambda r: r.choice_key)]),
         "memory_mape_pct": mean(memory),
+        "unfit": sum(not p.fits for p in timed),
     }
 
 

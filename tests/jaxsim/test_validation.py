@@ -15,9 +15,9 @@ from jaxsim.workload import ModelConfig
 SMALL, LARGE = made_run().model, ModelConfig(32, 4096, 32, 32, 16384, 2, 51200, True)
 
 
-def prediction(step_s, measured_s, memory_gib=1.0, split=(1.0, 1.0), **changes):
+def prediction(step_s, measured_s, memory_gib=1.0, split=(1.0, 1.0), fits=True, **changes):
     run = made_run(**{"step_s": measured_s, "peak_memory_gib": None, **changes})
-    return Prediction(run, step_s, memory_gib, split)
+    return Prediction(run, step_s, memory_gib, split, fits)
 
 
 def by_hand():
@@ -26,9 +26,12 @@ def by_hand():
         prediction(1.1, 1.0),
         prediction(1.0, 2.0, tp=8, dp=1),
         prediction(3.0, 4.0, tp=1, dp=8),
-        prediction(20.0, 10.0, model=LARGE),
+        prediction(20.0, 10.0, model=LARGE, fits=False),
         prediction(10.0, 15.0, model=LARGE, tp=8, dp=1),
-        prediction(9.9, None, 44.0, (9.0, 7.0), peak_memory_gib=40.0, state_gib=10.0, seq=512),
+        # Said not to fit as well, but nobody says that it ran.
+        prediction(
+            9.9, None, 44.0, (9.0, 7.0), False, peak_memory_gib=40.0, state_gib=10.0, seq=512
+        ),
     ]
 
 
@@ -45,6 +48,7 @@ def test_merit_by_hand():
         # Chosen by prediction: 2.0 where 1.0 was to be had, 15 where 10 was.
         "choice_regret_pct": 100 * (1.0 + 0.5) / 2,
         "memory_mape_pct": 100 * (0.1 + 0.1) / 2,
+        "unfit": 1,
     }
     assert got == pytest.approx(expected)
 
@@ -57,7 +61,7 @@ def test_perfect_predictions():
 
 
 def test_merit_of_nothing_is_none():
-    assert merit([]) == {"n": 0, **dict.fromkeys(list(merit(by_hand()))[1:])}
+    assert merit([]) == {**dict.fromkeys(merit(by_hand())), "n": 0, "unfit": 0}
     memory_only = merit(by_hand()[5:])
     assert memory_only["n"] == 0 and memory_only["mape_pct"] is None
     assert memory_only["memory_mape_pct"] == pytest.approx(10.0)
@@ -84,6 +88,7 @@ def test_each_gpu_is_predicted_by_its_own_calibration():
         cost = predict_runs(run_arrays([p.run]), mine[p.run.gpu])
         np.testing.assert_allclose(p.step_s, cost.total_s[0], rtol=1e-6)
         np.testing.assert_allclose(p.memory_gib, cost.memory_gb[0, 0] * 1e9 / GIB, rtol=1e-6)
+        assert p.fits == bool(cost.fits[0])
         split = published_split_gib([p.run], mine[p.run.gpu])[0]
         np.testing.assert_allclose(p.split_gib, split, rtol=1e-6)
         assert (p.step_s > 5.0) == (p.run.gpu == "A100-80GB")
