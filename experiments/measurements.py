@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxsim.errors import InputError
 from jaxsim.measured import MeasuredRun, is_measured_table, load_measured
-from jaxsim.profiles import Profile, load_profile
+from jaxsim.profiles import Profile, UnknownModel, load_profile
 from jaxsim.shaped_links import SyncRun, is_sync_table, load_sync_runs
 
 PUBLISHED = "published_runs.csv"
@@ -16,7 +16,7 @@ PUBLISHED = "published_runs.csv"
 
 @dataclasses.dataclass(frozen=True)
 class Measurements:
-    """All that was found, and a line for every row that was not usable."""
+    """All that was found, and a line for every row or profile that was not usable."""
 
     runs: list[MeasuredRun]
     syncs: dict[str, list[SyncRun]]  # by data set
@@ -57,7 +57,11 @@ def find_measurements(path: str | Path | None, strict: bool = False) -> Measurem
 
 
 def _read(file: Path, found: Measurements, strict: bool, alone: bool) -> None:
-    profile = None if alone and file.suffix == ".csv" else load_profile(file)
+    try:
+        profile = None if alone and file.suffix == ".csv" else load_profile(file)
+    except UnknownModel as error:
+        found.left_out.append(str(error))
+        return
     if profile is not None:
         found.profiles.append(profile)
         return

@@ -35,6 +35,10 @@ PROFILED_MODELS = {
 }
 
 
+class UnknownModel(Exception):
+    """A layer profile of a model whose shape is not known; one line that names the file."""
+
+
 class Profile(NamedTuple):
     """Measured seconds beside a function that predicts them."""
 
@@ -49,7 +53,7 @@ class Profile(NamedTuple):
 def load_profile(path: str | Path) -> Profile | None:
     """Load one profile, told from its content; None for a file of another kind or GPU.
 
-    Raises InputError that names a file that cannot be read.
+    Raises InputError that names a file that cannot be read, and UnknownModel.
     """
     path = Path(path)
     gpus = [g for key, g in GPU_OF_FILE.items() if key in path.name.lower()]
@@ -117,10 +121,24 @@ def _collectives(path: Path, gpu: str, table: pd.DataFrame) -> Profile:
     return Profile(path.stem, gpu, "collectives", rows[:, 2], predict)
 
 
+def _holds_layers(path: Path) -> bool:
+    """Is the file laid out as a layer profile: micro-batch -> tensor parallelism -> layer -> times?"""
+    try:
+        micro_batches = json.loads(path.read_text())
+        slices = next(iter(micro_batches.values()))
+        times = next(iter(next(iter(slices.values())).values()))
+    except (ValueError, AttributeError, StopIteration):
+        return False
+    return all(key.isdigit() for key in (*micro_batches, *slices)) and isinstance(times, list)
+
+
 def _layers(path: Path, gpu: str) -> Profile | None:
     """Forward and backward of a middle layer by micro-batch and tensor parallelism (Sailor)."""
     known = [m for m in PROFILED_MODELS if m in path.name]
     if not known:
+        if _holds_layers(path):
+            names = ", ".join(PROFILED_MODELS)
+            raise UnknownModel(f"{path}: a layer profile of an unknown model; known: {names}")
         return None
     model, seq = PROFILED_MODELS[known[0]]
     body = json.loads(path.read_text())

@@ -7,7 +7,7 @@ import pytest
 from toy_world import EFFICIENCIES, calibration
 
 from jaxsim.errors import InputError
-from jaxsim.profiles import load_profile
+from jaxsim.profiles import UnknownModel, load_profile
 
 E = EFFICIENCIES
 A100_NVLINK = 300e9 * E["nvlink_efficiency"]
@@ -92,6 +92,17 @@ def test_files_of_another_kind_are_no_profiles(tmp_path):
     unknown = tmp_path / "profile_GPT-9_A100-40.json"
     unknown.write_text("{}")
     assert load_profile(unknown) is None
+
+
+def test_a_layer_profile_of_an_unknown_model_is_named(tmp_path):
+    path = tmp_path / "profile_GPT-9_A100-40.json"
+    path.write_text(json.dumps({"1": {"2": {"0": [0.01, 0.02, 0.0]}}}))
+    with pytest.raises(UnknownModel) as error:
+        load_profile(path)
+    assert str(error.value) == f"{path}: a layer profile of an unknown model; known: OPT-350"
+    for other in ('{"a": {"2": {"0": [1.0]}}}', '{"1": 2}', "[]", "{", '{"1": {}}'):
+        path.write_text(other)
+        assert load_profile(path) is None, other
 
 
 @pytest.mark.parametrize(
