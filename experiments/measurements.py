@@ -50,9 +50,10 @@ def find_measurements(path: str | Path | None, strict: bool = False) -> Measurem
     for file in files:
         _read(file, found, strict, alone=root.is_file())
     if not (found.runs or found.syncs or found.profiles):
-        raise InputError(
-            f"{root}: holds no table of measured runs, syncs or profiles that can be used"
-        )
+        why = "holds no table of measured runs, syncs or profiles that can be used"
+        faults = found.left_out
+        why += f"; the first of {len(faults)} faults: {faults[0]}" if faults else ""
+        raise InputError(f"{root}: {why}")
     return found
 
 
@@ -73,7 +74,8 @@ def _read(file: Path, found: Measurements, strict: bool, alone: bool) -> None:
         raise InputError(f"{file}: cannot be read: {' '.join(str(error).split())}") from None
     if syncs:
         rows, bad = load_sync_runs(file, strict)
-        found.syncs[file.stem] = rows
+        if rows:
+            found.syncs[file.stem] = rows
     elif runs or alone:
         rows, bad = load_measured(file, strict)
         found.runs.extend(rows)

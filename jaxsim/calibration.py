@@ -146,6 +146,7 @@ PRIORS: dict[str, Prior] = {f.name: f.metadata["prior"] for f in dataclasses.fie
 
 
 SHIPPED = "calibrations.yaml"
+ROUNDING = 1e-3  # of correlations in a file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,9 +266,26 @@ def _entry(entry: object, where: str) -> Belief:
             raise InputError(
                 f"{where}: correlation: expected {len(names)} rows of as many"
             ) from None
+        _check_correlation(given, f"{where}: correlation")
         places = [list(PRIORS).index(name) for name in names]
         correlation[np.ix_(places, places)] = given
     return Belief(centre, correlation * np.outer(spread, spread))
+
+
+def _check_correlation(matrix: np.ndarray, where: str) -> None:
+    """Raise InputError for what no random numbers have, beyond the rounding of a file."""
+    if not np.all(np.abs(matrix) <= 1.0 + ROUNDING):
+        worst = matrix.flat[np.argmax(np.where(np.isnan(matrix), np.inf, np.abs(matrix)))]
+        raise InputError(f"{where}: expected numbers from -1 to 1, got {worst:g}")
+    if np.any(np.abs(np.diag(matrix) - 1.0) > ROUNDING):
+        raise InputError(f"{where}: expected ones on the diagonal")
+    if np.any(np.abs(matrix - matrix.T) > ROUNDING):
+        raise InputError(f"{where}: expected a symmetric matrix")
+    least = np.linalg.eigvalsh(matrix).min()
+    if least < -ROUNDING * len(matrix):
+        raise InputError(
+            f"{where}: expected a positive semi-definite matrix, its least eigenvalue is {least:.3g}"
+        )
 
 
 def _legal(number: object, prior: Prior | None, where: str) -> float:

@@ -121,9 +121,12 @@ def load_measured(path: str | Path, strict: bool = False) -> tuple[list[Measured
     missing = [c for c in REQUIRED if c not in table.columns]
     if missing:
         raise InputError(f"{path}: missing column {missing[0]!r}; needed: {', '.join(REQUIRED)}")
-    runs, left_out = [], []
+    runs, left_out, lines = [], [], {}
     for number, row in enumerate(table.to_dict("records"), start=2):
         try:
+            first = lines.setdefault(row["row_id"], number)
+            if first != number:
+                raise ValueError(f"row_id: stands in line {first} already")
             runs.append(_parse(row, path.stem))
         except ValueError as error:
             problem = f"{path}: line {number} ({row['row_id']}): {error}"
@@ -200,22 +203,30 @@ def _parse(row: dict, dataset: str) -> MeasuredRun:
         raise ValueError(f"global_batch {n['global_batch']} is no multiple of {per_wave}")
     if n["pp"] > n["layers"]:
         raise ValueError(f"pp: {n['pp']} stages for {n['layers']} layers")
+    virtual_stages = _count(row, "interleave", 1)
+    if virtual_stages > 1 and n["pp"] == 1:
+        raise ValueError(f"interleave: {virtual_stages} chunks of a single stage (pp = 1)")
+    if n["heads"] % n["tp"]:
+        raise ValueError(f"tp: {n['tp']} does not divide heads {n['heads']}")
+    model_fields = ("layers", "hidden", "heads", "kv_heads", "ffn", "ffn_matrices", "vocab")
+    # A plain FFN is the GPT family's, whose input and output tables are one.
+    tied = n["ffn_matrices"] == 2
+    model = ModelConfig(*(n[k] for k in model_fields), tied_embeddings=tied)
+    model.check()
     gpu = GPU_ALIASES.get(row["gpu"], row["gpu"])
     if gpu not in GPU_PRESETS:
         raise ValueError(f"gpu: unknown {row['gpu']!r}; known: {', '.join(GPU_PRESETS)}")
     flash = _choice(row, "attention", ("unfused", "flash")) == "flash"
-    model_fields = ("layers", "hidden", "heads", "kv_heads", "ffn", "ffn_matrices", "vocab")
     return MeasuredRun(
         dataset=dataset,
         row_id=row["row_id"],
         gpu=gpu,
         n_gpus=n["n_gpus"],
         gpus_per_node=n["gpus_per_node"],
-        # A plain FFN is the GPT family's, whose input and output tables are one.
-        model=ModelConfig(*(n[k] for k in model_fields), tied_embeddings=n["ffn_matrices"] == 2),
+        model=model,
         **{k: n[k] for k in ("seq", "tp", "cp", "pp", "dp", "micro_batch", "global_batch")},
         zero_stage=_count(row, "zero_stage", 0, least=0, most=3),
-        virtual_stages=_count(row, "interleave", 1),
+        virtual_stages=virtual_stages,
         recompute=_choice(row, "recompute", tuple(RECOMPUTE)),
         sequence_parallel=_flag(row, "sequence_parallel"),
         flash=flash,

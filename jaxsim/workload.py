@@ -40,6 +40,17 @@ class ModelConfig:
     vocab: int
     tied_embeddings: bool = False
 
+    def check(self) -> None:
+        """Raise ValueError, one line that names the field, for a shape that no transformer has."""
+        if self.hidden % self.heads:
+            raise ValueError(f"heads: {self.heads} do not divide hidden {self.hidden}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads: {self.kv_heads} do not divide heads {self.heads}")
+        if self.ffn_matrices not in (2, 3):
+            raise ValueError(
+                f"ffn_matrices: expected 2 (plain) or 3 (gated), got {self.ffn_matrices}"
+            )
+
     @property
     def layer_params(self) -> float:
         """Parameters of one layer: attention, FFN, two norms."""
@@ -273,4 +284,9 @@ def load_model(name_or_path: str) -> ModelConfig:
     missing = [n for n, f in fields.items() if f.default is dataclasses.MISSING and n not in body]
     if missing:
         raise InputError(f"{path}: missing key {missing[0]!r}")
-    return ModelConfig(**body)
+    model = ModelConfig(**body)
+    try:
+        model.check()
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+    return model

@@ -163,6 +163,25 @@ def test_a_bad_correlation_is_one_line(tmp_path, rows):
 
 
 @pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([[1, 5, 0], [5, 1, 0], [0, 0, 1]], ["from -1 to 1", "got 5"]),
+        ([[1, float("nan"), 0], [0, 1, 0], [0, 0, 1]], ["from -1 to 1", "got nan"]),
+        ([[0.5, 0, 0], [0, 1, 0], [0, 0, 1]], ["ones on the diagonal"]),
+        ([[1, 0.5, 0], [-0.5, 1, 0], [0, 0, 1]], ["symmetric"]),
+        # Two that move together, and a third that moves with one and against the other.
+        ([[1, 1, 1], [1, 1, -1], [1, -1, 1]], ["positive semi-definite", "eigenvalue is -1"]),
+    ],
+)
+def test_a_correlation_that_no_numbers_have_is_one_line(tmp_path, rows, words):
+    names = {"straggler": 0.5, "kernel_s": 1e-6, "step_fixed_s": 1e-3}
+    path = write(tmp_path / "c.yaml", names, correlation=rows)
+    with pytest.raises(InputError) as error:
+        load_beliefs(path)
+    assert_one_line(error, [str(path), "calibrations.H100-80GB: correlation", *words])
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("calibrations: [1, 2", ["cannot be read as a calibration"]),

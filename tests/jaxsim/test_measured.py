@@ -74,6 +74,12 @@ BAD_ROWS = {
     "zero heads": ({"heads": 0}, ["heads", "integer >= 1", "'0'"]),
     "half a GPU": ({"n_gpus": 16.5}, ["n_gpus", "integer >= 1", "'16.5'"]),
     "ZeRO-4": ({"zero_stage": 4}, ["zero_stage", "integer", "0", "3", "'4'"]),
+    "width of a head": ({"heads": 7, "kv_heads": 7, "tp": 1, "dp": 8}, ["heads: 7", "hidden 2048"]),
+    "groups of heads": ({"kv_heads": 32}, ["kv_heads: 32", "heads 16"]),
+    "heads of a slice": ({"tp": 5, "n_gpus": 20}, ["tp: 5", "heads 16"]),
+    "FFN": ({"ffn_matrices": 9}, ["ffn_matrices", "2 (plain) or 3 (gated)", "9"]),
+    "chunks": ({"interleave": 7, "pp": 1, "dp": 4}, ["interleave: 7", "pp = 1"]),
+    "the same row": ({"row_id": "r-0"}, ["row_id", "line 2"]),
     "flag": ({"sequence_parallel": 2}, ["sequence_parallel", "integer", "0", "1", "'2'"]),
 }
 
@@ -85,7 +91,8 @@ def test_a_bad_row_is_left_out_or_refused(tmp_path, kind):
     runs, left_out = load_measured(path)
     assert [r.row_id for r in runs] == ["r-0", "r-2"], "its neighbours stay"
     # Line 1 is the header.
-    assert_line(left_out[0], [f"{path}: line 3 (r-1): ", *words])
+    name = changes.get("row_id", "r-1")
+    assert_line(left_out[0], [f"{path}: line 3 ({name}): ", *words])
     assert len(left_out) == 1
     with pytest.raises(InputError) as error:
         load_measured(path, strict=True)

@@ -129,6 +129,9 @@ def test_model_file_round_trip(tmp_path):
         ({"hidden": None}, ["missing key 'hidden'"]),
         ({"layers": True}, ["layers", "integer >= 1", "True"]),
         ({"tied_embeddings": 2}, ["tied_embeddings", "true or false", "2"]),
+        ({"heads": 7}, ["heads: 7", "hidden 1024"]),
+        ({"kv_heads": 32}, ["kv_heads: 32", "heads 16"]),
+        ({"ffn_matrices": 9}, ["ffn_matrices", "2 (plain) or 3 (gated)", "9"]),
         ({"colour": 3}, ["unknown key 'colour'", "allowed: layers, hidden"]),
     ],
 )
