@@ -117,7 +117,8 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     add("--gpus-per-node", type=_list_of(_count), default=[8], help=f"{each} (default 8)")
     add("--name", help="of the cluster (default: the name of the file written)")
     add("--intra-gbps", type=_rate, default=400.0, help="one node inside a region (default 400)")
-    add("--intra-rtt-ms", type=_amount, default=0.05, help="inside a region (default 0.05)")
+    recorded = "inside a region, on record only: no step pays it (default 0.05)"
+    add("--intra-rtt-ms", type=_amount, default=0.05, help=recorded)
     add("--out", metavar="FILE", required=True, help="cluster YAML to write")
     grid.set_defaults(run=from_grid)
 

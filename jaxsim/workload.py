@@ -29,7 +29,12 @@ STATE_BYTES_PER_PARAM = (
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """Shape of a decoder-only transformer."""
+    """Shape of a decoder-only transformer.
+
+    `tied_embeddings` counts in `params` alone. Memory, gradient sync and moves hold a table at either
+    end of the pipeline, as two stages do (Megatron-LM reduces their gradients to one); where both ends
+    are one GPU that is a table too many.
+    """
 
     layers: int
     hidden: int
