@@ -17,6 +17,7 @@ from flax import struct
 from jax import Array
 
 from jaxsim.errors import InputError
+from jaxsim.yaml_text import load_yaml
 
 Z95 = 1.959964
 
@@ -226,7 +227,7 @@ def load_beliefs(path: str | Path) -> dict[str, Belief]:
     Raises InputError with one line that names the file, the key and the allowed values.
     """
     try:
-        body = yaml.safe_load(Path(path).read_text())
+        body = load_yaml(Path(path).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         line = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read as a calibration: {line}") from None

@@ -28,6 +28,7 @@ import yaml
 
 from jaxsim.errors import InputError
 from jaxsim.network import HeavyTail, NetworkProcess, TwoState, network_process
+from jaxsim.yaml_text import load_yaml
 
 KINDS = ("uniform", "ou", "regime", "heavy", "outage")
 FITTED_KINDS = ("regime", "heavy", "outage")  # those that ship with fitted settings
@@ -133,7 +134,7 @@ def load_link_processes(path: str | Path | None = None) -> LinkProcesses:
 def parse_link_processes(text: str, source: str) -> LinkProcesses:
     """Parse and check the text of a file; `source` is what error lines name."""
     try:
-        body = yaml.safe_load(text)
+        body = load_yaml(text)
     except yaml.YAMLError as error:
         raise InputError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
     body = _mapping(body, source, "the file", ("interval_s", "source", "kind", "processes"))

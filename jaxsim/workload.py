@@ -14,6 +14,7 @@ from flax import struct
 from jax import Array
 
 from jaxsim.errors import InputError
+from jaxsim.yaml_text import load_yaml
 
 # Recompute modes: nothing, the attention core only, the whole layer.
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
@@ -271,7 +272,7 @@ def load_model(name_or_path: str) -> ModelConfig:
         known = ", ".join(MODEL_PRESETS)
         raise InputError(f"model: unknown {name_or_path!r}; a YAML file or one of: {known}")
     try:
-        body = yaml.safe_load(path.read_text())
+        body = load_yaml(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         line = str(error).replace("\n", " ")
         raise InputError(f"{path}: not valid YAML: {line}") from None

@@ -184,6 +184,7 @@ def test_a_correlation_that_no_numbers_have_is_one_line(tmp_path, rows, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("calibrations: {}\ncalibrations: {}\n", ["'calibrations' stands twice"]),
         ("calibrations: [1, 2", ["cannot be read as a calibration"]),
         ("", ["calibrations: expected a mapping"]),
         ("- 1\n- 2\n", ["calibrations: expected a mapping"]),

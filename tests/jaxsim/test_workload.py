@@ -1,6 +1,7 @@
 """Presets, FLOPs, activation bytes against published figures; model files."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,6 +149,10 @@ def test_model_file_that_is_not_yaml(tmp_path):
     with pytest.raises(InputError) as error:
         load_model(str(path))
     assert_one_line(error, [str(path), "YAML"])
+    path.write_text(Path(write(path)).read_text() + "layers: 9\n")
+    with pytest.raises(InputError) as error:
+        load_model(str(path))
+    assert_one_line(error, [str(path), "'layers' stands twice"])
 
 
 def test_unknown_model_lists_the_presets():
