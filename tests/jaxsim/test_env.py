@@ -150,6 +150,18 @@ def test_step_compiles_once_for_all_states_and_scenarios():
     assert timestep.reward.shape == ()
 
 
+def test_the_memory_of_a_scenario_is_quadratic_in_its_domains():
+    def size(n_domains):
+        shapes = jax.eval_shape(reset, KEY, scenario(pad_domains=n_domains))
+        leaves = (x for x in jax.tree.leaves(shapes) if x.dtype != KEY.dtype)
+        return sum(np.prod(x.shape, dtype=int) * x.dtype.itemsize for x in leaves)
+
+    at = [4, 5, 6]
+    quadratic = np.polyfit(at, [size(k) for k in at], 2)
+    assert quadratic[0] < 200, "bytes for each pair of domains"
+    np.testing.assert_allclose(np.polyval(quadratic, 40), size(40), rtol=1e-6)
+
+
 def test_vmap_over_scenarios_and_params_is_a_loop():
     many = [scenario(seed) for seed in range(3)]
     keys = jax.random.split(KEY, 3)
