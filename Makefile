@@ -7,6 +7,8 @@ CONSTRAINTS ?= -c constraints-cpu.txt
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export PYTHONUNBUFFERED = 1
+# Test processes; each takes a core and up to 3 GB.
+WORKERS ?= 2
 
 .PHONY: run test test-slow ddp bench lint clean
 
@@ -24,11 +26,11 @@ run: $(VENV)/core
 
 test: $(VENV)/core
 	$(BIN)/ruff check .
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow"
 
 # What takes longest to compile; `test` and `test-slow` together are all tests.
 test-slow: $(VENV)/core
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m slow
 
 $(VENV)/ddp: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
