@@ -11,6 +11,8 @@ import signal
 import jax
 import pytest
 
+from experiments.compiler_options import add_options
+
 # A shell starts a job in the background with SIGINT ignored; tests of Ctrl-C need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -19,10 +21,11 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 # In the environment, so that processes which tests start compute the same bits.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+add_options("--xla_cpu_use_fusion_emitters=false")
 
 # Tracing makes many small objects that live on: looking through them at every 700th is a fifth of it.
 gc.set_threshold(100_000)
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _compiled_programs_end_with_their_module():
