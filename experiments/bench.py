@@ -42,7 +42,7 @@ DOMAINS = (4, 8, 16, 32, 64)
 ENVS = (1, 64, 1024, 8192)
 CHUNK = 512  # environments a core keeps in its cache
 # Of the CPU's compiler, for `env` alone: loops over [K, K] as one loop that fills vector registers,
-# registers as wide as they come, and short sums as loops of its own, not calls of a library. 1.5 times
+# registers as wide as they come, and short sums as loops of its own, not calls of a library. 2.5 times
 # the steps; training and plans gain nothing from it.
 ENV_OPTIONS = (
     "--xla_backend_extra_options=xla_cpu_flatten_after_fusion",
