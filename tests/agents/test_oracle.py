@@ -436,6 +436,31 @@ def test_what_is_measured_does_change_decisions(decided):
     assert any(np.any(v[0, CHANGE:] != v[1, CHANGE:]) for v in after)
 
 
+@jax.jit
+@jax.vmap
+def whole_episodes(params, key, truth):
+    """{name: Plan in force [T]} of episodes that draw their world and in which everybody scores the
+    table; of episodes as they are evaluated, on the world's tape with the measured rates at hand; and
+    of such with the rates of the coming interval."""
+    setup = setup_of(params)
+    taped = params.replace(tape=truth.views)
+    early = jnp.concatenate([truth.rates[1:], truth.rates[-1:]])
+    out = []
+    for scenario, rates in ((params, None), (taped, truth.rates), (taped, early)):
+        made = {"hysteresis": make_hysteresis, "replan_oracle": make_replan_oracle}
+        args = (scenario, setup, truth, key, key, STEPS, rates)
+        out.append({name: play(make, *args).plan for name, make in made.items()})
+    return out
+
+
+def test_an_evaluated_episode_is_the_one_that_draws_its_world(two_futures):
+    drawn, evaluated, early = jax.tree.map(np.asarray, whole_episodes(*two_futures))
+    jax.tree.map(np.testing.assert_array_equal, drawn, evaluated)
+    # The guard: rates one interval early would be noticed.
+    plans = (vars(x["hysteresis"]).values() for x in (evaluated, early))
+    assert any(np.any(a != b) for a, b in zip(*plans, strict=True))
+
+
 def test_schedulers_that_read_the_future_say_so():
     says = {}
 
