@@ -8,9 +8,9 @@ from flax import struct
 from jax import Array
 
 from agents.rollout import Episode
-from jaxsim.enumeration import score_plans
 from jaxsim.env import EnvParams
 from jaxsim.jobs_world import JobsWorld
+from jaxsim.scoring import score_plans
 from jaxsim.step_time import NetworkView
 
 DONE = 1.0 - 1e-5  # of the budget: the sum over intervals is rounded

@@ -23,10 +23,10 @@ from agents.protocol import (
     situation,
     table_rates,
 )
-from jaxsim.enumeration import best_rate
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.plan import Plan
 from jaxsim.reconfiguration import begin_transition
+from jaxsim.scoring import best_rate
 from jaxsim.step_time import NetworkView
 
 

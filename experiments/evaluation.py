@@ -17,11 +17,11 @@ from agents.oracle import Truth, family_bound, solve_truth
 from agents.protocol import Scheduler, Setup, make_setup, table_rates
 from agents.registry import TUNING_GRID, SchedulerSettings, make_by_name
 from agents.rollout import Episode, play
-from jaxsim.enumeration import choice_rates
 from jaxsim.env import EnvParams, reset, world_tape
 from jaxsim.network import network_process
 from jaxsim.plan import Plan
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
+from jaxsim.scoring import choice_rates
 from jaxsim.step_time import NetworkView
 
 Maker = Callable[[Setup, Any], Scheduler]  # (setup, policy or tuned value) -> scheduler

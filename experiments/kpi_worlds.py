@@ -15,10 +15,10 @@ from experiments.evaluate import Contestant
 from experiments.evaluation import Evaluator, named_maker, tune, tuned_value
 from experiments.kpi_definitions import Played
 from jaxsim.cluster import ClusterSpec
-from jaxsim.enumeration import base_view
 from jaxsim.env import EnvParams
 from jaxsim.objectives import objectives, plan_objectives
 from jaxsim.scenario import ScenarioSettings, World
+from jaxsim.scoring import base_view
 
 JITTER, STEADY, LOAD = "jitter", "steady", "load"
 SCENES = {  # what the KPIs say of the world, stronger than the scenario settings

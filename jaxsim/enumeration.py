@@ -22,7 +22,7 @@ from jax import Array
 
 from jaxsim.balance import complete
 from jaxsim.calibration import Calibration
-from jaxsim.cluster import Cluster, ClusterSpec
+from jaxsim.cluster import ClusterSpec
 from jaxsim.errors import InputError
 from jaxsim.layouts import (
     Layout,
@@ -33,6 +33,7 @@ from jaxsim.layouts import (
 )
 from jaxsim.plan import LowerChoices, Plan, empty_plan
 from jaxsim.plan_family import PlanFamily
+from jaxsim.scoring import base_view, choice_rates, one_view
 from jaxsim.step_time import NetworkView, job_step_cost
 from jaxsim.workload import Workload
 
@@ -75,11 +76,6 @@ FAMILY = (
 )
 
 
-def base_view(cluster: Cluster) -> NetworkView:
-    """The cluster as its file states it, all GPUs free."""
-    return NetworkView(cluster.bandwidth_gb_per_s, cluster.rtt_s, cluster.gpus)
-
-
 def make_plan(
     layout: Layout, settings: Settings, gpus: np.ndarray, n_layers: int, n_domains: int
 ) -> Plan | None:
@@ -119,65 +115,6 @@ def assemble_plan(
             values["tp"][k] = tp[k] if isinstance(tp, dict) else tp
     whole = {k: np.full_like(getattr(plan, k), v) for k, v in fields.items()}
     return plan.replace(**values, **whole)
-
-
-def score_plans(
-    plans: Plan,
-    views: NetworkView,
-    choices: LowerChoices,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
-) -> tuple[Array, Array]:
-    """Training steps per second of P plans [P, ...] under W views [W, ...], best lower choice.
-
-    Returns rate [W, P] (0 where nothing fits) and the choice [W, P] int32.
-    """
-    rates = choice_rates(plans, views, choices, work, cluster, calibration)
-    return rates.max(axis=-1), jnp.argmax(rates, axis=-1).astype(jnp.int32)
-
-
-def choice_rates(
-    plans: Plan,
-    views: NetworkView,
-    choices: LowerChoices,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
-) -> Array:
-    """[W, P, V] training steps per second (efficiency included), 0 where the choice is illegal."""
-
-    one = _rate_of(choices, work, cluster, calibration)
-    menu = jnp.arange(choices.size, dtype=jnp.int32)
-    by_choice = jax.vmap(one, in_axes=(None, None, 0))
-    by_plan = jax.vmap(by_choice, in_axes=(None, 0, None))
-    return jax.lax.map(lambda view: by_plan(view, plans, menu), views)
-
-
-def best_rate(
-    plans: Plan,
-    choice: Array,
-    views: NetworkView,
-    choices: LowerChoices,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
-) -> Array:
-    """[W] training steps per second of the best of M plans [M, ...], each with one lower choice [M]."""
-    by_plan = jax.vmap(_rate_of(choices, work, cluster, calibration), in_axes=(None, 0, 0))
-    return jax.lax.map(lambda view: by_plan(view, plans, choice).max(), views)
-
-
-def _rate_of(choices: LowerChoices, work: Workload, cluster: Cluster, calibration: Calibration):
-    """(view, plan, choice) -> [] training steps per second, 0 where the choice is illegal."""
-
-    def rate(view, plan, choice):
-        done, legal = complete(plan, choices, choice, work, cluster, calibration, view)
-        args = (work, cluster, calibration, view)
-        cost = job_step_cost(done, *args, schedules=choices.schedules)
-        return jnp.where(legal & cost.runs, cost.efficiency / cost.step_s, 0.0)
-
-    return rate
 
 
 def stack_plans(plans: list[Plan]) -> Plan:
@@ -332,11 +269,6 @@ def _beam(told: bytes, limit: int) -> tuple[Layout, ...]:
     """What a builder finds, given what it was told, pickled: tables of one cluster and job that differ
     in the plans of rivals share the search."""
     return tuple(TableBuilder(*pickle.loads(told)).beam(width=max(64, limit // 32), limit=limit))
-
-
-def one_view(view: NetworkView) -> NetworkView:
-    """Give a view the leading axis of views that scoring asks for."""
-    return jax.tree.map(lambda x: x[None], view)
 
 
 def build_table(

@@ -19,15 +19,9 @@ import numpy as np
 
 from jaxsim.calibration import Calibration
 from jaxsim.cluster import ClusterSpec
-from jaxsim.enumeration import (
-    PlanTable,
-    TableBuilder,
-    TableInfo,
-    base_view,
-    one_view,
-    stack_plans,
-)
+from jaxsim.enumeration import PlanTable, TableBuilder, TableInfo, stack_plans
 from jaxsim.plan import FREE_FIELDS, LowerChoices, Plan, default_lower_choices
+from jaxsim.scoring import base_view, one_view
 from jaxsim.workload import Workload
 
 Triple = tuple[int, int, int]  # micro-batch, recompute, schedule

@@ -14,14 +14,7 @@ from jax import Array
 
 from jaxsim.calibration import Calibration, default_calibration
 from jaxsim.cluster import Cluster, ClusterSpec
-from jaxsim.enumeration import (
-    PlanTable,
-    TableBuilder,
-    TableInfo,
-    base_view,
-    build_table,
-    score_plans,
-)
+from jaxsim.enumeration import PlanTable, TableBuilder, TableInfo, build_table
 from jaxsim.env import EnvParams
 from jaxsim.errors import check_fields, is_count
 from jaxsim.link_process import (
@@ -36,6 +29,7 @@ from jaxsim.load import load_process
 from jaxsim.network import NetworkProcess, network_process
 from jaxsim.nomination import PlanRules, admit, nominate
 from jaxsim.plan import LowerChoices, Plan, empty_plan
+from jaxsim.scoring import base_view, score_plans
 from jaxsim.step_time import NetworkView
 from jaxsim.workload import JobSpec, Workload, build_workload
 

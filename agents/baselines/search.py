@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 import jax
 import numpy as np
 
-from jaxsim.enumeration import TableBuilder, assemble_plan, base_view, one_view
+from jaxsim.enumeration import TableBuilder, assemble_plan
 from jaxsim.layouts import split_layers
 from jaxsim.plan import Plan
+from jaxsim.scoring import base_view, one_view
 from jaxsim.step_time.collectives import tensor_reduce_s
 from jaxsim.step_time.compute import layer_time
 

@@ -39,7 +39,7 @@ from agents.registry import LOW_COMMUNICATION_RULES, RULES, SchedulerSettings, m
 from jaxsim import nomination
 from jaxsim.calibration import default_calibration
 from jaxsim.cluster import load_cluster
-from jaxsim.enumeration import TableBuilder, build_table, make_plan, one_view
+from jaxsim.enumeration import TableBuilder, build_table, make_plan
 from jaxsim.nomination import admit
 from jaxsim.plan import (
     SCHEDULE_1F1B,
@@ -48,6 +48,7 @@ from jaxsim.plan import (
     check_plan,
     default_lower_choices,
 )
+from jaxsim.scoring import one_view
 from jaxsim.workload import (
     MODEL_PRESETS,
     RECOMPUTE_FULL,

@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_world import JOB, calibration, cluster_spec, pad_plan
 
-from jaxsim.enumeration import make_plan, score_plans
+from jaxsim.enumeration import make_plan
 from jaxsim.errors import InputError
 from jaxsim.layouts import count_layouts, enumerate_layouts, split_layers
 from jaxsim.plan import SCHEDULE_ZERO_BUBBLE, check_plan, empty_plan, needs_reconfiguration
 from jaxsim.plan_family import PlanFamily, count_subsets, cut_layers
 from jaxsim.reconfiguration import begin_transition, transition_s
+from jaxsim.scoring import score_plans
 from jaxsim.search import ExactSearch
 from jaxsim.step_time import NetworkView
 from jaxsim.workload import JobSpec, build_workload
