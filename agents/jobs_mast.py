@@ -2,9 +2,9 @@
 
 Choudhury et al., OSDI 2024: jobs are scheduled globally and atomically; every region is scored by
 when the job could start there and how long it would then run. The start waits for the jobs that hold
-the region's GPUs. Priority is the order of arrival. The plan inside a region is the table's best one.
-Left out: pre-emption, which no scheduler has here; and data: every region is taken to have it, as
-the simulator does, so that nothing has to be fetched before the start and no placement to be planned.
+the region's GPUs, and for the data that the region lacks, which is fetched once it is chosen. The plan
+inside a region is the table's best one. Left out: pre-emption, as all jobs are of one priority, in
+order of arrival; and the daily placement of data by demand: where replicas are the jobs file says.
 Not MAST's own: as for everybody here, a job asks for no more than an equal part of the GPUs.
 """
 
@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from agents.baselines.mast import finish_s, start_delay_s
+from agents.baselines.mast import finish_s
 from agents.jobs import JobsSetup, Others, in_turn
-from agents.protocol import Scheduler, Setup, carry_out, find_row, score_table
+from agents.protocol import Scheduler, Setup, carry_out, find_row, score_table, switch_times
 from jaxsim.jobs import Tenancy, step_cost
 from jaxsim.observation import Observation
 
@@ -39,9 +39,8 @@ def make_jobs_mast(setup: JobsSetup) -> Scheduler:
         queue_s = queueing_s(regions, asked, seen.view.gpus_available, others.gpus, leaves_s)
         left = own.work.step_budget - seen.steps_done[0]
         steps = jnp.where(jnp.isfinite(left), left, 1.0)
-        nothing = jnp.zeros_like(queue_s)
-        delay_s = start_delay_s(queue_s, nothing, jnp.ones_like(queue_s))
-        done_s = finish_s(delay_s, steps, jnp.where(rows, now.rate, 0.0))
+        fetch_s = switch_times(own, target, seen.view)
+        done_s = finish_s(queue_s + fetch_s, steps, jnp.where(rows, now.rate, 0.0))
         best = jnp.argmin(done_s).astype(jnp.int32)
         row = jnp.where(deployed, row, best)
         plan = carry_out(own, row, now.choice[row], seen.view)

@@ -31,6 +31,8 @@ class JobsConfig:
         work_scale: multiplies the work of every job
         gpu_hours: mean work of a job of random lists, in hours of one V100
         burst: mean number of jobs of random lists that arrive together; 1 = one by one
+        data_gb: size of each job's data, which a region must fetch before it trains; 0 = all have it
+        data_at: domains one of which, at random, holds a job's data, as a,b
         seed: of the draw
     """
 
@@ -44,11 +46,14 @@ class JobsConfig:
     work_scale: float = 1.0
     gpu_hours: float = 2000.0
     burst: float = 1.0
+    data_gb: float = 0.0
+    data_at: str = ""
     seed: int = 0
 
     def __post_init__(self):
         names = ("span_hours", "work_scale", "gpu_hours")
         check_fields(self, names, "a number > 0", is_positive)
+        check_fields(self, ("data_gb",), "a number >= 0", lambda x: np.isfinite(x) and x >= 0)
         few = f"a number from 1 to {MOST_JOBS}"
         check_fields(self, ("burst",), few, lambda x: 1 <= x <= MOST_JOBS)
         check_fields(self, ("global_batch", "seq"), "an integer >= 1", is_count)
@@ -60,11 +65,21 @@ class JobsConfig:
 def draw(config: JobsConfig) -> None:
     """Draw the jobs and write them. Raises InputError."""
     target = check_output(config.out)
-    models = tuple(name.strip() for name in config.models.split(",") if name.strip())
+    models, holders = _names(config.models), _names(config.data_at)
     if not models:
         raise InputError("models: expected at least one name")
+    if bool(holders) != bool(config.data_gb):
+        raise InputError("data_at: expected domains if, and only if, data_gb is > 0")
     span_s = 3600.0 * config.span_hours
-    mix = JobMix(models, config.global_batch, config.seq, span_s, config.work_scale)
+    mix = JobMix(
+        models,
+        config.global_batch,
+        config.seq,
+        span_s,
+        config.work_scale,
+        config.data_gb,
+        holders,
+    )
     rng = np.random.default_rng(config.seed)
     if config.trace is not None:
         jobs = jobs_from_trace(config.trace, config.count, mix, rng)
@@ -74,6 +89,10 @@ def draw(config: JobsConfig) -> None:
     write_jobs(target, jobs)
     last_s = jobs[-1].spec.arrival_s
     print(f"{config.out}: {len(jobs)} jobs, the last submitted after {last_s / 3600:.1f} h")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -26,6 +26,8 @@ class JobMix:
         seq: tokens per sequence
         span_s: the arrivals are spread over this time [s]
         work_scale: multiplies the work of every job
+        data_gb: size of each job's data [GB], 0 = every domain has it
+        data_at: the domains one of which, at random, holds a job's data
     """
 
     models: tuple[str, ...] = ("llama-7b", "llama-13b")
@@ -33,6 +35,8 @@ class JobMix:
     seq: int = 4096
     span_s: float = 6 * 3600.0
     work_scale: float = 1.0
+    data_gb: float = 0.0
+    data_at: tuple[str, ...] = ()
 
 
 def jobs_from_trace(
@@ -63,7 +67,7 @@ def jobs_from_trace(
     order = np.argsort(arrival, kind="stable")
     arrival, tflop = arrival[order], (gpus * duration)[order] * V100_TFLOPS * USEFUL_SHARE
     arrival = (arrival - arrival[0]) * mix.span_s / max(arrival[-1] - arrival[0], 1e-9)
-    return _submitted(arrival, tflop, mix)
+    return _submitted(arrival, tflop, mix, rng)
 
 
 def random_jobs(
@@ -77,10 +81,12 @@ def random_jobs(
         arrival += [at_s] * int(rng.geometric(1.0 / burst))
         at_s += rng.exponential(burst * mix.span_s / count)
     work = mean_tflop * rng.lognormal(-0.5, 1.0, count)
-    return _submitted(np.array(arrival[:count]), work, mix)
+    return _submitted(np.array(arrival[:count]), work, mix, rng)
 
 
-def _submitted(arrival_s: np.ndarray, tflop: np.ndarray, mix: JobMix) -> tuple[SubmittedJob, ...]:
+def _submitted(
+    arrival_s: np.ndarray, tflop: np.ndarray, mix: JobMix, rng: np.random.Generator
+) -> tuple[SubmittedJob, ...]:
     """Larger jobs train larger models; 6 FLOPs per parameter and token (Kaplan et al. 2020)."""
     tflop = np.maximum(tflop, 1e-9) * mix.work_scale
     rank = np.argsort(np.argsort(tflop, kind="stable"), kind="stable")
@@ -96,5 +102,6 @@ def _submitted(arrival_s: np.ndarray, tflop: np.ndarray, mix: JobMix) -> tuple[S
             step_budget=tokens / (mix.global_batch * mix.seq),
             arrival_s=float(at_s),
         )
-        jobs.append(SubmittedJob(f"job {len(jobs) + 1}", name, spec))
+        holder = (str(rng.choice(mix.data_at)),) if mix.data_gb else ()
+        jobs.append(SubmittedJob(f"job {len(jobs) + 1}", name, spec, mix.data_gb, holder))
     return tuple(jobs)

@@ -20,7 +20,7 @@ from jaxsim.errors import InputError
 from jaxsim.jobs_file import SubmittedJob
 from jaxsim.plan import LowerChoices, empty_plan
 from jaxsim.scenario import ScenarioSettings, World, best_static_row, build_world, scenario_bank
-from jaxsim.workload import JobSpec, Workload, build_workload
+from jaxsim.workload import DataSets, JobSpec, Workload, build_workload
 
 PARTS = (1, 2, 4)  # a table holds plans for all GPUs of the domains, for a half, for a quarter
 
@@ -47,7 +47,7 @@ def build_jobs_world(
     """Enumerate plans for every kind of job: model, batch and sequence length.
 
     `table_size` counts the plans for each of the PARTS of the GPUs that domains have. Raises
-    InputError that names the first job that fits nowhere, by file and line.
+    InputError that names the first job that fits nowhere, or whose data is nowhere, by file and line.
     """
     kinds: dict[JobSpec, list[World]] = {}
     kind = []
@@ -60,6 +60,7 @@ def build_jobs_world(
                 raise InputError(f"{job.where}: {job.model}: {error}") from None
         kind.append(list(kinds).index(key))
     jobs = build_workload([job.spec for job in submitted], pad_to)
+    jobs = jobs.replace(data=_data_sets(spec, submitted, jobs.mask.shape[0]))
     kind += [0] * (jobs.mask.shape[0] - len(kind))
     rows = len(PARTS) * table_size
     tables = [_joined([world.table for world in worlds], rows) for worlds in kinds.values()]
@@ -72,6 +73,21 @@ def build_jobs_world(
         tables=jax.tree.map(lambda *x: jnp.stack(x), *tables),
         kind=jnp.asarray(kind, jnp.int32),
     )
+
+
+def _data_sets(spec: ClusterSpec, submitted: Sequence[SubmittedJob], size: int) -> DataSets | None:
+    """Who holds what, padded to `size` jobs; None where nobody has to fetch anything."""
+    if not any(job.data_gb for job in submitted):
+        return None
+    gb, at = np.zeros(size, np.float32), np.zeros((size, len(spec.domains)), bool)
+    for j, job in enumerate(submitted):
+        for name in job.data_at:
+            if name not in spec.domains:
+                known = ", ".join(spec.domains)
+                raise InputError(f"{job.where}: data_at: unknown domain {name!r}; known: {known}")
+            at[j, spec.domains.index(name)] = True
+        gb[j] = job.data_gb
+    return DataSets(jnp.asarray(gb), jnp.asarray(at))
 
 
 def _worlds(spec: ClusterSpec, job: JobSpec, size: int, layout_limit: int) -> list[World]:

@@ -10,7 +10,7 @@ from jaxsim.calibration import Calibration
 from jaxsim.plan import Plan, layer_range, n_groups
 from jaxsim.step_time.sync import layer_overlap, ring_bytes_gb
 from jaxsim.step_time.topology import topology
-from jaxsim.workload import Workload
+from jaxsim.workload import DataSets, Workload
 
 
 @struct.dataclass
@@ -22,11 +22,12 @@ class Transition:
 
 
 def migration_gb(old: Plan, new: Plan, work: Workload) -> Array:
-    """[K, K] [GB] of weights and optimizer state that domains lack for the new plan (one job).
+    """[K, K] [GB] of weights, optimizer state and training data that domains lack for the new plan
+    (one job).
 
     A domain keeps the layers it already holds. The others come from the old groups in equal parts:
     each old group holds every layer, and fetching from all replicas at once is what a restart from
-    peers does. Where no plan was in force nothing moves (a first placement loads from storage).
+    peers does. Where no plan was in force no layer moves (a first placement loads from storage).
     """
     old_start, old_end = layer_range(old)
     new_start, new_end = layer_range(new)
@@ -37,7 +38,25 @@ def migration_gb(old: Plan, new: Plan, work: Workload) -> Array:
     after = layer_overlap(old_start, old_end, kept_end, new_end)
     sources = jnp.maximum(n_groups(old), 1).astype(jnp.float32)
     layers = jnp.where(old.used[:, None] & new.used[None, :], before + after, 0.0)
-    return layers * work.state_gb_per_layer / sources
+    state_gb = layers * work.state_gb_per_layer / sources
+    return state_gb if work.data is None else state_gb + data_fetch_gb(old, new, work.data)
+
+
+def data_fetch_gb(old: Plan, new: Plan, data: DataSets) -> Array:
+    """[K, K] [GB] of training data that domains lack for the new plan (one job: `gb` [], `at` [K]).
+
+    Whoever computes a group's first layers reads batches, of any sample, so it needs all of it; it
+    keeps what it has fetched for the plan in force. The holders send equal parts.
+    """
+    lacks = _reads_batches(new) & ~_reads_batches(old) & ~data.at
+    holders = jnp.maximum(jnp.sum(data.at.astype(jnp.float32)), 1.0)
+    sends_gb = jnp.where(data.at, data.gb / holders, 0.0)
+    return jnp.where(lacks[None, :], sends_gb[:, None], 0.0)
+
+
+def _reads_batches(plan: Plan) -> Array:
+    """[K] bool: domains with the first stage of a pipeline."""
+    return plan.used & (layer_range(plan)[0] == 0)
 
 
 def outer_sync_gb(plan: Plan, work: Workload) -> Array:

@@ -125,6 +125,14 @@ class StoredActivations:
 
 
 @struct.dataclass
+class DataSets:
+    """What the jobs train on, and which domains hold it from the start."""
+
+    gb: Array  # [J] [GB]
+    at: Array  # [J, K] bool
+
+
+@struct.dataclass
 class Workload:
     """Jobs as arrays; leaves have a leading job axis [J] unless a job was picked with `job`."""
 
@@ -155,6 +163,7 @@ class Workload:
     kv_gb: Array  # [J] [GB] keys and values of one layer, per sequence
     stored: StoredActivations
     logits_gb: Array  # [J] [GB] fp32 logits, per sequence
+    data: DataSets | None = None  # None (static) = every domain holds it
 
     def job(self, j: int) -> Workload:
         """Return job j without the job axis."""

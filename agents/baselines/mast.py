@@ -3,8 +3,8 @@
 Choudhury et al., OSDI 2024: global scheduling of atomic jobs; all regions that can hold the job are
 scored by when it could start there (queue, and data that is not there yet) and how long it would
 run, with the best plan inside each region. For one job on idle regions whose data is everywhere
-this is `single_domain`. Left out: pre-emption by priority and the daily placement of data by
-demand.
+this is `single_domain`; `agents.jobs_mast` has queues and data. Left out: pre-emption by priority and
+the daily placement of data by demand.
 """
 
 from __future__ import annotations
@@ -15,15 +15,6 @@ from jax import Array
 
 from agents.baselines.static import keep_best, with_any_choice
 from agents.protocol import Scheduler, Setup, score_table
-
-
-def start_delay_s(queue_s: Array, data_gb: Array, inbound_gb_per_s: Array) -> Array:
-    """[K] [s] before a job could start in each region: its data arrives while it queues.
-
-    `data_gb` [K] is what each region lacks, `inbound_gb_per_s` [K] the rate at which it would come.
-    """
-    fetch_s = jnp.where(data_gb > 0, data_gb / jnp.maximum(inbound_gb_per_s, 1e-9), 0.0)
-    return jnp.maximum(queue_s, fetch_s)
 
 
 def finish_s(delay_s: Array, steps: Array, steps_per_s: Array) -> Array:
@@ -46,8 +37,6 @@ def make_mast(setup: Setup) -> Scheduler:
     by_region = region_rates(setup, rate)
     budget = setup.work.step_budget
     steps = jnp.where(jnp.isfinite(budget), budget, 1.0)
-    nothing = jnp.zeros_like(by_region)
-    delay_s = start_delay_s(nothing, nothing, jnp.ones_like(by_region))
-    region = jnp.argmin(finish_s(delay_s, steps, by_region))
+    region = jnp.argmin(finish_s(jnp.zeros_like(by_region), steps, by_region))
     there = jax.lax.dynamic_index_in_dim(setup.table.plans.group, region, 1, keepdims=False) >= 0
     return keep_best(setup, with_any_choice(setup, rows & there))

@@ -1,5 +1,6 @@
 """Many jobs under every scheduler: taking turns, waiting, MAST's regions, what an episode comes to."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -90,6 +91,41 @@ def test_an_episode_of_many_jobs(played, truth):
     waited, jct_s = np.asarray(metrics.queueing_s), np.asarray(metrics.jct_s)
     assert np.all((waited >= 0) & (waited < jct_s)) and waited.max() > 60.0
     assert float(metrics.makespan_s) == pytest.approx(float((ARRIVALS + jct_s).max()))
+
+
+def test_mast_goes_where_the_data_is_unless_the_gpus_there_are_not():
+    """Three regions alike, two jobs whose data is in the last. MAST starts the first one there after
+    a restart; `single_domain`, which does not ask, fetches first. The region is full then, and the
+    second job fetches over the faster link: less than waiting for the first would take it."""
+    data = {"data_gb": 30.0, "data_at": (SPEC.domains[2],)}
+    jobs = [dataclasses.replace(job, **data) for job in submitted((0, 5000), (0, 5000))]
+    world = build_jobs_world(SPEC, jobs, table_size=6)
+    steady = ScenarioSettings(horizon=8, jitter="none", latency=0.0)
+    params, key = jax.tree.map(lambda x: x[0], jobs_bank(world, steady, range(1), "test"))
+    links = np.asarray(world.cluster.bandwidth_gb_per_s)[2, :2]
+    fetch_s = 30.0 / (links.max() * float(world.calibration.wan_efficiency))
+    restart_s = float(world.calibration.restart_s)
+    starts_s, fetched_gb = {}, {}
+    for name in ("mast", "single_domain"):
+        make = make_jobs_by_name(name, SchedulerSettings())
+
+        @jax.jit
+        def run(params, key, make=make):
+            views = world_tape(params, key, 9)
+            setup = make_jobs_setup(params, world)
+            episode = play(make, params, setup, views, key, jax.random.key(1), 8)
+            alone_s = completion_alone_s(params, world, views)
+            return job_metrics(episode, params, alone_s, views.gpus_available[1:]), episode
+
+        metrics, episode = run(params, key)
+        starts_s[name] = np.asarray(metrics.queueing_s)
+        fetched_gb[name] = float(np.asarray(episode.record.migration_gb)[:, 2].sum())
+    first, second = starts_s["mast"]
+    np.testing.assert_allclose(first, restart_s, rtol=1e-3)
+    np.testing.assert_allclose(second, restart_s + fetch_s, rtol=1e-3)
+    assert fetched_gb["mast"] == pytest.approx(30.0, rel=1e-4)
+    assert starts_s["single_domain"].min() >= (restart_s + fetch_s) * 0.999
+    assert fetched_gb["single_domain"] == pytest.approx(60.0, rel=1e-4)
 
 
 def test_mast_keeps_every_job_in_one_region(played):
@@ -289,6 +325,12 @@ def test_a_job_that_fits_nowhere_is_named():
     jobs = [*submitted((0, 1)), SubmittedJob("jobs.csv: line 7", "huge", JobSpec(huge, 32, 1024))]
     with pytest.raises(InputError, match=r"jobs.csv: line 7: huge: .*no plan fits"):
         build_jobs_world(SPEC, jobs[1:], table_size=6)
+
+
+def test_data_in_no_domain_is_named():
+    jobs = [dataclasses.replace(submitted((0, 1))[0], data_gb=1.0, data_at=("atlantis",))]
+    with pytest.raises(InputError, match=f"row 0: data_at: .*'atlantis'; known: {SPEC.domains[0]}"):
+        build_jobs_world(SPEC, jobs, table_size=6)
 
 
 def test_every_scheduler_but_the_clairvoyant_has_a_version_for_many_jobs():

@@ -9,12 +9,13 @@ import pytest
 from experiments import jobs as jobs_command
 from jaxsim.errors import InputError
 from jaxsim.jobs_drawn import JobMix, jobs_from_trace, random_jobs
-from jaxsim.jobs_file import JOBS_COLUMNS, read_jobs, write_jobs
+from jaxsim.jobs_file import DATA_COLUMNS, JOBS_COLUMNS, read_jobs, write_jobs
 from jaxsim.workload import MODEL_PRESETS, build_workload
 
 PHILLY = Path(__file__).parents[2].parent / "shared" / "data" / "load"
 PHILLY = PHILLY / "philly_vc_jobs_gavel.csv.gz"
 HEADER = ",".join(JOBS_COLUMNS)
+DATA_HEADER = ",".join(JOBS_COLUMNS + DATA_COLUMNS)
 TRACE_HEADER = "vc,arrival_s,num_gpus,assigned_model,total_steps,duration_s_v100"
 
 
@@ -53,6 +54,40 @@ def test_rows_become_jobs_in_order_of_arrival(tmp_path):
 )
 def test_a_bad_row_is_one_line_naming_file_line_and_key(tmp_path, row, words):
     refuse(read_jobs, write(tmp_path / "jobs.csv", row), words)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("0,llama-7b,512,4096,1e9,-1,a", ["line 2", "data_gb", ">= 0", "'-1'"]),
+        ("0,llama-7b,512,4096,1e9,nan,a", ["line 2", "data_gb"]),
+        ("0,llama-7b,512,4096,1e9,5,;", ["line 2", "data_at"]),
+        ("0,llama-7b,512,4096,1e9,5", ["line 2", "data_at"]),
+    ],
+)
+def test_data_that_is_nowhere_or_no_number(tmp_path, row, words):
+    refuse(read_jobs, write(tmp_path / "jobs.csv", row, header=DATA_HEADER), words)
+
+
+def test_data_is_read_written_and_drawn(tmp_path, capsys):
+    rows = ("0,llama-7b,512,4096,1e9,250.5,east;far west", "9,llama-7b,512,4096,1e9,0,")
+    jobs = read_jobs(write(tmp_path / "jobs.csv", *rows, header=DATA_HEADER))
+    assert [(job.data_gb, job.data_at) for job in jobs] == [(250.5, ("east", "far west")), (0, ())]
+    write_jobs(tmp_path / "again.csv", jobs)
+    again = read_jobs(tmp_path / "again.csv")
+    assert [(job.data_gb, job.data_at) for job in again] == [(250.5, ("east", "far west")), (0, ())]
+    # Where the data is does not change who comes when.
+    plain, placed = tmp_path / "plain.csv", tmp_path / "placed.csv"
+    assert jobs_command.main(["--out", str(plain), "--count", "32"]) == 0
+    argv = ["--count", "32", "--data_gb", "100", "--data_at", "a,b"]
+    assert jobs_command.main(["--out", str(placed), *argv]) == 0
+    drawn = read_jobs(placed)
+    assert [job.spec for job in drawn] == [job.spec for job in read_jobs(plain)]
+    assert {job.data_at for job in drawn} == {("a",), ("b",)}
+    for alone in (argv[:4], [*argv[:2], *argv[4:]]):
+        assert jobs_command.main(["--out", str(tmp_path / "none.csv"), *alone]) == 2
+        assert "data_at: expected domains if, and only if" in capsys.readouterr().err
+    assert not (tmp_path / "none.csv").exists()
 
 
 def refuse(read, path, words):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_world import JOB, calibration, cluster_spec, env_params, make_plan, play
 
-from jaxsim.plan import FREE_FIELDS, Plan, needs_reconfiguration
+from jaxsim.plan import FREE_FIELDS, Plan, empty_plan, needs_reconfiguration
 from jaxsim.reconfiguration import (
     Transition,
     advance_transition,
@@ -20,7 +20,7 @@ from jaxsim.reconfiguration import (
 )
 from jaxsim.step_time.sync import ring_bytes_gb
 from jaxsim.step_time.topology import topology
-from jaxsim.workload import STATE_BYTES_PER_PARAM, build_workload
+from jaxsim.workload import STATE_BYTES_PER_PARAM, DataSets, build_workload
 
 K, LAYERS = 4, 8
 WORK = build_workload([JOB]).job(0)
@@ -77,6 +77,24 @@ def test_migration_brings_exactly_the_missing_layers(old, new):
     expected = [[len(lacks[j] & before[i]) / groups for j in range(K)] for i in range(K)]
     np.testing.assert_allclose(moved, expected, atol=1e-4)
     assert np.all(np.diag(moved) == 0)
+
+
+def test_data_goes_to_whoever_reads_batches_and_has_none():
+    """60 GB are at domains 2 and 3. A pipeline 0 -> 1 beside domain 2: only domain 0 reads and lacks,
+    30 GB come from each holder. Turned round, domain 1 reads instead, and domain 0 keeps its own."""
+    at = jnp.array([False, False, True, True])
+    work = WORK.replace(data=DataSets(gb=jnp.float32(60.0), at=at))
+    both = ([(0, 1), (2,)], [(4, 4), (LAYERS,)])
+    turned = ([(1, 0), (2,)], [(4, 4), (LAYERS,)])
+    apart = ([(0,), (1,)], [(LAYERS,), (LAYERS,)])
+    to_0, to_1 = np.zeros((2, K, K))
+    to_0[2:, 0], to_1[2:, 1] = 30.0, 30.0
+    idle = jax.tree.map(jnp.asarray, empty_plan(K))
+    np.testing.assert_allclose(migrate(idle, plan_of(both), work), to_0)
+    for old, new, fetched in [(both, turned, to_1), (both, apart, to_1), (apart, both, 0 * to_0)]:
+        layers_gb = np.asarray(migrate(plan_of(old), plan_of(new), WORK))
+        moved = np.asarray(migrate(plan_of(old), plan_of(new), work))
+        np.testing.assert_allclose(moved, layers_gb + fetched, rtol=1e-6)
 
 
 @few
