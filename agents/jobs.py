@@ -159,9 +159,7 @@ def observation_of(observation: Observation, job: Array, gpus: Array) -> Observa
 
 
 def _row(tree: Any, index: Array) -> Any:
-    return jax.tree.map(
-        lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), tree
-    )
+    return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), tree)
 
 
 def _within(own: Setup, rows: Rows, target: Plan, equal_part: Array) -> Setup:

@@ -236,9 +236,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m ddp_bench.train_ddp", description=__doc__, allow_abbrev=False
-    )
+    parser = _Parser(prog="python -m ddp_bench.train_ddp", description=__doc__, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE.yaml", help="settings; flags given here win")
     parser.add_argument("--validate_only", action="store_true", help="check the settings and stop")
     parser.add_argument("--for_ranks", type=int, default=1, help="ranks to check them for")

@@ -124,7 +124,9 @@ def pipeline_plan(n_domains: int, first: int, second: int) -> Plan:
 
 def pipeline_plans(n_domains: int, n_jobs: int, turned: int) -> Plan:
     """One such pipeline per job, pair of domains by pair; `turned` = 1 swaps the ends."""
-    pairs = [((2 * j + turned) % n_domains, (2 * j + 1 - turned) % n_domains) for j in range(n_jobs)]
+    pairs = [
+        ((2 * j + turned) % n_domains, (2 * j + 1 - turned) % n_domains) for j in range(n_jobs)
+    ]
     return jax.tree.map(lambda *xs: jnp.stack(xs), *(pipeline_plan(n_domains, *p) for p in pairs))
 
 

@@ -211,9 +211,7 @@ class Evaluation:
             domains=config.domains,
             layout_limit=config.layout_limit,
         )
-        self.traces = read_traces(
-            config.trace, config.load, self.spec, self.settings.interval_s
-        )
+        self.traces = read_traces(config.trace, config.load, self.spec, self.settings.interval_s)
 
     def evaluator(self, count: int, split: str) -> Evaluator:
         return Evaluator(

@@ -203,7 +203,9 @@ class Evaluator:
         n_plans, n_pairs = self.world.family.group.shape[0], len(self._pairs())
         if n_pairs <= EVERY_PAIR:
             return np.arange(n_pairs)
-        scenario, t = np.divmod(np.arange(SAMPLED) * len(self) * self.horizon // SAMPLED, self.horizon)
+        scenario, t = np.divmod(
+            np.arange(SAMPLED) * len(self) * self.horizon // SAMPLED, self.horizon
+        )
         views = jax.tree.map(lambda x: x[scenario, t + 1], self.truth.views)
         params = jax.tree.map(lambda x: x[0], self.taped)
         nearest = []
@@ -228,9 +230,7 @@ class Evaluator:
 
         def block(params, truth, keys, decision_keys):
             table = self.world.table
-            return _episodes(
-                maker, self.horizon, policy, table, params, truth, keys, decision_keys
-            )
+            return _episodes(maker, self.horizon, policy, table, params, truth, keys, decision_keys)
 
         return self._in_blocks(block, (params, self.truth, self.keys, decision_keys))
 

@@ -213,9 +213,7 @@ def against(ours: Played, rival: str, theirs: Played, best: Played) -> list[dict
     ]
 
 
-def shared_use(
-    ours: np.ndarray | None, rival: str, theirs: np.ndarray | None, n_jobs: int
-) -> dict:
+def shared_use(ours: np.ndarray | None, rival: str, theirs: np.ndarray | None, n_jobs: int) -> dict:
     """The row on the utilisation of a cluster that many jobs share; utilisations [S, 1 or M], None =
     not measured. No optimum is known for many jobs, so that nothing bounds the value."""
     known = ours is not None and theirs is not None

@@ -135,9 +135,7 @@ def scene_configs(suite: Suite, config: Any, given: list[str]) -> dict[str, Any]
     }
 
 
-def run_suite(
-    config: Any, given: list[str], evaluate: Evaluate, check: Check
-) -> tuple[dict, Path]:
+def run_suite(config: Any, given: list[str], evaluate: Evaluate, check: Check) -> tuple[dict, Path]:
     """Evaluate every scene that the folder has not finished yet, each in a folder of its own, after
     a check of them all.
 

@@ -168,9 +168,7 @@ class TableBuilder:
         for start in range(0, len(plans), block):
             part = plans[start : start + block]
             padded = stack_plans(part + [part[0]] * (block - len(part)))
-            rate = _score(
-                padded, views, self.choices, self.work, self.cluster, self.calibration
-            )
+            rate = _score(padded, views, self.choices, self.work, self.cluster, self.calibration)
             out.append(np.asarray(rate)[:, : len(part)])
         return np.concatenate(out, axis=1)
 

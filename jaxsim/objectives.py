@@ -16,9 +16,7 @@ from jaxsim.workload import Workload
 OBJECTIVES = ("seconds per step", "peak / useful FLOPs", "USD per million tokens")
 
 
-def objectives(
-    cost: StepCost, work: Workload, cluster: Cluster, gpus_available: Array
-) -> Array:
+def objectives(cost: StepCost, work: Workload, cluster: Cluster, gpus_available: Array) -> Array:
     """[3] of one job's plan where gpus_available [K] are free.
 
     Time per step [s] (statistical efficiency included), the inverse of its utilisation (peak FLOPs of

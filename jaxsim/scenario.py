@@ -37,7 +37,11 @@ from jaxsim.workload import JobSpec, Workload, build_workload
 LARGEST = 1e9
 MOST = {"uniform": 10.0, "base_spread": 10.0, "latency": 1.0, "load_share": 1.0, "load_swing": 10.0}
 # Networks for which rivals nominate plans beside that of the cluster file.
-NOMINATED_FOR, MOST_NOMINATING, NOMINATED_SPREAD = 8, 32, 0.25  # at most; times domains; base_spread
+NOMINATED_FOR, MOST_NOMINATING, NOMINATED_SPREAD = (
+    8,
+    32,
+    0.25,
+)  # at most; times domains; base_spread
 PLAIN_JITTERS = ("uniform", "ou", "none")
 JITTERS = ("uniform", "ou", *FITTED_KINDS, "none")
 

@@ -127,9 +127,7 @@ class ExactSearch:
         args = (self.work, self.cluster, self.calibration)
         given = (in_force, jnp.float32(horizon_s), view, self.choices, *args)
         pays = None if np.isinf(horizon_s) else in_force
-        options = self.prepare(view.gpus_available).options(
-            view, self.work, self.calibration, pays
-        )
+        options = self.prepare(view.gpus_available).options(view, self.work, self.calibration, pays)
         every = np.arange(self.choices.size)
         stay = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(every), 0), in_force)
         best = _Incumbent(in_force)

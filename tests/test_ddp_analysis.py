@@ -59,7 +59,9 @@ def write_run(folder, table, seed=0, correct=True, used=None, **changes):
             ]
             writer.append("eval_rows", rows)
         check = {arm: {"float64_whole": 1e-15, "float32_whole": 1e-7} for arm in COUNTS}
-        writer.finish({"gradient_check": check, "setup": {"notes": ["SYNTHETIC data"]} | (used or {})})
+        writer.finish(
+            {"gradient_check": check, "setup": {"notes": ["SYNTHETIC data"]} | (used or {})}
+        )
     return folder
 
 

@@ -35,7 +35,9 @@ def replan_when(
         # Only the first decision needs the table under another view than the measured one.
         rate = jax.lax.cond(
             seen.t <= 1,
-            lambda: jnp.where(seen.idle, score_table(setup, profiled, admitted).rate, seen.now.rate),
+            lambda: jnp.where(
+                seen.idle, score_table(setup, profiled, admitted).rate, seen.now.rate
+            ),
             lambda: seen.now.rate,
         )
         gain = amortised_gain(seen, rate, setup.interval_s, jnp.float32(horizon))

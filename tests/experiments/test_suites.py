@@ -184,7 +184,9 @@ def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path, capsys):
 
 def test_the_table_and_the_report_of_a_suite_hold_every_scene(monkeypatch):
     monkeypatch.setattr(figures, "save", lambda figure, path: path.touch())
-    summary, folder = run_suite(config_of(out="run"), ["suite", "out"], Play(), evaluate.check_inputs)
+    summary, folder = run_suite(
+        config_of(out="run"), ["suite", "out"], Play(), evaluate.check_inputs
+    )
     text = suite_table(summary)
     assert text.index("headroom") < text.index("regret")
     for scene in ("a", "bb", "ccc"):

@@ -121,7 +121,9 @@ def test_a_sync_table_of_bad_rows_is_no_data_set(tmp_path, capsys):
     sync_table(tmp_path / "syncs.csv", bad)
     status, out, err = run(capsys, validate, "--data", tmp_path)
     assert status == 2 and out == ""
-    one_line(err, f"{tmp_path}: holds no table", "the first of 1 faults", "(s-0): algorithm: 'ring'")
+    one_line(
+        err, f"{tmp_path}: holds no table", "the first of 1 faults", "(s-0): algorithm: 'ring'"
+    )
     write_runs(tmp_path / "runs.csv", {})
     argv = ("--data", tmp_path, "--json", "-", "--out", tmp_path.parent / "out")
     status, out, _ = run(capsys, validate, *argv)
@@ -139,7 +141,9 @@ def test_a_sync_table_of_bad_rows_is_no_data_set(tmp_path, capsys):
         (["--dat", "x"], ["dat"]),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, module, argv, words):
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tmp_path, monkeypatch, capsys, module, argv, words
+):
     monkeypatch.chdir(tmp_path)
     if module is calibrate:
         argv = [*argv, "--out", "c.yaml", *([] if "--data" in argv else ["--data", "."])]

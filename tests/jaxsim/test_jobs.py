@@ -47,9 +47,7 @@ def test_gpus_go_to_the_first_job_then_to_the_next():
     plans = stack(first, absent, second, third)
     active = jnp.array([True, False, True, True])
     held = allocate(plans, active, jnp.array([8, 8, 8, 8], jnp.int32))
-    np.testing.assert_array_equal(
-        held, [[6, 0, 0, 0], [0, 0, 0, 0], [2, 2, 0, 0], [0, 0, 0, 0]]
-    )
+    np.testing.assert_array_equal(held, [[6, 0, 0, 0], [0, 0, 0, 0], [2, 2, 0, 0], [0, 0, 0, 0]])
 
 
 @st.composite

@@ -37,7 +37,9 @@ def test_time_utilisation_and_price_of_a_plan():
     usd_per_step = 0.25 + (4 * 1.0 + 2 * 1.5) * 36.0 / 3600.0
     mtokens = 32 * 1024 / 1e6
     # 8 GPUs are there whether the plan holds them or not: idle ones count against it.
-    np.testing.assert_allclose(step, [36.0, 800.0 / useful_per_s, usd_per_step / mtokens], rtol=1e-5)
+    np.testing.assert_allclose(
+        step, [36.0, 800.0 / useful_per_s, usd_per_step / mtokens], rtol=1e-5
+    )
 
 
 def test_a_step_that_is_worth_less_takes_longer_and_costs_more():

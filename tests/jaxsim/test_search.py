@@ -89,7 +89,9 @@ rate_all = jax.jit(score_plans)
 @pytest.fixture(scope="module")
 def rates():
     """[W, P] of every plan with its best lower choice."""
-    return np.asarray(rate_all(STACKED, VIEWS, FAMILY.menu, WORK, SPEC.to_arrays(), calibration())[0])
+    return np.asarray(
+        rate_all(STACKED, VIEWS, FAMILY.menu, WORK, SPEC.to_arrays(), calibration())[0]
+    )
 
 
 @jax.jit
