@@ -25,7 +25,7 @@ run: $(VENV)/core
 	$(BIN)/hippo report $(RUN)/evaluate $(RUN)/train
 
 test: $(VENV)/core
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/ruff check .
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow"
 
 # What takes longest to compile; `test` and `test-slow` together are all tests.
