@@ -1,10 +1,37 @@
-"""Types of command-line arguments that several commands take."""
+"""Command lines with several commands, and the types of arguments that they take."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from jaxsim.errors import InputError
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses abbreviations, and reports a fault by the exception that every command reports."""
+
+    def __init__(self, **settings) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{self.prog}: {message}")
+
+
+def parse_command(
+    parser: Parser, commands: Mapping[str, Parser], argv: list[str] | None
+) -> argparse.Namespace:
+    """The options of the one of `commands` (the parser's subparsers) that `argv` names.
+
+    Raises InputError with that command's usage for an argument that it does not know.
+    """
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        usage = " ".join(commands[options.command].format_usage().split())
+        raise InputError(f"{options.command}: unknown argument {unknown[0]!r}; {usage}")
+    return options
 
 
 def number(text: str, allowed: Callable[[float], bool], wanted: str) -> float:

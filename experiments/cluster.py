@@ -11,17 +11,15 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
-from experiments.arguments import number, seed, whole_seconds
+from experiments.arguments import Parser, number, parse_command, seed, whole_seconds
 from experiments.cluster_grid import cluster_file, cluster_from_grids
 from experiments.cluster_trace import build_trace, read_measurements, relative_movement, summarise
 from experiments.errors import run_command
 from experiments.files import check_output, write_text
 from jaxsim.cluster import ClusterSpec, load_cluster, parse_cluster
-from jaxsim.errors import InputError
 from jaxsim.gpu import GPU_PRESETS
 from jaxsim.trace import read_network_trace
 
@@ -32,11 +30,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str] | None) -> None:
-    parser, commands = _parser()
-    options, unknown = parser.parse_known_args(argv)
-    if unknown:
-        usage = " ".join(commands[options.command].format_usage().split())
-        raise InputError(f"{options.command}: unknown argument {unknown[0]!r}; {usage}")
+    options = parse_command(*_parser(), argv)
     options.run(options)
 
 
@@ -91,18 +85,8 @@ def trace(options: argparse.Namespace) -> None:
     print(f"{options.out}: {summarise(made, movement, Path(options.measurements).name)}")
 
 
-class _Parser(argparse.ArgumentParser):
-    """Refuses abbreviations, and reports a fault by the exception that every command reports."""
-
-    def __init__(self, **settings) -> None:
-        super().__init__(allow_abbrev=False, **settings)
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{self.prog}: {message}")
-
-
-def _parser() -> tuple[_Parser, dict[str, _Parser]]:
-    parser = _Parser(prog="hippo cluster", description=__doc__.splitlines()[0])
+def _parser() -> tuple[Parser, dict[str, Parser]]:
+    parser = Parser(prog="hippo cluster", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True, metavar="from-grid | trace")
     grid = commands.add_parser("from-grid", help="grids of throughput, RTT and price -> cluster")
     add = grid.add_argument

@@ -12,13 +12,12 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 from tqdm import tqdm
 
 from analysis.records import RunWriter
-from experiments.arguments import number, seed, whole_seconds
+from experiments.arguments import Parser, number, parse_command, seed, whole_seconds
 from experiments.cluster_trace import WIDE
 from experiments.errors import run_command
 from experiments.files import check_output, put_result, write_text
@@ -65,11 +64,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str] | None) -> None:
-    parser, commands = _parser()
-    options, unknown = parser.parse_known_args(argv)
-    if unknown:
-        usage = " ".join(commands[options.command].format_usage().split())
-        raise InputError(f"{options.command}: unknown argument {unknown[0]!r}; {usage}")
+    options = parse_command(*_parser(), argv)
     use_compile_cache()
     options.run(options)
 
@@ -298,18 +293,8 @@ def _told(checks: Mapping[str, Sequence[Check]], kind: str) -> list[str]:
     return lines
 
 
-class _Parser(argparse.ArgumentParser):
-    """Refuses abbreviations, and reports a fault by the exception that every command reports."""
-
-    def __init__(self, **settings) -> None:
-        super().__init__(allow_abbrev=False, **settings)
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{self.prog}: {message}")
-
-
-def _parser() -> tuple[_Parser, dict[str, _Parser]]:
-    parser = _Parser(prog="hippo network", description=__doc__.splitlines()[0])
+def _parser() -> tuple[Parser, dict[str, Parser]]:
+    parser = Parser(prog="hippo network", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True, metavar="fit | predict")
     one = commands.add_parser("fit", help="measured paths -> file of processes for --jitter")
     add = one.add_argument
