@@ -23,7 +23,7 @@ from agents.registry import LEARNED, SchedulerSettings
 from agents.rollout import play
 from analysis.records import RunWriter, load
 from analysis.statistics import bootstrap_interval
-from experiments.setup import load_regions, read_traces
+from experiments.setup import load_regions, make_room_for_programs, read_traces
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.errors import InputError
 from jaxsim.jobs_file import SubmittedJob, read_jobs
@@ -169,6 +169,7 @@ class JobsEvaluation:
 
     def play(self, one: JobsContestant) -> Iterator[JobMetrics]:
         """One scenario after another: a job that is not there is skipped, which a batch cannot."""
+        make_room_for_programs()
         played = _compiled(one.maker, self.settings.horizon)
         for params, key, truth in self.scenarios:
             yield jax.tree.map(np.asarray, played(one.policy, self.world, params, key, *truth))

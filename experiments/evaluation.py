@@ -17,6 +17,7 @@ from agents.oracle import Truth, family_bound, solve_truth
 from agents.protocol import Scheduler, Setup, make_setup, table_rates
 from agents.registry import TUNING_GRID, SchedulerSettings, make_by_name
 from agents.rollout import Episode, play
+from experiments.setup import make_room_for_programs
 from jaxsim.env import EnvParams, reset, world_tape
 from jaxsim.network import network_process
 from jaxsim.plan import Plan
@@ -222,6 +223,7 @@ class Evaluator:
     ) -> tuple[EpisodeMetrics, Episode]:
         """Play all scenarios, with other reward weights where some are given; NumPy leaves
         [S, ...]. One compilation per maker."""
+        make_room_for_programs()
         decision_keys = jax.random.split(jax.random.key(20), len(self))
         params = self.taped
         if weights is not None:

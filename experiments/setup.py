@@ -1,8 +1,9 @@
-"""What the entry points share: compile cache, loading of worlds."""
+"""What the entry points share: compiled programs, loading of worlds."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import pickle
 from collections.abc import Mapping
@@ -27,6 +28,23 @@ def use_compile_cache() -> None:
         root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(root / "hippo" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def make_room_for_programs(most: float = 0.7) -> None:
+    """Drop this process's compiled programs where they take more than `most` of what it may map.
+
+    On a CPU every kernel of a program is mapped on its own, a few hundred for a step of the
+    environment, and beyond Linux's limit (vm.max_map_count, 65,530 by default) XLA crashes. What is
+    needed again comes from the compile cache.
+    """
+    try:
+        limit = int(Path("/proc/sys/vm/max_map_count").read_text())
+        taken = Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:  # not Linux
+        return
+    if taken > most * limit:
+        jax.clear_caches()
+        gc.collect()
 
 
 def load_regions(cluster: str | None, domains: int | None = None) -> ClusterSpec:
