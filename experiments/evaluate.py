@@ -294,8 +294,9 @@ class Evaluation:
             "table": {**dataclasses.asdict(self.info), "bound_over": evaluator.n_bounding},
         }
         if self.apart:
-            args = (self.config, self.settings, self.weights, self.traces)
-            summary["low_communication"] = low_communication.compare(self.apart, *args)
+            args = (self.apart, self.config, self.settings, self.weights, self.traces)
+            rows = results.once("low_communication", lambda: low_communication.played(*args))
+            summary["low_communication"] = low_communication.summaries(rows)
         return summary
 
 

@@ -35,7 +35,7 @@ def _truths(table, no_loss: jax.Array, params) -> Truth:
 
     def one(params):
         setup = make_setup(params, table)
-        rates = table_rates(setup, params.tape) * worth(setup, no_loss)[:, None]
+        rates = table_rates(setup, params.tape) * worth(setup, no_loss)[None, :, None]
         return solve_truth(setup, params.tape, rates)
 
     return jax.vmap(one)(params)
@@ -87,26 +87,27 @@ def apart_maker(name: str) -> Maker:
     return lambda setup, no_loss: keep_best(setup, playable(setup, name), worth(setup, no_loss))
 
 
-def compare(names: list[str], config, settings, weights, traces) -> dict[str, dict]:
-    """{setting: summary like that of the evaluation} of the low-communication schedulers `names`, on
-    the scenarios that `config` (an EvaluateConfig) gives the others."""
+def played(names: list[str], config, settings, weights, traces) -> pd.DataFrame:
+    """A row per setting, scheduler and scenario: the low-communication schedulers `names` on the
+    scenarios that `config` (an EvaluateConfig) gives the others."""
     job = (config.cluster, config.model, config.global_batch, config.seq, config.table_size)
     sizes = {"domains": config.domains, "layout_limit": config.layout_limit}
     _, world, _ = load_world(*job, LOW_COMMUNICATION_RULES, **sizes)
     evaluator = ApartEvaluator(world, settings, range(config.seeds), "test", weights, **traces)
-    both = names + list(YARDSTICKS)
-    default = _summary(evaluator, both, evaluator.bound())
+    everyone, bound = names + list(YARDSTICKS), evaluator.bound()
+    rows = [_rows(evaluator, name, bound).assign(setting="default") for name in everyone]
     evaluator.lose_nothing()
-    # The bound counts by default alone.
+    bound = np.full(config.seeds, np.nan)  # it counts by default alone
+    rows += [_rows(evaluator, name, bound).assign(setting="no_loss") for name in everyone]
+    return pd.concat(rows, ignore_index=True)
+
+
+def summaries(rows: pd.DataFrame) -> dict[str, dict]:
+    """{setting: summary like that of the evaluation} of the rows that were `played`."""
     return {
-        "default": default,
-        "no_loss": _summary(evaluator, both, np.full(config.seeds, np.nan)),
+        setting: evaluation_summary(of.drop(columns="setting"), None, 0.0)
+        for setting, of in rows.groupby("setting")
     }
-
-
-def _summary(evaluator: ApartEvaluator, names: list[str], bound: np.ndarray) -> dict:
-    rows = [_rows(evaluator, name, bound) for name in names]
-    return evaluation_summary(pd.concat(rows, ignore_index=True), None, 0.0)
 
 
 def _rows(evaluator: ApartEvaluator, name: str, bound: np.ndarray) -> pd.DataFrame:

@@ -8,11 +8,25 @@ import pytest
 from toy_world import JOB, make_plan
 
 from agents.registry import LOW_COMMUNICATION, LOW_COMMUNICATION_RULES, RULES, SCHEDULERS
-from experiments import low_communication
+from analysis.records import load
+from experiments import evaluate, low_communication
 from experiments.evaluate import requested
 from experiments.low_communication import worth
 from jaxsim.enumeration import stack_plans
 from jaxsim.workload import build_workload
+
+TWO_SITES = """
+name: two-sites
+gpu: A100-80GB
+domains:
+  - {name: north, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 2.0}
+  - {name: south, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 2.0}
+intra_domain: {bandwidth_gbps: 400, rtt_ms: 0.05}
+wan:
+  bandwidth_gbps: [[0, 1.0], [1.0, 0]]
+  rtt_ms: [[0, 30], [30, 0]]
+  egress_usd_per_gb: [[0, 0.02], [0.02, 0]]
+"""
 
 
 @pytest.fixture
@@ -48,6 +62,33 @@ def test_a_step_is_worth_what_the_default_says_or_all_of_it(setup):
     size = 1 + np.log10(max(float(work.gparams), 0.1)) / 5
     shares = [1.0, 1 - 0.08 * 2 / size, (1 - 0.08 * np.log10(30) / size) * 0.98]
     np.testing.assert_allclose(worth(setup, jnp.array(True)), 1 / np.array(shares), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_keeps_every_scenario_of_both_settings(tmp_path, monkeypatch, capsys):
+    """On two sites over thin links: nobody beats clairvoyant, whoever syncs in every step gets the same
+    either way, and whoever does not gets more where nothing is lost."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.yaml").write_text(TWO_SITES)
+    argv = ["--cluster", "two.yaml", "--schedulers", "best_static,diloco", "--model", "gpt2-medium"]
+    argv += ["--global_batch", "64", "--seq", "1024", "--steps", "8", "--seeds", "8"]
+    argv += ["--table_size", "8", "--tuning_scenarios", "0", "--out", "run"]
+    assert evaluate.main(argv) == 0
+    assert "every step taken for a full one" in capsys.readouterr().out
+    record = load(tmp_path / "run")
+    rows = record.table("low_communication").set_index(["setting", "scheduler", "scenario"])
+    assert len(rows) == 2 * 4 * 8
+    progress = rows["progress"].unstack("scheduler")
+    assert np.all(progress.le(progress["clairvoyant"] * (1 + 1e-5), axis=0))
+    default, no_loss = progress.loc["default"], progress.loc["no_loss"]
+    np.testing.assert_allclose(no_loss["single_domain"], default["single_domain"], rtol=1e-5)
+    assert np.all(no_loss["diloco"] > default["diloco"]) and np.all(default["diloco"] > 0)
+    said = record.summary["low_communication"]
+    for setting, of in said.items():
+        kept = rows.loc[setting, "diloco"].query("headroom_pct >= 0")
+        regret = kept["regret_pct"].mean()
+        assert of["schedulers"]["diloco"]["regret_pct"] == pytest.approx(regret, rel=1e-6)
+    assert set(said) == {"default", "no_loss"}
 
 
 def test_all_means_everyone_and_low_communication_stands_apart():
