@@ -76,7 +76,8 @@ def test_a_run_keeps_every_scenario_of_both_settings(tmp_path, monkeypatch, caps
     assert evaluate.main(argv) == 0
     assert "every step taken for a full one" in capsys.readouterr().out
     record = load(tmp_path / "run")
-    rows = record.table("low_communication").set_index(["setting", "scheduler", "scenario"])
+    rows = record.table("low_communication")
+    rows = rows.set_index(["setting", "scheduler", "scenario"]).sort_index()
     assert len(rows) == 2 * 4 * 8
     progress = rows["progress"].unstack("scheduler")
     assert np.all(progress.le(progress["clairvoyant"] * (1 + 1e-5), axis=0))
