@@ -113,6 +113,11 @@ class EvaluateConfig:
         _ = self.world_settings  # so that a bad override is refused before anything is loaded
 
     @property
+    def loaded(self) -> bool:
+        """Do local jobs hold GPUs?"""
+        return self.load is not None or self.world_settings.load_share > 0
+
+    @property
     def world_settings(self) -> ScenarioSettings:
         """The scenario settings with the command line's overrides."""
         changes: dict[str, Any] = {}
@@ -210,6 +215,7 @@ class Evaluation:
             {name: RULES[name] for name in self.nominating},
             domains=config.domains,
             layout_limit=config.layout_limit,
+            loaded=config.loaded,
         )
         self.traces = read_traces(config.trace, config.load, self.spec, self.settings.interval_s)
 

@@ -92,7 +92,7 @@ def played(names: list[str], config, settings, weights, traces) -> pd.DataFrame:
     scenarios that `config` (an EvaluateConfig) gives the others."""
     job = (config.cluster, config.model, config.global_batch, config.seq, config.table_size)
     sizes = {"domains": config.domains, "layout_limit": config.layout_limit}
-    _, world, _ = load_world(*job, LOW_COMMUNICATION_RULES, **sizes)
+    _, world, _ = load_world(*job, LOW_COMMUNICATION_RULES, **sizes, loaded=config.loaded)
     evaluator = ApartEvaluator(world, settings, range(config.seeds), "test", weights, **traces)
     everyone, bound = names + list(YARDSTICKS), evaluator.bound()
     rows = [_rows(evaluator, name, bound).assign(setting="default") for name in everyone]

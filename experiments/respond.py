@@ -218,6 +218,7 @@ def make_responder(config: RespondConfig) -> Responder:
         config.table_size,
         RULES,
         layout_limit=config.layout_limit,
+        loaded=True,
     )
     one = contestants(names[0], checkpoints, SchedulerSettings())[0]
     maker = one.maker

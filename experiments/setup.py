@@ -13,11 +13,11 @@ import jax
 import numpy as np
 
 from jaxsim.cluster import ClusterSpec, load_cluster, repeat_regions
-from jaxsim.enumeration import TableInfo
 from jaxsim.errors import InputError
 from jaxsim.load import read_load_trace
 from jaxsim.nomination import PlanRules
 from jaxsim.scenario import World, build_world
+from jaxsim.table_selection import TableInfo
 from jaxsim.trace import read_network_trace
 from jaxsim.workload import JobSpec, load_model
 
@@ -76,11 +76,13 @@ def load_world(
     rules: Mapping[str, PlanRules] | None = None,
     domains: int | None = None,
     layout_limit: int = 4000,
+    loaded: bool = False,
 ) -> tuple[ClusterSpec, World, TableInfo]:
     """Load a cluster file (None = the embedded one), with its regions repeated to `domains` where
     that is given, and enumerate plans for one job on it.
 
-    `rules`, such as `agents.registry.RULES`: rivals that bring plans of their own into the table.
+    `rules`, such as `agents.registry.RULES`: rivals that bring plans of their own into the table;
+    `loaded`: local jobs will hold GPUs.
     Raises InputError that names the file and the key, or says what memory is short.
     """
     sizes = {"global_batch": global_batch, "seq": seq, "table_size": table_size}
@@ -89,12 +91,12 @@ def load_world(
             raise InputError(f"{name}: expected an integer >= 1, got {value}")
     spec = load_regions(cluster, domains)
     job = JobSpec(load_model(model), global_batch, seq)
-    arguments = (spec, job, table_size, layout_limit, dict(rules or {}))
+    arguments = (spec, job, table_size, layout_limit, dict(rules or {}), loaded)
     return spec, *_built(pickle.dumps(arguments))
 
 
 @functools.lru_cache(maxsize=4)
 def _built(arguments: bytes) -> tuple[World, TableInfo]:
     """A world from its pickled description: the scenes of a suite share theirs."""
-    spec, job, table_size, layout_limit, rules = pickle.loads(arguments)
-    return build_world(spec, job, table_size, layout_limit, rules=rules)
+    spec, job, table_size, layout_limit, rules, loaded = pickle.loads(arguments)
+    return build_world(spec, job, table_size, layout_limit, rules=rules, loaded=loaded)

@@ -86,7 +86,8 @@ class TrainingRun:
             raise InputError(f"train: {error}") from None
         config.scenario.links()  # refuse a bad jitter file before anything is computed
         spec, self.world, self.info = load_world(
-            config.cluster, config.model, config.global_batch, config.seq, config.table_size
+            *(config.cluster, config.model, config.global_batch, config.seq, config.table_size),
+            loaded=config.scenario.load_share > 0,
         )
         self.horizon = config.scenario.horizon
         scenarios = config.scenario, range(config.scenarios), "train", config.weights

@@ -14,15 +14,13 @@ from jax import Array
 
 from jaxsim.calibration import Calibration
 from jaxsim.cluster import Cluster, ClusterSpec
-from jaxsim.enumeration import PlanTable
+from jaxsim.enumeration import PARTS, PlanTable
 from jaxsim.env import EnvParams
 from jaxsim.errors import InputError
 from jaxsim.jobs_file import SubmittedJob
 from jaxsim.plan import LowerChoices, empty_plan
 from jaxsim.scenario import ScenarioSettings, World, best_static_row, build_world, scenario_bank
 from jaxsim.workload import DataSets, JobSpec, Workload, build_workload
-
-PARTS = (1, 2, 4)  # a table holds plans for all GPUs of the domains, for a half, for a quarter
 
 
 @struct.dataclass

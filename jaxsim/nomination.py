@@ -19,9 +19,10 @@ import numpy as np
 
 from jaxsim.calibration import Calibration
 from jaxsim.cluster import ClusterSpec
-from jaxsim.enumeration import PlanTable, TableBuilder, TableInfo, stack_plans
-from jaxsim.plan import FREE_FIELDS, LowerChoices, Plan, default_lower_choices
+from jaxsim.enumeration import PlanTable, TableBuilder, plan_key, stack_plans
+from jaxsim.plan import LowerChoices, Plan, default_lower_choices
 from jaxsim.scoring import base_view, one_view
+from jaxsim.table_selection import TableInfo
 from jaxsim.workload import Workload
 
 Triple = tuple[int, int, int]  # micro-batch, recompute, schedule
@@ -66,7 +67,7 @@ def nominate(
             plans = own.nominate(builder, allowed)
             wanted += _best_choices(builder, plans, allowed)
             for plan in plans:
-                nominated[name].setdefault(_key(plan), plan)
+                nominated[name].setdefault(plan_key(plan), plan)
     return _menu(default, wanted), {name: list(own.values()) for name, own in nominated.items()}
 
 
@@ -92,9 +93,9 @@ def admit(
     """Join nominated plans to a table and to its family [N, ...]; rows that are there already are
     not doubled."""
     rows = _unstack(table.plans, np.flatnonzero(table.mask))
-    known = {_key(plan): i for i, plan in enumerate(rows)}
+    known = {plan_key(plan): i for i, plan in enumerate(rows)}
     for plan in (p for plans in nominated.values() for p in plans):
-        if known.setdefault(_key(plan), len(rows)) == len(rows):
+        if known.setdefault(plan_key(plan), len(rows)) == len(rows):
             rows.append(plan)
     n_core, size = int(table.mask.sum()), max(table.size, len(rows))
     new = rows[n_core:]
@@ -108,7 +109,7 @@ def admit(
     admitted = {}
     for name, plans in nominated.items():
         chosen = np.zeros(size, bool)
-        chosen[[known[_key(p)] for p in plans]] = True
+        chosen[[known[plan_key(p)] for p in plans]] = True
         admitted[name] = jnp.asarray(chosen[:, None] & rules[name].allowed(builder.choices))
     table = PlanTable(
         plans=builder.complete_at_base(rows + [rows[0]] * pad),
@@ -148,9 +149,3 @@ def _demanded(default: LowerChoices, rules: Mapping[str, PlanRules]) -> list[Tri
 def _unstack(plans: Plan, rows: np.ndarray) -> list[Plan]:
     host = jax.tree.map(np.asarray, plans)
     return [jax.tree.map(lambda x, i=i: x[i], host) for i in rows]
-
-
-def _key(plan: Plan) -> bytes:
-    """Equal for plans between which no reconfiguration is needed."""
-    names = (n for n in Plan.__dataclass_fields__ if n not in FREE_FIELDS)
-    return b"".join(np.asarray(getattr(plan, n), np.int32).tobytes() for n in names)

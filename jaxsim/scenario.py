@@ -14,7 +14,7 @@ from jax import Array
 
 from jaxsim.calibration import Calibration, default_calibration
 from jaxsim.cluster import Cluster, ClusterSpec
-from jaxsim.enumeration import PlanTable, TableBuilder, TableInfo, build_table
+from jaxsim.enumeration import PARTS, WHOLE, PlanTable, TableBuilder
 from jaxsim.env import EnvParams
 from jaxsim.errors import check_fields, is_count
 from jaxsim.link_process import (
@@ -31,11 +31,13 @@ from jaxsim.nomination import PlanRules, admit, nominate
 from jaxsim.plan import LowerChoices, Plan, empty_plan
 from jaxsim.scoring import base_view, score_plans
 from jaxsim.step_time import NetworkView
+from jaxsim.table_selection import TableInfo, build_table
 from jaxsim.workload import JobSpec, Workload, build_workload
 
 # The largest settings: what is computed from them must stay finite in float32.
 LARGEST = 1e9
 MOST = {"uniform": 10.0, "base_spread": 10.0, "latency": 1.0, "load_share": 1.0, "load_swing": 10.0}
+VIEWS = 96  # states of the network over which a table is chosen
 # Networks for which rivals nominate plans beside that of the cluster file.
 NOMINATED_FOR, MOST_NOMINATING, NOMINATED_SPREAD = (
     8,
@@ -122,10 +124,12 @@ def build_world(
     calibration: Calibration | None = None,
     seed: int = 0,
     rules: Mapping[str, PlanRules] | None = None,
+    loaded: bool = False,
 ) -> tuple[World, TableInfo]:
     """Enumerate and score plans; the table is chosen over sampled states of the network.
 
-    `rules` are those of schedulers that bring plans of their own, which join the table.
+    `rules` are those of schedulers that bring plans of their own, which join the table. `loaded`:
+    local jobs will hold GPUs, so there are plans for parts of them, and states in which some are held.
     Raises InputError when no plan fits the cluster.
     """
     if calibration is None:
@@ -133,25 +137,30 @@ def build_world(
     jobs = build_workload([job])
     factors = _nominated_for(spec.n_domains, seed) if rules else ()
     choices, nominated = nominate(spec, jobs.job(0), calibration, rules or {}, factors)
-    builder = TableBuilder(spec, jobs.job(0), calibration, choices)
-    views = sample_views(builder.cluster, 64, seed)
+    parts = PARTS if loaded else WHOLE
+    builder = TableBuilder(spec, jobs.job(0), calibration, choices, parts=parts)
+    views = sample_views(builder.cluster, VIEWS, seed, loaded)
     table, info, family = build_table(builder, views, table_size, layout_limit)
     if rules:
         table, info, family = admit(table, info, family, builder, nominated, rules)
     return World(builder.cluster, jobs, calibration, choices, table, family), info
 
 
-def sample_views(cluster: Cluster, count: int, seed: int) -> NetworkView:
+def sample_views(cluster: Cluster, count: int, seed: int, loaded: bool = False) -> NetworkView:
     """[W, ...] states of the network to choose a table for: every link between a fifth of its base
-    and five times as much (log-normal, sigma 0.5), all GPUs free."""
+    and five times as much (log-normal, sigma 0.5). All GPUs are free; of a `loaded` cluster only in
+    every other state, in the rest local jobs hold a uniform share of each domain's."""
     k = cluster.mask.shape[0]
+    share = np.random.default_rng([seed, 9]).uniform(size=(count, k))
+    share *= loaded * (np.arange(count)[:, None] % 2)
+    gpus = np.asarray(cluster.gpus)[None]
     shape = (count, k, k)
     factor = _base_factor(np.random.default_rng([seed, 7]), 0.5, shape)
     factor = jnp.asarray(np.clip(factor, 0.2, 5.0), jnp.float32)
     return NetworkView(
         bandwidth_gb_per_s=cluster.bandwidth_gb_per_s[None] * factor,
         rtt_s=jnp.broadcast_to(cluster.rtt_s[None], shape),
-        gpus_available=jnp.broadcast_to(cluster.gpus[None], (count, k)),
+        gpus_available=jnp.asarray(gpus - np.round(share * gpus), jnp.int32),
     )
 
 

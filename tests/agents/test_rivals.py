@@ -39,7 +39,7 @@ from agents.registry import LOW_COMMUNICATION_RULES, RULES, SchedulerSettings, m
 from jaxsim import nomination
 from jaxsim.calibration import default_calibration
 from jaxsim.cluster import load_cluster
-from jaxsim.enumeration import TableBuilder, build_table, make_plan
+from jaxsim.enumeration import TableBuilder, make_plan, plan_key
 from jaxsim.nomination import admit
 from jaxsim.plan import (
     SCHEDULE_1F1B,
@@ -49,6 +49,7 @@ from jaxsim.plan import (
     default_lower_choices,
 )
 from jaxsim.scoring import one_view
+from jaxsim.table_selection import build_table
 from jaxsim.workload import (
     MODEL_PRESETS,
     RECOMPUTE_FULL,
@@ -586,12 +587,12 @@ def test_nominated_plans_join_the_table_once_and_the_family(joined):
     )
     del same
     keys = [
-        nomination._key(jax.tree.map(lambda x, i=i: x[i], table.plans))
+        plan_key(jax.tree.map(lambda x, i=i: x[i], table.plans))
         for i in np.flatnonzero(mask)
     ]
     assert len(set(keys)) == len(keys) == info.plans_in_table
     known = {
-        nomination._key(jax.tree.map(lambda x, i=i: x[i], family))
+        plan_key(jax.tree.map(lambda x, i=i: x[i], family))
         for i in range(family.group.shape[0])
     }
     assert set(keys) <= known and len(family.group) == info.plans_scored
@@ -599,7 +600,7 @@ def test_nominated_plans_join_the_table_once_and_the_family(joined):
         admitted = np.asarray(admitted)
         assert not admitted[~mask].any()
         rows = {keys[i] for i in np.flatnonzero(admitted.any(axis=1))}
-        assert rows == {nomination._key(p) for p in nominated("embedded", name)}, name
+        assert rows == {plan_key(p) for p in nominated("embedded", name)}, name
         columns = RULES.get(name, LOW_COMMUNICATION_RULES.get(name)).allowed(MENU)
         np.testing.assert_array_equal(admitted.any(axis=0), columns)
 

@@ -14,8 +14,8 @@ from toy_world import JOB, base_view, calibration, cluster_spec, cost_of
 
 from jaxsim.balance import balanced_blocks, complete
 from jaxsim.enumeration import (
+    PARTS,
     TableBuilder,
-    build_table,
     count_layouts,
     enumerate_layouts,
     extensions,
@@ -23,6 +23,9 @@ from jaxsim.enumeration import (
 )
 from jaxsim.errors import InputError
 from jaxsim.plan import check_plan, default_lower_choices
+from jaxsim.scenario import sample_views
+from jaxsim.scoring import one_view
+from jaxsim.table_selection import build_table
 from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
 
 few = settings(deadline=None, max_examples=60)
@@ -157,7 +160,7 @@ def test_every_row_can_be_carried_out_and_fits(built):
 def test_the_table_holds_the_best_of_the_family_and_of_each_kind(built):
     builder, _, table, info, family = built
     assert info.exhaustive and info.layouts == count_layouts(3)
-    assert info.plans_scored == family.group.shape[0] <= info.plans_in_family
+    assert info.plans_scored == family.group.shape[0] == info.plans_in_family
     family = jax.tree.map(np.asarray, family)
     plans = [jax.tree.map(lambda x, i=i: x[i], family) for i in range(len(family.group))]
     view = jax.tree.map(lambda x: x[None], base_view(builder.cluster))
@@ -182,12 +185,34 @@ def test_the_even_splits_are_there_where_a_beam_does_not_find_their_layouts(buil
         assert np.all(plan.group >= 0) and np.all(plan.tp == plan.tp[0]) and len(set(used)) == 1
 
 
+def test_a_loaded_cluster_has_plans_for_parts_of_its_gpus(built):
+    """With half of every domain's GPUs held a table of plans for all of them runs few of its rows; one
+    with plans for parts has a row of each kind, as fast as if the cluster were that small."""
+    builder = built[0]
+    views = sample_views(builder.cluster, 8, 0, loaded=True)
+    held = np.array(SPEC.gpus)[None] - np.asarray(views.gpus_available)
+    assert np.all(held[::2] == 0) and held[1::2].any(axis=1).all() and held.min() == 0
+    work, menu = builder.work, CHOICES
+    loaded = TableBuilder(SPEC, work, calibration(), menu, parts=PARTS)
+    table, info, _ = build_table(loaded, views, 16)
+    assert info.plans_scored > built[3].plans_scored
+    halved = dataclasses.replace(SPEC, gpus=tuple(n // 2 for n in SPEC.gpus))
+    small = TableBuilder(halved, work, calibration(), menu)
+    view = one_view(base_view(loaded.cluster).replace(gpus_available=small.cluster.gpus))
+    alone, *_ = build_table(small, view, 16)
+    best = np.asarray(loaded.rates(rows(table), view))[0]
+    here = np.asarray(small.rates(rows(alone), view))[0]
+    for kind in ("mask", "single_domain", "even_split"):
+        mine, theirs = (np.asarray(getattr(t, kind))[np.asarray(t.mask)] for t in (table, alone))
+        assert best[mine].max() >= here[theirs].max() * (1 - 1e-4) > 0
+
+
 def test_combinations_of_many_groups_stay_few():
     work = build_workload([JOB48]).job(0)
     builder = TableBuilder(cluster_spec(8), work, calibration(), CHOICES)
     layout = tuple((k,) for k in (0, *range(7, 0, -1)))
     found = [(2.0, 1, 4), (1.5, 1, 2), (1.0, 2, 1)]
-    builder._group_settings = {group: found for group in layout}
+    builder._group_settings = {(0, group): found for group in layout}
     plans, _ = builder.plans_of([layout])
     assert 8 < len(plans) < 2**8
     assert plans[0].dp.tolist() == [4] * 8, "the best of each group first"
