@@ -22,7 +22,7 @@ class EpisodeMetrics:
     memory_utilisation: Array  # fullest GPU of each used domain / its memory
     bandwidth_utilisation: Array  # WAN bytes / what all links could have carried
     comm_to_compute: Array  # exposed communication / computation
-    overlap: Array  # share of the WAN's busy time behind computation
+    overlap: Array  # share of the WAN's busy time behind computation; NaN if no plan used the WAN
     wan_gb_per_step: Array  # [GB] training and migration
     usd_per_mtoken: Array  # GPUs and egress
     replans: Array  # reconfigurations after the first deployment
@@ -45,6 +45,9 @@ def episode_metrics(episode: Episode, params: EnvParams) -> EpisodeMetrics:
     def mean(values):
         return jnp.sum(jnp.where(ran > 0, values, 0.0)) / n_ran
 
+    sent = ran * (cost.wan_busy_s[:, 0] > 0)
+    n_sent = jnp.where(sent.sum() > 0, sent.sum(), jnp.nan)
+
     step_s = cost.step_s[:, 0]
     mean_step_s = mean(step_s)
     total = jnp.where(steps.sum() > 0, steps.sum(), jnp.nan)
@@ -65,7 +68,7 @@ def episode_metrics(episode: Episode, params: EnvParams) -> EpisodeMetrics:
         memory_utilisation=mean(fullness / jnp.maximum(used.sum(axis=1), 1.0)),
         bandwidth_utilisation=moved_gb / jnp.maximum(carried_gb, 1e-9),
         comm_to_compute=mean(cost.communication_s[:, 0] / jnp.maximum(cost.compute_s[:, 0], 1e-9)),
-        overlap=mean(cost.overlap[:, 0]),
+        overlap=jnp.sum(jnp.where(sent > 0, cost.overlap[:, 0], 0.0)) / n_sent,
         wan_gb_per_step=moved_gb / total,
         usd_per_mtoken=usd / (total * params.jobs.tokens_per_step[0] / 1e6),
         replans=jnp.sum(record.switched[1:, 0].astype(jnp.float32)),

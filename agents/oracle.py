@@ -199,7 +199,7 @@ def make_clairvoyant(setup: Setup) -> Scheduler:
     return Scheduler(lambda key: (), decide, oracle=True)
 
 
-def make_replan_oracle(setup: Setup, horizon: float = 20.0) -> Scheduler:
+def make_replan_oracle(setup: Setup, horizon: float) -> Scheduler:
     """Exact search over the table on the true present network; the switch is spread over
     `horizon` intervals. Reads the coming interval, as its argument says."""
 

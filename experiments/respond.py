@@ -110,7 +110,8 @@ def respond(
         t=desk.t,
         interval_s=params.interval_s,
     )
-    plan, memory = maker(setup, policy).decide(jax.random.key(1), observation, desk.memory)
+    key = jax.random.fold_in(jax.random.key(1), desk.t)
+    plan, memory = maker(setup, policy).decide(key, observation, desk.memory)
     switch = jax.vmap(needs_reconfiguration)(desk.plan, plan)
     since = jnp.where(switch, 0, desk.since_switch + 1)
     return Desk(plan, memory, since, desk.t + 1), switch

@@ -1,11 +1,15 @@
-"""Alpa: inter-operator parallelism by dynamic programming with a bound on the slowest stage.
+"""Alpa: inter-operator parallelism, every bound on the slowest stage tried in turn.
 
 Zheng et al., OSDI 2022, sec. 5.2: minimise sum t_i + (B - 1) t_max over (layer range, submesh)
-under 1F1B's memory; stage costs are the simulator's for the best of the shapes of a submesh.
-Submeshes never straddle domains, domains stand in the pipeline in any order (beyond five domains along
-the fastest links: `search.domain_orders`), and the user may leave some out. Alpa knows the measured
-matrix, so a hop between domains counts beside the stages, and its link like a stage; it knows no
-jitter. Runs 1F1B or eager 1F1B (Zhuang et al., MLSys 2023, its own runtime's). Static.
+under 1F1B's memory; stage costs are the simulator's for the best of the shapes of a submesh. Of its
+enumeration of t_max with a dynamic programme inside, the loop is left: layers are alike, so that
+for a given bound every stage takes what it can (`search.min_max_layers`). Submeshes never straddle
+domains, domains stand in the pipeline in any order (beyond five domains along the fastest links:
+`search.domain_orders`), and the user may leave some out. Alpa knows the measured matrix, so a hop
+between domains counts beside the stages, and its link like a stage; it knows no jitter. Runs 1F1B
+or eager 1F1B (Zhuang et al., MLSys 2023, its own runtime's). Static: of the plans that its
+objective found for several networks, the simulator's fastest at base is kept, and the simulator
+chooses micro-batch, recomputation and schedule anew in every interval (`static.keep_best`).
 
 Left out: stages of one pipeline with different dp x tp (a plan's stages agree), and operator-level
 sharding other than tensor parallelism, data parallelism and ZeRO-1. Round trips that throttle 1F1B

@@ -4,14 +4,15 @@ hand.
 Chen et al. 2025 (arXiv 2507.00217): the stages of a given (t, p, d) are divided among data centres,
 data parallelism stays inside them; schedules are built greedily under a memory limit with the links
 as resources, the best of several is run, and built anew when delay or bandwidth drift. Here: of all
-pipelines over two domains and more the best at base, and in every interval the best of 1F1B and
-eager 1F1B, with and without recomputation, under the measured network; the stages stay where they
-are.
+pipelines over two domains and more (where there is only one: inside it) the best at base, by the
+simulator's step time and not by CrossPipe's own model of it; and in every interval the best of 1F1B
+and eager 1F1B, with and without recomputation, at the best micro-batch, under the measured network
+(`static.keep_best`); the stages stay where they are.
 
-Left out: ZB-H1, which over a WAN waits as 1F1B does (in the event-exact form never better than eager
-1F1B on the embedded cluster); the greedy order, with which one of the pipelines takes 39.8 s there
-instead of 41.2 s, but 36.2 s in the closed form, and a rival must not win by an error of the model;
-the sub-blocks of CrossWave and CrossUDSub.
+Left out: ZB-H1, which over a WAN waits as 1F1B does (in the event-exact form never better than
+eager 1F1B on the embedded cluster); the greedy order, with which one of the pipelines takes 39.8 s
+there instead of 41.2 s, but 36.2 s in the closed form, and a rival must not win by an error of the
+model; the sub-blocks of CrossWave and CrossUDSub.
 """
 
 from __future__ import annotations

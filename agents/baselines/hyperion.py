@@ -5,7 +5,10 @@ minimises the slowest stage or link, per sequence, at base bandwidth and under m
 search over the bound and dynamic programme over blocks: layers are alike here, so the bound
 decides). The split is made again only when a tier comes or goes. Placement inside a tier follows
 queues and capacity: GPUs of a domain are alike and a plan's replicas shrink to what is free, so
-nothing is left to choose.
+nothing is left to choose. Of the splits that it nominated (all tiers, each gone; for several
+networks) the simulator's fastest is deployed, which need not be the one with the fastest slowest
+stage, and the simulator chooses micro-batch, recomputation and schedule anew in every interval
+(`replanning.replan_when`).
 
 Latency is not in its objective: where a round trip throttles the pipeline, that is the method's
 loss.

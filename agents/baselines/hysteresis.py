@@ -1,4 +1,5 @@
-"""Re-planning with hysteresis: exact search on the measured network, the switch spread over h."""
+"""Re-planning with hysteresis: the best row of the table on the measured network, the switch spread
+over h intervals."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from agents.protocol import Scheduler, Setup, amortised_gain, table_scheduler
 
 
-def make_hysteresis(setup: Setup, horizon: float = 20.0) -> Scheduler:
+def make_hysteresis(setup: Setup, horizon: float) -> Scheduler:
     """Move to the row that would have done the most work `horizon` intervals from now.
 
     The network is taken to stay as measured; `horizon` is tuned on training scenarios.

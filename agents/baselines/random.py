@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from agents.protocol import Scheduler, Setup, table_scheduler
 
 
-def make_random(setup: Setup, mean_stay: float = 20.0) -> Scheduler:
+def make_random(setup: Setup, mean_stay: float) -> Scheduler:
     """Draw a new row with probability 1 / mean_stay per interval, uniformly among those that run."""
 
     def choose(key, seen, memory):

@@ -20,7 +20,9 @@ def replan_when(
     was at the last planning, move to the best again if that pays within `horizon` intervals.
 
     It is deployed on the links at base, as those who never move; plans made later see the links as
-    they are measured then. The GPUs always count as they are.
+    they are measured then. The GPUs always count as they are. Best is fastest in the simulator, of
+    what the planner's own objective nominated; the admitted lower choice is the best of every interval,
+    planned anew or not.
     """
     rows = jnp.any(admitted, axis=1) & setup.table.mask
 

@@ -8,8 +8,10 @@ alone. It plans again when the GPUs it can have change, and moves where the mode
 horizon (tuned) pays for the move.
 
 Answers are found on the host for all GPUs free, each region gone, and each region half taken; when
-something changes, the one that suits the GPUs and links as measured is deployed. Left out: mixed GPU
-types, zones inside a region, cost budgets.
+something changes, the one that suits the GPUs and links as measured is deployed: suits by the
+simulator, not by its own estimate, which only finds them; the simulator also chooses micro-batch
+and recomputation anew in every interval (`replanning.replan_when`). Left out: mixed GPU types,
+zones inside a region, cost budgets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """What the planners among the rivals share: orders of domains, layer splits, stage costs by hand.
 
 Host side, NumPy. A planner searches pipelines with an objective of its own; whether a plan fits is
-for the simulator to say, with the same memory model for everyone.
+for the simulator to say, with the same memory model for everyone. Its objective chooses what it
+nominates, for each of several networks. What of that is played, the simulator chooses: the fastest
+at base (`static.keep_best`) or when it plans again (`replanning.replan_when`), and in every
+interval anew the micro-batch, recomputation and schedule.
 """
 
 from __future__ import annotations
@@ -25,9 +28,11 @@ NODE_LIMIT = 8  # tensor parallelism stays inside a node (Narayanan et al., SC 2
 
 
 def domain_orders(builder: TableBuilder, at_least: int = 1) -> list[tuple[int, ...]]:
-    """Orders of `at_least` domains and more: every one of them in a small cluster, else chains that
-    grow from each domain along the fastest link at base, and their beginnings."""
+    """Orders of `at_least` domains and more, of as many as there are where there are fewer: every one
+    of them in a small cluster, else chains that grow from each domain along the fastest link at base,
+    and their beginnings."""
     n = builder.spec.n_domains
+    at_least = min(at_least, n)
     if n <= ALL_ORDERS_UP_TO:
         sizes = range(at_least, n + 1)
         return [order for m in sizes for order in itertools.permutations(range(n), m)]

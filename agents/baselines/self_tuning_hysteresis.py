@@ -22,7 +22,7 @@ class Replay:
     started: Array  # [] bool
 
 
-def make_self_tuning_hysteresis(setup: Setup, decay: float = 0.97) -> Scheduler:
+def make_self_tuning_hysteresis(setup: Setup, decay: float) -> Scheduler:
     """Follow the horizon whose replay has the best discounted progress; nothing is learned.
 
     Replays see what the scheduler sees: rates as measured in the last interval, transitions as long

@@ -12,7 +12,11 @@ from jaxsim.plan import empty_plan
 
 def keep_best(setup: Setup, admitted: Array, worth: Array | None = None) -> Scheduler:
     """Keep the best row at base bandwidth and usual load, of those `admitted` [P, V] bool; `worth`
-    [P] is a factor on the rows' rates, 1 if None."""
+    [P] is a factor on the rows' rates, 1 if None.
+
+    Best is fastest in the simulator, also for a planner with an objective of its own that nominated
+    several rows. Only the row is kept: the admitted lower choice is the best of every interval.
+    """
     rate = score_table(setup, setup.usual, admitted).rate
     rate = rate if worth is None else rate * worth
     allowed = jnp.any(admitted, axis=1) & setup.table.mask

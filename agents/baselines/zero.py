@@ -1,14 +1,23 @@
 """DeepSpeed-ZeRO: data parallelism alone, the state sharded by the least stage that fits.
 
 Rajbhandari et al. 2020; hybrid sharding: inside a domain, replicated across (MiCS, Zhang et al.
-2022; ZeRO++, Wang et al. 2023; PyTorch's HYBRID_SHARD). Two variants, for each the regions (two at
-least) and the ring that do best at base (beyond five domains along the fastest links:
-`search.domain_orders`): the least stage that fits, and stage 3 sharded inside the domains. Static.
+2022; ZeRO++, Wang et al. 2023; PyTorch's HYBRID_SHARD). Its replicas stand in all regions, but for
+those that the user leaves out: two at least where there are two (one region alone is the subject of
+`single_domain`). Two variants, for each the regions and the ring that do best at base (beyond five
+domains along the fastest links: `search.domain_orders`): the least stage that fits, and stage 3
+sharded inside the domains. Static: the simulator's faster one at base is kept, and the simulator
+chooses micro-batch and recomputation anew in every interval (`static.keep_best`).
 
-A plan's ZeRO stage shards over the replicas of its group. For stages 1 and 2 a flat shard over all
-domains sends the same bytes over the WAN as an all-reduce and would need a little less memory,
-which is left out; a flat stage 3 would gather every layer over the WAN for every micro-batch, never
-faster than the hybrid wherever that fits.
+Left out: flat shards over all domains, which the simulator cannot express. A plan's ZeRO stage
+shards over the replicas of its group, one group lies in several domains only as a pipeline, and
+neither the memory nor the WAN traffic of a step knows shards between groups. So where no domain
+holds a replica of its own, sharded over its GPUs, `zero` has no plan and makes no progress, though
+a flat stage 3 over all GPUs might fit: 70B on the embedded cluster, 38.8 GB of state on each of 32
+GPUs. It would gather (n - 1) / n of the 16-bit weights over every link of the ring twice for every
+micro-batch: 331 s each time over the best ring there, some 2,980 s a step with the largest
+micro-batch of the menu, four sequences, against 162 s of a pipeline (eager 1F1B): a twentieth of
+what is possible. Where the hybrid fits, flat stage 3 is never faster; flat stages 1 and 2 send the
+bytes of an all-reduce and would need a little less memory.
 """
 
 from __future__ import annotations
