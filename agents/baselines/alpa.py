@@ -37,8 +37,7 @@ from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """The plan with the least latency by Alpa's formula."""
     costs = StageCosts(builder)
-    choice = int(allowed.argmax())  # splits hardly depend on it
-    pipes = list(full_pipelines(costs, domain_orders(builder), builder.gpus, choice))
+    pipes = list(full_pipelines(costs, domain_orders(builder), builder.gpus, allowed))
     fits = fitting(builder, pipes, allowed)
     return cheapest(builder, pipes, fits, lambda pipe: latency_s(costs, pipe))
 

@@ -43,7 +43,7 @@ def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     costs = StageCosts(builder)
     plans = []
     for gpus in availabilities(builder):
-        pipes = list(candidates(costs, gpus, int(allowed.argmax())))
+        pipes = list(candidates(costs, gpus, allowed))
         fits = least_tensor(pipes, fitting(builder, pipes, allowed, gpus))
         plans += cheapest(builder, pipes, fits, lambda pipe: estimate_s(costs, pipe))
     return plans
@@ -69,7 +69,7 @@ def availabilities(builder: TableBuilder) -> list[np.ndarray]:
     return [builder.gpus, *cuts]
 
 
-def candidates(costs: StageCosts, gpus: np.ndarray, choice: int) -> Iterator[Pipeline]:
+def candidates(costs: StageCosts, gpus: np.ndarray, allowed: np.ndarray) -> Iterator[Pipeline]:
     """For every (p, t, d) the regions and their order with the least communication."""
     builder = costs.builder
     orders = [o for o in domain_orders(builder) if min(int(gpus[k]) for k in o) > 0]
@@ -84,7 +84,8 @@ def candidates(costs: StageCosts, gpus: np.ndarray, choice: int) -> Iterator[Pip
                 enough = [o for o in orders if needed(rooms, o, p)]
                 if enough:
                     order = min(enough, key=links.get)
-                    yield costs.balanced(order, tp, dp, filled(rooms, order, p), choice)
+                    stages = filled(rooms, order, p)
+                    yield from costs.balanced(order, tp, dp, stages, allowed, hops=True)
 
 
 def link_cost(costs: StageCosts, order: tuple[int, ...]) -> float:

@@ -128,15 +128,25 @@ class StageCosts:
         return self.batch / (self.micro_batch * pipe.dp)
 
     def balanced(
-        self, order: tuple[int, ...], tp: int, dp: int, stages: list[int], choice: int
-    ) -> Pipeline:
-        """The pipeline whose slowest stage is fastest: as many stages as given, at most."""
+        self,
+        order: tuple[int, ...],
+        tp: int,
+        dp: int,
+        stages: list[int],
+        allowed: np.ndarray,
+        hops: bool = False,
+    ) -> list[Pipeline]:
+        """The pipelines whose slowest stage is fastest, its hop included where `hops` says so, under
+        any of the `allowed` choices [V] bool: as many stages as given, at most."""
         _, stages = split_layers(self.layers, stages)
-        layer_s, head_s = self.layer_and_head_s(tp)
-        at = list(order)
-        extra = np.where(np.arange(len(at)) == len(at) - 1, head_s[choice, at], 0.0)
-        layers = min_max_layers(self.layers, stages, layer_s[choice, at], extra)
-        return Pipeline(order, tp, dp, tuple(stages), tuple(layers))
+        bare = Pipeline(order, tp, dp, tuple(stages), tuple(stages))
+        layer_s, head_s = (times[:, list(order)] for times in self.layer_and_head_s(tp))
+        extra_s = np.where(np.arange(len(order)) == len(order) - 1, head_s, 0.0)
+        if hops:
+            extra_s = extra_s + self.hops_s(bare)[0]
+        cases = np.unique(np.concatenate([layer_s, extra_s], axis=1)[allowed], axis=0)
+        splits = [min_max_layers(self.layers, stages, *np.split(case, 2)) for case in cases]
+        return [dataclasses.replace(bare, layers=x) for x in dict.fromkeys(map(tuple, splits))]
 
 
 @jax.jit
@@ -168,11 +178,10 @@ def min_max_layers(
     slowest stage goes through the values that it can take, as t_max does in Alpa; layers are alike, so
     for a given bound every stage simply takes what it can, and no programme over ranges is needed.
     """
-    bounds = np.arange(1, n_layers + 1)[:, None] * layer_s + extra_s
-    for bound in np.unique(bounds):
-        each = np.floor((bound * (1 + 1e-9) - extra_s) / layer_s).astype(int)
-        if each.min() >= 1 and int(each @ np.array(stages)) >= n_layers:
-            break
+    bounds = np.unique(np.arange(1, n_layers + 1)[:, None] * layer_s + extra_s)[:, None]
+    taken = np.floor((bounds * (1 + 1e-9) - extra_s) / layer_s).astype(int)
+    enough = (taken.min(axis=1) >= 1) & (taken @ np.array(stages) >= n_layers)
+    each = taken[enough.argmax()]
     layers = [int(n) * s for n, s in zip(each, stages, strict=True)]
     for k, least in enumerate(stages):  # the head holds the most micro-batches: it gives first
         layers[k] -= min(sum(layers) - n_layers, layers[k] - least)
@@ -180,7 +189,7 @@ def min_max_layers(
 
 
 def full_pipelines(
-    costs: StageCosts, orders: list[tuple[int, ...]], gpus: np.ndarray, choice: int
+    costs: StageCosts, orders: list[tuple[int, ...]], gpus: np.ndarray, allowed: np.ndarray
 ) -> Iterator[Pipeline]:
     """Pipelines that use every GPU that dp and tp can, with the fastest slowest stage."""
     for order in orders:
@@ -189,7 +198,7 @@ def full_pipelines(
             for dp in (d for d in range(1, most + 1) if costs.batch % d == 0):
                 stages = [int(gpus[k]) // (tp * dp) for k in order]
                 if len(order) <= costs.layers:
-                    yield costs.balanced(order, tp, dp, stages, choice)
+                    yield from costs.balanced(order, tp, dp, stages, allowed)
 
 
 def fitting(

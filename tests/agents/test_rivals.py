@@ -30,7 +30,6 @@ from agents.baselines.search import (
     Pipeline,
     StageCosts,
     domain_orders,
-    full_pipelines,
     largest_dps,
     min_max_layers,
 )
@@ -48,7 +47,10 @@ from jaxsim.plan import (
     check_plan,
     default_lower_choices,
 )
+from jaxsim.plan_family import PlanFamily
 from jaxsim.scoring import one_view
+from jaxsim.search import ExactSearch
+from jaxsim.step_time import sync
 from jaxsim.table_selection import build_table
 from jaxsim.workload import (
     MODEL_PRESETS,
@@ -82,13 +84,30 @@ def fast_spec():
     return dataclasses.replace(spec, bandwidth_gbps=1e6 * apart, rtt_ms=1e-6 * apart)
 
 
+def few_spec():
+    """So few GPUs that every plan can be listed; links that differ, fast enough to be used."""
+    spec = cluster_spec(3, gpus=2, gbps=40.0, rtt_ms=4.0)
+    spec = dataclasses.replace(spec, gpus=(2, 1, 2))
+    return dataclasses.replace(spec, bandwidth_gbps=spec.bandwidth_gbps * np.array([[1, 3, 1]] * 3))
+
+
+SPECS = {
+    "random": random_spec,
+    "fast": fast_spec,
+    "few": few_spec,
+    "one": lambda: cluster_spec(1, gpus=8),
+    # Beyond five domains orders are chains along the fastest links.
+    "six": lambda: cluster_spec(6, gpus=4),
+}
+
+
 @functools.cache
 def builder(which):
     if which == "embedded":
         work = build_workload([BIG]).job(0)
         return TableBuilder(load_cluster(), work, default_calibration("A100-80GB"), MENU, K)
-    spec = random_spec() if which == "random" else fast_spec()
-    return TableBuilder(spec, build_workload([SMALL]).job(0), calibration(), MENU, K)
+    spec, work = SPECS[which](), build_workload([SMALL]).job(0)
+    return TableBuilder(spec, work, calibration(), MENU, max(K, spec.n_domains))
 
 
 @functools.cache
@@ -127,6 +146,25 @@ def test_every_plan_that_anyone_nominates_can_be_run(which):
             check_plan(plan, b.work, b.gpus, b.spec.domains)
         at_full = rates(which, name, plans[:1])
         assert np.all(at_full > 0), name
+
+
+def test_every_rival_has_plans_on_a_cluster_of_one_domain():
+    for name in EVERYONE:
+        plans = nominated("one", name)
+        assert plans and all(groups(p) == ((0,),) for p in plans), name
+        assert np.all(rates("one", name, plans) > 0), name
+
+
+def test_beyond_five_domains_what_is_nominated_can_be_run_too():
+    b = builder("six")
+    for name in EVERYONE:
+        plans = nominated("six", name)
+        assert rates("six", name, plans)[0] > 0, name
+        for plan in plans:
+            used = plan.group >= 0
+            assert np.all(plan.gpus <= b.gpus) and np.all(plan.pp[used] <= plan.layers[used])
+            for members in groups(plan):
+                assert plan.layers[list(members)].sum() == MODEL.layers, name
 
 
 # Shared search
@@ -210,12 +248,13 @@ def test_megatron_takes_the_least_that_fits(monkeypatch, node, share, found):
     assert int(plan.dp[0]) == 8 // share, "the rest is data parallelism"
 
 
-def test_megatron_offers_data_parallelism_over_the_wan_and_a_pipeline_over_it():
-    replicas, pipeline = nominated("embedded", "megatron")
+def test_megatron_offers_data_parallelism_over_the_wan_a_pipeline_over_it_and_one_region():
+    replicas, pipeline, alone = nominated("embedded", "megatron")
     assert all(len(g) == 1 for g in groups(replicas)) and len(groups(replicas)) >= 2
     assert len(groups(pipeline)) == 1 and len(groups(pipeline)[0]) >= 2
+    assert len(groups(alone)) == 1 and len(groups(alone)[0]) == 1
     # A 7B model fits an A100 with eight to share the optimizer: no tensor parallelism, one stage.
-    for plan in (replicas, pipeline):
+    for plan in (replicas, pipeline, alone):
         assert np.all(plan.tp == 1) and np.all(plan.pp == 1)
         assert np.all(plan.dp[: len(groups(plan))] == 8)
     others = [
@@ -308,7 +347,7 @@ def test_alpas_split_is_the_best_of_every_contiguous_split():
     """The bound on the slowest stage against brute force over layer ranges, objective and all."""
     costs = StageCosts(builder("random"))
     n_layers, order, stages = 8, (1, 0, 2), [1, 2, 1]
-    best = costs.balanced(order, 1, 2, stages, 0)
+    (best,) = costs.balanced(order, 1, 2, stages, np.arange(MENU.size) == 0)
 
     def latency(layers):
         return alpa.latency_s(costs, Pipeline(order, 1, 2, tuple(stages), layers))[0]
@@ -321,12 +360,14 @@ def test_alpas_split_is_the_best_of_every_contiguous_split():
 
 def test_alpa_sailor_and_exact_search_agree_where_the_network_is_uniform_and_steady():
     b = builder("fast")
-    costs, same = StageCosts(b), RULES["sailor"].allowed(MENU)
-    pipes = list(full_pipelines(costs, domain_orders(b), b.gpus, 0))
-    exact = (b.base_rates([p.plan(b) for p in pipes]) * same).max()
+    same = RULES["sailor"].allowed(MENU)
+    choices = tuple(np.array(nomination._triples(MENU))[same].tolist())
+    family = PlanFamily(max_groups=1, choices=tuple(tuple(c) for c in choices))
+    search = ExactSearch(b.cluster, b.work, b.calibration, family)
+    exact = search.best(base_view(b.cluster)).rate
     for name, module in (("alpa", alpa), ("sailor", sailor)):
         plan = module.nominate(b, same)[0]
-        assert (b.base_rates([plan]) * same).max() == pytest.approx(exact, rel=0.02), name
+        assert (b.base_rates([plan]) * same).max() == pytest.approx(exact, rel=1e-5), name
 
 
 def test_sailor_leaves_regions_unused_over_slow_links_and_plans_for_lost_ones():
@@ -352,7 +393,7 @@ def test_sailor_takes_the_least_tensor_parallelism_that_fits():
 def test_a_region_of_small_nodes_does_not_keep_the_others_from_tensor_parallelism(monkeypatch):
     b = builder("random")
     monkeypatch.setattr(b, "per_node", np.array([8, 1, 6, 0]))
-    pipes = list(sailor.candidates(StageCosts(b), b.gpus, 0))
+    pipes = list(sailor.candidates(StageCosts(b), b.gpus, np.ones(MENU.size, bool)))
     with_it = {pipe.tp for pipe in pipes if 1 in pipe.order}
     without = {pipe.tp for pipe in pipes if 1 not in pipe.order}
     assert with_it == {1} and without == {1, 2, 4, 8}
@@ -367,16 +408,105 @@ def test_sailor_uses_no_more_regions_than_the_stages_need():
     assert sailor.filled(rooms, (0, 2), 6) == [4, 2]
 
 
-def test_hyperion_splits_over_tiers_and_again_without_each():
-    b = builder("random")
-    costs, allowed = StageCosts(b), RULES["hyperion"].allowed(MENU)
-    pipes = list(full_pipelines(costs, domain_orders(b, 2), b.gpus, int(allowed.argmax())))
+def every_pipeline(b, at_least):
+    """All pipelines of a small cluster: orders, tp, dp, stages and contiguous layers."""
+    layers, batch = int(b.work.layers), int(b.work.global_batch)
+    for n in range(at_least, b.spec.n_domains + 1):
+        for order in itertools.permutations(range(b.spec.n_domains), n):
+            room = [int(b.gpus[k]) for k in order]
+            for tp, dp in itertools.product((1, 2, 4, 8), range(1, max(room) + 1)):
+                most = [g // (tp * dp) for g in room]
+                if batch % dp or min(most) < 1 or tp > min(int(b.per_node[k]) for k in order):
+                    continue
+                for stages in itertools.product(*(range(1, m + 1) for m in most)):
+                    for cut in itertools.combinations(range(1, layers), n - 1):
+                        held = tuple(np.diff((0, *cut, layers)).tolist())
+                        if all(h >= s for h, s in zip(held, stages, strict=True)):
+                            yield Pipeline(order, tp, dp, stages, held)
+
+
+def by_hand(b, pipe):
+    """[V, n] [s] each: a stage of every domain, its hop there and back, its busier link."""
+    layer, head = StageCosts(b).layer_and_head_s(pipe.tp)
+    stage, hop, link = (np.zeros((MENU.size, len(pipe.order))) for _ in range(3))
+    for i, k in enumerate(pipe.order):
+        stage[:, i] = layer[:, k] * -(-pipe.layers[i] // pipe.stages[i]) + 2e-4
+        if i + 1 == len(pipe.order):
+            stage[:, i] += head[:, k]
+            break
+        j = pipe.order[i + 1]
+        gb = float(b.work.boundary_gb) * np.asarray(MENU.micro_batch) * pipe.dp
+        ways = [gb / (0.9 * b.spec.bandwidth_gbps[x, y] / 8) for x, y in ((k, j), (j, k))]
+        hop[:, i] = sum(ways) + (b.spec.rtt_ms[k, j] + b.spec.rtt_ms[j, k]) / 2e3
+        link[:, i] = np.maximum(*ways)
+    return stage, hop, link
+
+
+def micro_batches(b, pipe):
+    return float(b.work.global_batch) / (np.asarray(MENU.micro_batch) * pipe.dp)
+
+
+def least(costs_s):
+    """The smallest of [P, V] and the pipeline that has it."""
+    return costs_s.min(), int(costs_s.min(axis=1).argmin())
+
+
+def test_hyperion_has_the_fastest_bottleneck_of_all_splits_and_one_without_each_tier():
+    b = builder("few")
+    allowed = RULES["hyperion"].allowed(MENU)
+    pipes = list(every_pipeline(b, at_least=2))
     fits = (b.base_rates([p.plan(b) for p in pipes]) > 0) & allowed
-    cost = np.where(fits, [hyperion.bottleneck_s(costs, p) for p in pipes], np.inf).min(axis=1)
-    plans = nominated("random", "hyperion")
-    assert groups(plans[0]) == (pipes[int(cost.argmin())].order,)
-    for gone in range(3):
-        assert any(gone not in groups(p)[0] for p in plans)
+
+    def bottleneck(pipe):
+        stage, _, link = by_hand(b, pipe)
+        return np.maximum(stage, link).max(axis=1) * micro_batches(b, pipe)
+
+    cost = np.where(fits, [bottleneck(p) for p in pipes], np.inf)
+    plans = nominated("few", "hyperion")
+    for i, gone in enumerate((None, 0, 1, 2)):
+        left = np.array([gone not in p.order for p in pipes])[:, None]
+        best, row = least(np.where(left, cost, np.inf))
+        found = find(pipes, plans[i])
+        np.testing.assert_allclose(cost[found].min(), best, rtol=1e-5)
+        assert gone not in pipes[row].order and gone not in groups(plans[i])[0]
+
+
+def find(pipes, plan):
+    """Index of the pipeline that a plan is."""
+    order = groups(plan)[0]
+    fields = [
+        tuple(np.asarray(getattr(plan, name))[list(order)].tolist()) for name in ("pp", "layers")
+    ]
+    return pipes.index(Pipeline(order, int(plan.tp[order[0]]), int(plan.dp[0]), *fields))
+
+
+def test_sailors_first_plan_is_the_best_of_every_plan_by_its_own_formula():
+    """(N - 1) max(t + comm) + sum + sync, over the least t that fits for p stages; 16-bit gradients
+    over the network of the region."""
+    b = builder("few")
+    allowed = RULES["sailor"].allowed(MENU)
+    pipes = list(every_pipeline(b, at_least=1))
+    fits = (b.base_rates([p.plan(b) for p in pipes]) > 0) & allowed
+    shape = np.array([(sum(p.stages), p.tp) for p in pipes])
+    for p, v in itertools.product(set(shape[:, 0].tolist()), range(MENU.size)):
+        mine = (shape[:, 0] == p) & fits[:, v]
+        if mine.any():
+            fits[:, v] &= ~mine | (shape[:, 1] == shape[mine, 1].min())
+
+    def seconds(pipe):
+        stage, hop, _ = by_hand(b, pipe)
+        whole = stage @ np.array(pipe.stages) + hop.sum(axis=1)
+        slowest = (stage + hop).max(axis=1)
+        largest = max(-(-n // s) for n, s in zip(pipe.layers, pipe.stages, strict=True))
+        gb = 2.0 * largest * float(b.work.layer_gparams)
+        sync = 2.0 * (pipe.dp - 1) / pipe.dp * gb / (80.0 / 8 * 0.6)
+        return (micro_batches(b, pipe) - 1) * slowest + whole + sync
+
+    cost = np.where(fits, [seconds(p) for p in pipes], np.inf)
+    best, row = least(cost)
+    found = find(pipes, nominated("few", "sailor")[0])
+    np.testing.assert_allclose(cost[found].min(), best, rtol=1e-5)
+    assert len(pipes[row].order) > 1, "the links must be worth using"
 
 
 # CrossPipe
@@ -455,6 +585,26 @@ def test_diloco_needs_a_whole_replica_in_every_domain_and_keeps_its_best_plan_th
     }
     best = [diloco.OUTER_BITS[i] for i in np.argmax([speed[b] for b in diloco.OUTER_BITS], axis=0)]
     assert [int(p.wire_bits) for p in plans] == best and 8 in best
+
+
+def test_what_blocking_costs_streaming_diloco_and_where_its_outer_state_would_go():
+    """The step less its sync is what full overlap would leave; 8 bytes per parameter would fit the
+    GPUs of every domain."""
+    b = builder("embedded")
+    args = (b.work, b.cluster, b.calibration, base_view(b.cluster))
+    plans = nominated("embedded", "streaming_diloco") + nominated("embedded", "diloco")
+    done = b.complete_at_base(plans + [plans[0]] * (16 - len(plans)))
+    cost = complete_cost(done, *args)
+    ring = 2 * 3 / 4 * 2 * float(b.work.gparams) * 4 / 16  # [GB] in 4 bits over each of four links
+    np.testing.assert_allclose(cost.sync_gb[0].max(), ring, rtol=1e-5)
+    rate = sync.ring_rate_gb_per_s(b.cluster.bandwidth_gb_per_s, jnp.int32(30), b.calibration)
+    wire_s = ring / float(jnp.where(cost.sync_gb[0] > 0, rate, jnp.inf).min())
+    never = complete_cost(done.replace(sync_period=done.sync_period * 10**6), *args)
+    exposed_s = float(cost.sync_s[0] - never.sync_s[0])
+    assert 0.9 * wire_s / 30 < exposed_s < 1.1 * wire_s / 30
+    assert 0.029 < exposed_s / float(cost.step_s[0]) < 0.031, "the docstring says how much"
+    outer_gb = 8.0 * float(b.work.gparams) / 8  # of each of eight GPUs
+    assert np.all(cost.memory_gb[: len(plans)] + outer_gb < b.cluster.gpu.memory_gb)
 
 
 # MAST
@@ -586,14 +736,10 @@ def test_nominated_plans_join_the_table_once_and_the_family(joined):
         lambda x, y: np.testing.assert_array_equal(x[:n_core], y[:n_core]), core.plans, table.plans
     )
     del same
-    keys = [
-        plan_key(jax.tree.map(lambda x, i=i: x[i], table.plans))
-        for i in np.flatnonzero(mask)
-    ]
+    keys = [plan_key(jax.tree.map(lambda x, i=i: x[i], table.plans)) for i in np.flatnonzero(mask)]
     assert len(set(keys)) == len(keys) == info.plans_in_table
     known = {
-        plan_key(jax.tree.map(lambda x, i=i: x[i], family))
-        for i in range(family.group.shape[0])
+        plan_key(jax.tree.map(lambda x, i=i: x[i], family)) for i in range(family.group.shape[0])
     }
     assert set(keys) <= known and len(family.group) == info.plans_scored
     for name, admitted in table.admitted.items():
