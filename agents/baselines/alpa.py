@@ -36,8 +36,8 @@ from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
 def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """The plan with the least latency by Alpa's formula."""
-    costs = StageCosts(builder)
-    pipes = list(full_pipelines(costs, domain_orders(builder), builder.gpus, allowed))
+    costs = StageCosts(builder, allowed)
+    pipes = list(full_pipelines(costs, domain_orders(builder), builder.gpus))
     fits = fitting(builder, pipes, allowed)
     return cheapest(builder, pipes, fits, lambda pipe: latency_s(costs, pipe))
 

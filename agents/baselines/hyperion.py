@@ -39,9 +39,9 @@ from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
 def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """Its split over all tiers, then those with each tier gone."""
-    costs = StageCosts(builder)
+    costs = StageCosts(builder, allowed)
     orders = domain_orders(builder, at_least=2)
-    pipes = list(full_pipelines(costs, orders, builder.gpus, allowed))
+    pipes = list(full_pipelines(costs, orders, builder.gpus))
     fits = fitting(builder, pipes, allowed)
     plans = []
     for gone in (None, *range(builder.spec.n_domains)):

@@ -40,10 +40,10 @@ GRADIENT_BYTES = 2.0
 
 def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """Its plan for all GPUs first, then those for regions gone and half taken."""
-    costs = StageCosts(builder)
+    costs = StageCosts(builder, allowed)
     plans = []
     for gpus in availabilities(builder):
-        pipes = list(candidates(costs, gpus, allowed))
+        pipes = list(candidates(costs, gpus))
         fits = least_tensor(pipes, fitting(builder, pipes, allowed, gpus))
         plans += cheapest(builder, pipes, fits, lambda pipe: estimate_s(costs, pipe))
     return plans
@@ -69,7 +69,7 @@ def availabilities(builder: TableBuilder) -> list[np.ndarray]:
     return [builder.gpus, *cuts]
 
 
-def candidates(costs: StageCosts, gpus: np.ndarray, allowed: np.ndarray) -> Iterator[Pipeline]:
+def candidates(costs: StageCosts, gpus: np.ndarray) -> Iterator[Pipeline]:
     """For every (p, t, d) the regions and their order with the least communication."""
     builder = costs.builder
     orders = [o for o in domain_orders(builder) if min(int(gpus[k]) for k in o) > 0]
@@ -78,14 +78,15 @@ def candidates(costs: StageCosts, gpus: np.ndarray, allowed: np.ndarray) -> Iter
     for tp in sorted(sizes):
         able = np.where(builder.per_node >= tp, gpus, 0)  # t stays inside a node
         for dp in (d for d in range(1, int(able.max()) // tp + 1) if costs.batch % d == 0):
-            rooms = able // (tp * dp)
-            for p in range(1, min(costs.layers, int(rooms.sum())) + 1):
-                # More regions than the stages need would only add hops.
-                enough = [o for o in orders if needed(rooms, o, p)]
+            rooms = (able // (tp * dp)).tolist()
+            # More regions than the stages need would only add hops.
+            spans = [(needed(rooms, o), o) for o in orders]
+            for p in range(1, min(costs.layers, sum(rooms)) + 1):
+                enough = [o for stages, o in spans if p in stages]
                 if enough:
                     order = min(enough, key=links.get)
                     stages = filled(rooms, order, p)
-                    yield from costs.balanced(order, tp, dp, stages, allowed, hops=True)
+                    yield from costs.balanced(order, tp, dp, stages, hops=True)
 
 
 def link_cost(costs: StageCosts, order: tuple[int, ...]) -> float:
@@ -95,15 +96,15 @@ def link_cost(costs: StageCosts, order: tuple[int, ...]) -> float:
     return float((costs.micro_batches(pipe)[0] - 1) * hop_s.max() + hop_s.sum())
 
 
-def needed(rooms: np.ndarray, order: tuple[int, ...], p: int) -> bool:
-    """Can the regions hold p stages, and not without the last of them?"""
-    held = [int(rooms[k]) for k in order]
-    return min(held) >= 1 and sum(held[:-1]) < p <= sum(held)
+def needed(rooms: list[int], order: tuple[int, ...]) -> range:
+    """Numbers of stages that the regions can hold, and not without the last of them."""
+    held = [rooms[k] for k in order]
+    return range(sum(held[:-1]) + 1, sum(held) + 1) if min(held) >= 1 else range(0)
 
 
-def filled(rooms: np.ndarray, order: tuple[int, ...], p: int) -> list[int]:
+def filled(rooms: list[int], order: tuple[int, ...], p: int) -> list[int]:
     """p stages over the regions: each is filled before the next."""
-    stages = [int(rooms[k]) for k in order]
+    stages = [rooms[k] for k in order]
     return [*stages[:-1], p - sum(stages[:-1])]
 
 

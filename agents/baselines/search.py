@@ -82,11 +82,11 @@ class StageCosts:
     """What planners know of a job on a cluster: profiled layers, links at base; [V] = the menu.
 
     Layer times are the simulator's for a GPU that waits for nobody; times are [s] and for one
-    micro-batch.
+    micro-batch. Layers are split for the `allowed` choices [V] bool.
     """
 
-    def __init__(self, builder: TableBuilder):
-        self.builder = builder
+    def __init__(self, builder: TableBuilder, allowed: np.ndarray):
+        self.builder, self.allowed = builder, allowed
         self.layers = int(builder.work.layers)
         self.batch = int(builder.work.global_batch)
         self.micro_batch = np.asarray(builder.choices.micro_batch)
@@ -95,6 +95,7 @@ class StageCosts:
         rate = np.asarray(builder.cluster.bandwidth_gb_per_s)
         self.gb_per_s = np.maximum(rate * float(builder.calibration.wan_efficiency), 1e-9)
         self._by_tp: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._balanced: dict[tuple[Pipeline, bool], list[Pipeline]] = {}
 
     def layer_and_head_s(self, tp: int) -> tuple[np.ndarray, np.ndarray]:
         """[V, K] each: a layer forward and backward, and the logits."""
@@ -133,20 +134,25 @@ class StageCosts:
         tp: int,
         dp: int,
         stages: list[int],
-        allowed: np.ndarray,
         hops: bool = False,
     ) -> list[Pipeline]:
         """The pipelines whose slowest stage is fastest, its hop included where `hops` says so, under
-        any of the `allowed` choices [V] bool: as many stages as given, at most."""
+        any of the allowed choices: as many stages as given, at most."""
         _, stages = split_layers(self.layers, stages)
         bare = Pipeline(order, tp, dp, tuple(stages), tuple(stages))
-        layer_s, head_s = (times[:, list(order)] for times in self.layer_and_head_s(tp))
-        extra_s = np.where(np.arange(len(order)) == len(order) - 1, head_s, 0.0)
+        if (bare, hops) not in self._balanced:
+            splits = dict.fromkeys(map(tuple, self._splits(bare, hops)))
+            self._balanced[bare, hops] = [dataclasses.replace(bare, layers=x) for x in splits]
+        return self._balanced[bare, hops]
+
+    def _splits(self, pipe: Pipeline, hops: bool) -> Iterator[list[int]]:
+        layer_s, head_s = (times[:, list(pipe.order)] for times in self.layer_and_head_s(pipe.tp))
+        extra_s = np.where(np.arange(len(pipe.order)) == len(pipe.order) - 1, head_s, 0.0)
         if hops:
-            extra_s = extra_s + self.hops_s(bare)[0]
-        cases = np.unique(np.concatenate([layer_s, extra_s], axis=1)[allowed], axis=0)
-        splits = [min_max_layers(self.layers, stages, *np.split(case, 2)) for case in cases]
-        return [dataclasses.replace(bare, layers=x) for x in dict.fromkeys(map(tuple, splits))]
+            extra_s = extra_s + self.hops_s(pipe)[0]
+        cases = np.concatenate([layer_s, extra_s], axis=1)[self.allowed]
+        for case in np.unique(cases, axis=0):  # schedules do not differ in them
+            yield min_max_layers(self.layers, list(pipe.stages), *np.split(case, 2))
 
 
 @jax.jit
@@ -189,7 +195,7 @@ def min_max_layers(
 
 
 def full_pipelines(
-    costs: StageCosts, orders: list[tuple[int, ...]], gpus: np.ndarray, allowed: np.ndarray
+    costs: StageCosts, orders: list[tuple[int, ...]], gpus: np.ndarray
 ) -> Iterator[Pipeline]:
     """Pipelines that use every GPU that dp and tp can, with the fastest slowest stage."""
     for order in orders:
@@ -198,7 +204,7 @@ def full_pipelines(
             for dp in (d for d in range(1, most + 1) if costs.batch % d == 0):
                 stages = [int(gpus[k]) // (tp * dp) for k in order]
                 if len(order) <= costs.layers:
-                    yield from costs.balanced(order, tp, dp, stages, allowed)
+                    yield from costs.balanced(order, tp, dp, stages)
 
 
 def fitting(
