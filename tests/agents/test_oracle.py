@@ -13,19 +13,32 @@ import numpy as np
 import pytest
 from toy_world import JOB, calibration, cluster_spec, env_params, make_plan
 
-from agents.baselines import static
+from agents.baselines import mast, static
 from agents.baselines.hysteresis import make_hysteresis
-from agents.baselines.random import make_random
-from agents.baselines.self_tuning_hysteresis import make_self_tuning_hysteresis
 from agents.baselines.static import make_best_static, make_single_domain, make_static_even_split
 from agents.oracle import family_bound, make_clairvoyant, make_replan_oracle, make_truth
-from agents.protocol import Estimate, carry_out, find_row, make_setup
-from agents.registry import SchedulerSettings, make_by_name
+from agents.protocol import (
+    Estimate,
+    best_choices,
+    carry_out,
+    find_row,
+    make_setup,
+    table_rates,
+)
+from agents.registry import (
+    LOW_COMMUNICATION,
+    ORACLES,
+    RULES,
+    SCHEDULERS,
+    SchedulerSettings,
+    make_by_name,
+)
 from agents.rollout import play
 from jaxsim.enumeration import PlanTable
 from jaxsim.env import reset, step
 from jaxsim.plan import empty_plan
 from jaxsim.reconfiguration import begin_transition
+from jaxsim.scoring import one_view
 
 WORLDS, ROWS, STEPS = 240, 3, 5
 IDLE = -1
@@ -40,18 +53,10 @@ TABLE = PlanTable(
     base_rate=jnp.ones(ROWS, jnp.float32),
     single_domain=jnp.array([False, False, True]),
     even_split=jnp.array([False, True, False]),
-    admitted={name: jnp.ones((ROWS, 12), bool) for name in ("megatron", "sailor")},
+    admitted={name: jnp.ones((ROWS, 12), bool) for name in (*RULES, *LOW_COMMUNICATION)},
 )
-ORACLES = {"clairvoyant": make_clairvoyant, "replan_oracle": make_replan_oracle}
-# One for each rule: rivals that keep what they nominated, and those that watch something.
-RIVALS = ("megatron", "sailor")
-OTHERS = {
-    **{name: make_by_name(name, SchedulerSettings()) for name in RIVALS},
-    "best_static": make_best_static,
-    "hysteresis": make_hysteresis,
-    "self_tuning_hysteresis": make_self_tuning_hysteresis,
-    "random": make_random,
-}
+MADE = {name: make_by_name(name, SchedulerSettings()) for name in (*SCHEDULERS, *LOW_COMMUNICATION)}
+OTHERS = tuple(name for name in MADE if name not in ORACLES)
 
 
 def world(seed, trace=None, load_trace=None):
@@ -342,14 +347,24 @@ def spread(two):
 
 @pytest.mark.parametrize(
     ("make", "expected"),
-    [(make_best_static, 0), (make_single_domain, 2), (make_static_even_split, 1)],
+    [(make_best_static, 6), (make_single_domain, 4), (make_static_even_split, 3)],
 )
 def test_static_schedulers_take_the_best_row_of_their_kind(monkeypatch, make, expected):
-    rates = Estimate(jnp.array([3.0, 1.0, 2.0], jnp.float32), jnp.zeros(ROWS, jnp.int32))
-    monkeypatch.setattr(static, "score_table", lambda setup, view, admitted: rates)
+    """Several rows of each kind, the best neither first nor last; row 2 is padding."""
+    single, even = np.isin(np.arange(9), [1, 2, 4, 7]), np.isin(np.arange(9), [0, 3, 5])
+    rate = jnp.array([1.0, 2.0, 99.0, 5.0, 6.0, 4.0, 9.0, 3.0, 8.0], jnp.float32)
+    table = jax.tree.map(lambda x: jnp.concatenate([x, x, x]), TABLE).replace(
+        mask=jnp.arange(9) != 2, single_domain=jnp.asarray(single), even_split=jnp.asarray(even)
+    )
+
+    def score(setup, view, admitted):
+        del setup, view, admitted  # what is not of the kind is as fast as it is
+        return Estimate(rate, jnp.zeros(9, jnp.int32))
+
+    monkeypatch.setattr(static, "score_table", score)
     monkeypatch.setattr(static, "table_scheduler", lambda setup, init, choose, admitted: choose)
     monkeypatch.setattr(static, "idle_unless", lambda some, choose: choose)
-    choose = make(setup_of(world(0)))
+    choose = make(make_setup(world(0), table))
     assert int(choose(None, None, ())[0]) == expected
 
 
@@ -380,7 +395,10 @@ def two_futures():
 @jax.jit
 @jax.vmap
 def decisions(params, key, truth):
-    """Views [T + 1] observed, {name: Plan [T]} decided while the first plan stays in force."""
+    """Views [T + 1] observed, {name: Plan [T]} decided while the first plan stays in force.
+
+    The rates that the table has, under the views and usually, are scored once for all.
+    """
     setup = setup_of(params)
     state, first = reset(key, params)
 
@@ -391,16 +409,24 @@ def decisions(params, key, truth):
     _, later = jax.lax.scan(body, state, length=STEPS)
     seen = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first.observation, later)
     views, seen = seen.view, jax.tree.map(lambda x: x[:-1], seen)
-    out = {}
-    for name, make in {**ORACLES, **OTHERS}.items():
-        scheduler = make(setup)
+    seen = seen.replace(rates=table_rates(setup, seen.view))
+    usual = table_rates(setup, one_view(setup.usual))[0]
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (static, mast):
+            patch.setattr(
+                module, "score_table", lambda setup, view, some: best_choices(usual, some)
+            )
+        made = {name: make(setup) for name, make in MADE.items()}
 
-        def act(memory, observation, scheduler=scheduler):
-            extra = (truth,) if scheduler.oracle else ()
-            plan, memory = scheduler.decide(key, observation, memory, *extra)
-            return memory, plan
+    def act(memory, observation):
+        decided = {
+            name: one.decide(key, observation, memory[name], *([truth] if one.oracle else []))
+            for name, one in made.items()
+        }
+        memory = {name: after for name, (_, after) in decided.items()}
+        return memory, {name: plan for name, (plan, _) in decided.items()}
 
-        _, out[name] = jax.lax.scan(act, scheduler.init(key), seen)
+    _, out = jax.lax.scan(act, {name: one.init(key) for name, one in made.items()}, seen)
     return views, out
 
 
@@ -447,9 +473,9 @@ def whole_episodes(params, key, truth):
     early = jnp.concatenate([truth.rates[1:], truth.rates[-1:]])
     out = []
     for scenario, rates in ((params, None), (taped, truth.rates), (taped, early)):
-        made = {"hysteresis": make_hysteresis, "replan_oracle": make_replan_oracle}
         args = (scenario, setup, truth, key, key, STEPS, rates)
-        out.append({name: play(make, *args).plan for name, make in made.items()})
+        names = ("hysteresis", "replan_oracle")
+        out.append({name: play(MADE[name], *args).plan for name in names})
     return out
 
 
@@ -465,7 +491,7 @@ def test_schedulers_that_read_the_future_say_so():
     says = {}
 
     def ask(params):
-        for name, make in {**ORACLES, **OTHERS}.items():
+        for name, make in MADE.items():
             says[name] = make(setup_of(params)).oracle
         return params.horizon
 
