@@ -39,14 +39,11 @@ def episode_metrics(episode: Episode, params: EnvParams) -> EpisodeMetrics:
     progress, train_s = record.progress[:, 0], record.train_s[:, 0]
     cost = record.cost
     steps = progress / cost.efficiency[:, 0]
-    ran = (train_s > 0).astype(jnp.float32)
-    n_ran = jnp.where(ran.sum() > 0, ran.sum(), jnp.nan)
+    ran = train_s > 0
 
-    def mean(values):
-        return jnp.sum(jnp.where(ran > 0, values, 0.0)) / n_ran
-
-    sent = ran * (cost.wan_busy_s[:, 0] > 0)
-    n_sent = jnp.where(sent.sum() > 0, sent.sum(), jnp.nan)
+    def mean(values, over=ran):
+        count = over.astype(jnp.float32).sum()
+        return jnp.sum(jnp.where(over, values, 0.0)) / jnp.where(count > 0, count, jnp.nan)
 
     step_s = cost.step_s[:, 0]
     mean_step_s = mean(step_s)
@@ -68,7 +65,7 @@ def episode_metrics(episode: Episode, params: EnvParams) -> EpisodeMetrics:
         memory_utilisation=mean(fullness / jnp.maximum(used.sum(axis=1), 1.0)),
         bandwidth_utilisation=moved_gb / jnp.maximum(carried_gb, 1e-9),
         comm_to_compute=mean(cost.communication_s[:, 0] / jnp.maximum(cost.compute_s[:, 0], 1e-9)),
-        overlap=jnp.sum(jnp.where(sent > 0, cost.overlap[:, 0], 0.0)) / n_sent,
+        overlap=mean(cost.overlap[:, 0], ran & (cost.wan_busy_s[:, 0] > 0)),
         wan_gb_per_step=moved_gb / total,
         usd_per_mtoken=usd / (total * params.jobs.tokens_per_step[0] / 1e6),
         replans=jnp.sum(record.switched[1:, 0].astype(jnp.float32)),

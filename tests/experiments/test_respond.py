@@ -1,6 +1,8 @@
 """A process that answers measurements with plans: what it says to good and to bad lines."""
 
+import dataclasses
 import io
+import itertools
 import json
 import sys
 
@@ -70,6 +72,14 @@ def test_a_dead_link_moves_the_plan_off_it_and_nothing_new_moves_nothing(config)
     first, *_, last = talk(config, same, *dead)[1:]
     assert first["plan"] == greeting["plan"] and first["switch"] is False
     assert last["plan"] != greeting["plan"]
+
+
+def test_random_draws_anew_at_every_measurement(config):
+    same = json.dumps({"src": "ohio", "dst": "virginia", "rtt_ms": 11})
+    chance = dataclasses.replace(config, scheduler="random")
+    plans = [answer["plan"] for answer in talk(chance, *[same] * 100)]
+    moves = sum(a != b for a, b in itertools.pairwise(plans))
+    assert 0 < moves < 30  # one in 20 in the mean
 
 
 BAD_LINES = [
