@@ -23,6 +23,7 @@ from agents.hi_ppo.scheduler import decide_lower, decide_upper, make_hi_ppo, mea
 from agents.oracle import Truth
 from agents.protocol import Setup, make_setup, score_table
 from agents.registry import SchedulerSettings, make_by_name
+from experiments.decision import prepared
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import reset
 from jaxsim.plan_family import PlanFamily
@@ -77,39 +78,53 @@ def decision(spec: ClusterSpec, repeats: int, gpus: int = GPUS, model: str = MOD
 
 def scheduler_decisions(setup: Setup, observation) -> dict[str, Callable[[], Any]]:
     """Compiled decisions of the shipped policy, whole and level by level, and of rivals: functions
-    that take an observation from the host and return what they decided there."""
+    that take an observation from the host and return what they decided there. What a scheduler works
+    out once, when it is made, lies ready."""
     checkpoint = load_shipped()
     policy, hidden = policies(checkpoint)[0], checkpoint.meta["hidden"]
 
-    def upper(setup, observation):
+    def upper(setup):
         reference = make_reference(score_table(setup, setup.usual).rate)
-        measured = measure(setup, observation, reference)
-        stats = update_statistics(init_statistics(reference), measured)
-        return decide_upper(setup, policy, hidden, observation, stats, reference, measured)
 
-    def lower(setup, observation):
-        reference = make_reference(score_table(setup, setup.usual).rate)
-        measured = measure(setup, observation, reference)
-        return decide_lower(setup, policy, hidden, observation, measured, measured.row)
-
-    def whole(make):
-        def decide(setup, observation):
-            scheduler = make(setup)
-            memory = scheduler.init(jax.random.key(0))
-            # To an oracle the coming interval is told: here it is like the one measured.
-            told = jax.tree.map(lambda x: jnp.stack([x, x]), observation.view)
-            truth = (Truth(told, None, None, None, None, None),) if scheduler.oracle else ()
-            return scheduler.decide(jax.random.key(1), observation, memory, *truth)[0]
+        def decide(observation):
+            measured = measure(setup, observation, reference)
+            stats = update_statistics(init_statistics(reference), measured)
+            return decide_upper(setup, policy, hidden, observation, stats, reference, measured)
 
         return decide
+
+    def lower(setup):
+        reference = make_reference(score_table(setup, setup.usual).rate)
+
+        def decide(observation):
+            measured = measure(setup, observation, reference)
+            return decide_lower(setup, policy, hidden, observation, measured, measured.row)
+
+        return decide
+
+    def whole(make):
+        def made(setup):
+            scheduler = make(setup)
+            memory = scheduler.init(jax.random.key(0))
+
+            def decide(observation):
+                # To an oracle the coming interval is told: here it is like the one measured.
+                told = jax.tree.map(lambda x: jnp.stack([x, x]), observation.view)
+                truth = (Truth(told, None, None, None, None, None),) if scheduler.oracle else ()
+                return scheduler.decide(jax.random.key(1), observation, memory, *truth)[0]
+
+            return decide
+
+        return made
 
     hi_ppo = whole(lambda s: make_hi_ppo(s, policy, hidden, checkpoint.meta["every"]))
     ways = {"upper": upper, "lower": lower, "hi_ppo": hi_ppo}
     ways |= {name: whole(make_by_name(name, SchedulerSettings())) for name in RIVALS}
     out = {}
     for name, way in ways.items():
-        compiled = jax.jit(way).lower(setup, observation).compile()
-        out[name] = lambda compiled=compiled: jax.device_get(compiled(setup, observation))
+        decide = prepared(way, (setup,), (observation,))
+        out[name] = lambda decide=decide: jax.device_get(decide(observation))
+        out[name]()  # compile
     return out
 
 

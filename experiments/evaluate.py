@@ -12,7 +12,14 @@ import pandas as pd
 from tqdm import tqdm
 
 from agents.hi_ppo.checkpoint import Checkpoint, load_checkpoint, load_shipped, policies
-from agents.registry import LEARNED, LOW_COMMUNICATION, RULES, SCHEDULERS, SchedulerSettings
+from agents.registry import (
+    LEARNED,
+    LOW_COMMUNICATION,
+    ORACLES,
+    RULES,
+    SCHEDULERS,
+    SchedulerSettings,
+)
 from analysis.records import RunWriter, load
 from analysis.summary import evaluation_summary
 from experiments import evaluate_jobs, low_communication
@@ -165,6 +172,19 @@ def requested(
         apart = " and ".join(LOW_COMMUNICATION)
         raise InputError(f"schedulers: expected at least one name beside {apart}")
     return list(dict.fromkeys(names)), checkpoints
+
+
+def requested_without_truth(scheduler: str, key: str) -> tuple[str, dict[str, Checkpoint]]:
+    """The one scheduler that option `key` asks for, and its checkpoint where it has one.
+
+    Raises InputError for none, for several, and for the oracles.
+    """
+    names, checkpoints = requested(scheduler)
+    if len(names) != 1 or names[0] in ORACLES:
+        raise InputError(
+            f"{key}: expected one that needs no truth (not {', '.join(ORACLES)}), got {scheduler!r}"
+        )
+    return names[0], checkpoints
 
 
 def contestants(

@@ -17,6 +17,7 @@ from agents.oracle import Truth, family_bound, solve_truth
 from agents.protocol import Scheduler, Setup, make_setup, table_rates
 from agents.registry import TUNING_GRID, SchedulerSettings, make_by_name
 from agents.rollout import Episode, play
+from experiments.decision import Make, prepared
 from experiments.setup import make_room_for_programs
 from jaxsim.env import EnvParams, reset, world_tape
 from jaxsim.network import network_process
@@ -94,11 +95,22 @@ def _episodes(maker: Maker, horizon: int, policy, table, params, truth, keys, de
     return jax.vmap(one)(params, truth, keys, decision_keys)
 
 
+@functools.cache
+def _decider(maker: Maker) -> Make:
+    """`decide(observation, memory)` of a scheduler; the truth lies ready for the oracles."""
+
+    def make(setup, policy, truth):
+        scheduler = maker(setup, policy)
+        extra = (truth,) if scheduler.oracle else ()
+        key = jax.random.key(1)
+        return lambda observation, memory: scheduler.decide(key, observation, memory, *extra)
+
+    return make
+
+
 @functools.partial(jax.jit, static_argnames=("maker",))
-def _decision(maker: Maker, policy, setup, truth, observation, memory):
-    scheduler = maker(setup, policy)
-    extra = (truth,) if scheduler.oracle else ()
-    return scheduler.decide(jax.random.key(1), observation, memory, *extra)
+def _first_memory(maker: Maker, policy, setup):
+    return maker(setup, policy).init(jax.random.key(0))
 
 
 _reset = jax.jit(reset)
@@ -242,15 +254,17 @@ class Evaluator:
 
     def decision_ms(self, maker: Maker, policy: Any = (), calls: int = 200) -> np.ndarray:
         """[calls] time of one decision of both levels at batch 1 [ms]: from an observation on the
-        host to a plan on the host."""
-        params, key, truth = jax.tree.map(lambda x: x[0], (self.taped, self.keys, self.truth))
+        host to a plan on the host. What the scheduler is made from lies ready on the device."""
+        one = jax.tree.map(lambda x: x[0], (self.taped, self.keys, self.truth))
+        params, key, truth = jax.device_put(one)
         setup = make_setup(params, self.world.table)
         observation = jax.tree.map(np.asarray, _reset(key, params)[1].observation)
-        memory = maker(setup, policy).init(jax.random.key(0))
+        memory = _first_memory(maker, policy, setup)
+        decide = prepared(_decider(maker), (setup, policy, truth), (observation, memory))
         taken = []
         for call in range(calls + 3):
             start = time.perf_counter()
-            plan, memory = _decision(maker, policy, setup, truth, observation, memory)
+            plan, memory = decide(observation, memory)
             jax.tree.map(np.asarray, plan)
             if call >= 3:  # the first calls compile
                 taken.append(1e3 * (time.perf_counter() - start))

@@ -6,11 +6,11 @@ import dataclasses
 import functools
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 from tqdm import tqdm
 
 from agents.registry import LEARNED, ORACLES, RULES, SCHEDULERS
@@ -18,21 +18,26 @@ from analysis.pareto import covered, hypervolume_ratio
 from analysis.records import RunWriter
 from experiments import kpi_definitions as kpis
 from experiments.errors import run_command
-from experiments.evaluate import contestants, requested
+from experiments.evaluate import contestants, requested_without_truth
 from experiments.files import check_output, put_result
 from experiments.kpi_definitions import Played, entry
 from experiments.kpi_jobs import SharedCluster, shared_cluster
 from experiments.kpi_response import respond_command, response_s
-from experiments.kpi_worlds import JITTER, LOAD, PREFERENCES, SCENES, STEADY, Stage
+from experiments.kpi_table import kpi_table
+from experiments.kpi_worlds import EIGHT_REGIONS, JITTER, LOAD, PREFERENCES, SCENES, STEADY, Stage
 from experiments.options import parse, parse_weights
 from experiments.setup import load_world, use_compile_cache
-from experiments.tables import as_text
 from jaxsim.errors import InputError
 from jaxsim.scenario import ScenarioSettings
 
 EPSILON = 0.02  # of the Pareto coverage
 SPEED_RIVALS = ("single_domain", "static_even_split", "best_static")
 TRAFFIC_RIVALS = ("static_even_split", "zero")
+CONDITIONED = "conditioned_on_weights"  # of a checkpoint's meta: the policy sees w
+FURTHER = (  # columns of kpis.csv that only some KPIs have
+    *("hypervolume_ratio", "front_size", "plans_scored", "plans_in_family"),
+    *("clairvoyant", "n_jobs"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +48,8 @@ class KpiConfig:
         policy: a checkpoint, or hi_ppo for the one that ships
         candidates: names of which the best on training scenarios is the one that is not learned; all
             = every one that trains synchronously and reads no truth
-        cluster: cluster files, separated by commas; the embedded four-region cluster if none
+        cluster: cluster files, separated by commas; the embedded four regions and eight of AWS if
+            none
         model: preset or YAML file
         global_batch: sequences per training step
         seq: tokens per sequence
@@ -95,22 +101,17 @@ class Scoreboard:
         self.weights = parse_weights(config.weights)
         if self.weights[3] != 0:
             raise InputError(f"weights: the KPIs are stated for w4 = 0, got {config.weights!r}")
-        names, self.checkpoints = requested(config.policy)
-        if len(names) != 1 or names[0] in ORACLES:
-            raise InputError(
-                f"policy: expected one that needs no truth (not {', '.join(ORACLES)}), "
-                f"got {config.policy!r}"
-            )
-        self.policy = names[0]
+        self.policy, self.checkpoints = requested_without_truth(config.policy, "policy")
         self.candidates = candidates(config.candidates)
-        files = [file.strip() or None for file in (config.cluster or "").split(",")]
-        self.stages = [self._stage(file) for file in files]
-        self.shared = [self._shared(file) for file in files]
+        listed = f",{EIGHT_REGIONS}" if config.cluster is None else config.cluster
+        self.files = [file.strip() or None for file in listed.split(",")]
+        self.stages = [self._stage(file) for file in self.files]
+        self.shared = [self._shared(file) for file in self.files]
         self.frames: list[pd.DataFrame] = []
 
     def _stage(self, file: str | None) -> Stage:
         c = self.config
-        spec, world, _ = load_world(
+        spec, world, info = load_world(
             file,
             c.model,
             c.global_batch,
@@ -120,7 +121,7 @@ class Scoreboard:
             layout_limit=c.layout_limit,
         )
         counts = {"train": c.tuning_scenarios, "test": c.seeds}
-        return Stage(spec, world, c.scenario, counts, self.weights)
+        return Stage(spec, world, info, c.scenario, counts, self.weights)
 
     def _shared(self, file: str | None) -> SharedCluster:
         c = self.config
@@ -137,11 +138,18 @@ class Scoreboard:
     def run(self, writer: RunWriter) -> dict:
         """Measure everything, write the tables, return the summary."""
         start = time.perf_counter()
-        with tqdm(total=23, desc="kpi", unit="part") as bar:
-            self._bar = bar
+        with tqdm(desc="kpi", unit="part") as bar:
+            bar.set_postfix_str("tuning the rivals")
             best = self._best_rival()
-            subjects = {self.policy: self.rows(self.policy), best: self.rows(best)}
-            bar.update(bar.total - bar.n)
+            names = tuple(dict.fromkeys((self.policy, best)))
+            parts = self._parts(names)
+            bar.total = 1 + len(parts)
+            bar.update()
+            for what, measure in parts.items():
+                bar.set_postfix_str(what)
+                measure()
+                bar.update()
+        subjects = {name: self.rows(name) for name in names}
         rows = [{"scheduler": name, **_flat(row)} for name, rs in subjects.items() for row in rs]
         writer.write_table("kpis", pd.DataFrame(rows))
         writer.write_table("episodes", pd.concat(self.frames, ignore_index=True))
@@ -151,6 +159,7 @@ class Scoreboard:
             "non_learned": {"scheduler": best, "kpis": subjects[best]},
             "scenario": {
                 "clusters": [stage.spec.name for stage in self.stages],
+                "tables": [dataclasses.asdict(stage.info) for stage in self.stages],
                 "model": self.config.model,
                 "weights": list(self.weights),
                 "seeds": self.config.seeds,
@@ -162,13 +171,26 @@ class Scoreboard:
             "wall_s": time.perf_counter() - start,
         }
 
-    def _note(self, what: str) -> None:
-        self._bar.set_postfix_str(what)
-        self._bar.update(self._bar.n < self._bar.total - 1)
+    def _parts(self, names: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
+        """What is measured for the scoreboards of `names`, each part once; `rows` reckons with it."""
+        scenes = {
+            JITTER: (*names, *SPEED_RIVALS, *TRAFFIC_RIVALS, "clairvoyant"),
+            STEADY: (*names, "clairvoyant"),
+            LOAD: (*names, "replan_oracle", "clairvoyant"),
+        }
+        parts: dict[str, Callable[[], Any]] = {}
+        for scene, crowd in scenes.items():
+            parts |= {f"{scene}: {n}": functools.partial(self.played, scene, n) for n in crowd}
+        for name in (*names, *SPEED_RIVALS):
+            parts[f"many jobs: {name}"] = functools.partial(self.used, name)
+        for name in names:
+            parts[f"Pareto front: {name}"] = functools.partial(self._coverage, name)
+            parts[f"decision latency: {name}"] = functools.partial(self._decision_ms, name)
+            parts[f"responding process: {name}"] = functools.partial(self._response, name)
+        return parts
 
     def _best_rival(self) -> str:
         """The candidate of least regret on training scenarios, where all are tuned as well."""
-        self._note("tuning the rivals")
         tuned_too = list(dict.fromkeys([*self.candidates, "replan_oracle"]))
         regrets = [stage.tune(tuned_too) for stage in self.stages]
         means = {n: np.nanmean(np.concatenate([r[n] for r in regrets])) for n in self.candidates}
@@ -177,7 +199,6 @@ class Scoreboard:
     @functools.cache  # noqa: B019 - one scoreboard per process
     def played(self, scene: str, name: str) -> Played:
         """What a scheduler did in a scene, the scenarios of all clusters one after another."""
-        self._note(f"{scene}: {name}")
         parts = [stage.play(scene, self._everyone(stage, name)) for stage in self.stages]
         for stage, part in zip(self.stages, parts, strict=True):
             self.frames.append(_episode_rows(stage.spec.name, scene, name, part))
@@ -187,7 +208,6 @@ class Scoreboard:
     @functools.cache  # noqa: B019
     def used(self, name: str) -> np.ndarray | None:
         """[S, M] utilisation of the shared clusters; None = the scheduler plans for one job."""
-        self._note(f"many jobs: {name}")
         parts = [cluster.utilisation(name) for cluster in self.shared]
         return None if any(part is None for part in parts) else np.concatenate(parts)
 
@@ -220,10 +240,11 @@ class Scoreboard:
             kpis.stability(*loaded),
         ]
 
+    @functools.cache  # noqa: B019
     def _coverage(self, name: str) -> dict:
-        """The row on the Pareto front; a scheduler that cannot be told a preference has one point."""
-        self._note(f"Pareto front: {name}")
-        preferences = PREFERENCES if name in self.checkpoints else (self.weights,)
+        """The row on the Pareto front of the scored plans; a scheduler that cannot be told a
+        preference has one point."""
+        preferences = PREFERENCES if self._told_preferences(name) else (self.weights,)
         shares, ratios, sizes = [], [], []
         for stage in self.stages:
             points = stage.points(self._everyone(stage, name), preferences)  # [S, M, W, 3]
@@ -233,32 +254,42 @@ class Scoreboard:
                 sizes.append(len(exact))
                 shares.append([100 * covered(exact, p, EPSILON).mean() for p in of_seeds])
                 ratios.append([hypervolume_ratio(exact, p) for p in of_seeds])
-        further = {"hypervolume_ratio": None, "front_size": None}
+        infos = [stage.info for stage in self.stages]
+        further = {
+            "hypervolume_ratio": float(np.mean(ratios)) if shares else None,
+            "front_size": float(np.mean(sizes)) if shares else None,
+            "plans_scored": sum(info.plans_scored for info in infos),
+            "plans_in_family": sum(info.plans_in_family for info in infos),
+        }
+        whole = all(info.exhaustive and info.plans_scored >= info.plans_in_family for info in infos)
+        front = "exact front" if whole else "front of scored plans"
         if not shares:
-            return entry(kpis.COVERAGE, "exact front", None, **further)
-        further = {"hypervolume_ratio": float(np.mean(ratios)), "front_size": np.mean(sizes)}
-        share = np.array(shares)
+            return entry(kpis.COVERAGE, front, None, **further)
         # The front covers itself: nothing is out of reach.
-        whole = np.full((len(share), 1), 100.0)
-        return entry(kpis.COVERAGE, "exact front", share, whole, **further)
+        reach = np.full((len(shares), 1), 100.0)
+        return entry(kpis.COVERAGE, front, np.array(shares), reach, **further)
+
+    def _told_preferences(self, name: str) -> bool:
+        """Are weights among the policy's inputs, so that each preference is another behaviour?"""
+        return name in self.checkpoints and bool(self.checkpoints[name].meta.get(CONDITIONED))
 
     @functools.cache  # noqa: B019
     def _fronts(self, stage: Stage) -> list[np.ndarray]:
         return stage.fronts()
 
+    @functools.cache  # noqa: B019
     def _decision_ms(self, name: str) -> np.ndarray:
         """[N] on the largest cluster."""
-        self._note(f"decision latency: {name}")
         stage = max(self.stages, key=lambda s: s.spec.n_domains)
         one = self._everyone(stage, name)[0]
         return stage.scene(JITTER).decision_ms(one.maker, one.policy, self.config.decisions)
 
+    @functools.cache  # noqa: B019
     def _response(self, name: str) -> dict:
         """The row on the responding process, on the largest cluster."""
-        self._note(f"responding process: {name}")
         c = self.config
         which = int(np.argmax([stage.spec.n_domains for stage in self.stages]))
-        file = (c.cluster or "").split(",")[which].strip()
+        file = self.files[which]
         argv = ["--scheduler", name, "--model", c.model, "--global-batch", str(c.global_batch)]
         argv += ["--seq", str(c.seq), "--table-size", str(c.table_size)]
         argv += ["--layout-limit", str(c.layout_limit), *(["--cluster", file] if file else [])]
@@ -279,9 +310,8 @@ def candidates(text: str) -> list[str]:
 
 def _flat(row: dict) -> dict[str, Any]:
     """A row of kpis.csv."""
-    further = ("hypervolume_ratio", "front_size", "clairvoyant", "n_jobs")
-    kept = {k: v for k, v in row.items() if k != "ci95" and k not in further}
-    return {**kept, "lo": row["ci95"][0], "hi": row["ci95"][1], **{k: row.get(k) for k in further}}
+    kept = {k: v for k, v in row.items() if k != "ci95" and k not in FURTHER}
+    return {**kept, "lo": row["ci95"][0], "hi": row["ci95"][1], **{k: row.get(k) for k in FURTHER}}
 
 
 def _episode_rows(cluster: str, scene: str, name: str, played: Played) -> pd.DataFrame:
@@ -292,51 +322,6 @@ def _episode_rows(cluster: str, scene: str, name: str, played: Played) -> pd.Dat
     head = {"cluster": cluster, "scene": scene, "scheduler": name}
     head |= {"scenario": index[0], "policy_index": index[1]}
     return pd.DataFrame({**head, **{key: value.ravel() for key, value in values.items()}})
-
-
-def kpi_table(summary: dict) -> str:
-    """The scoreboards of the policy and of the best rival as text."""
-    rival = summary["non_learned"]
-    boards = {
-        summary["policy"]: summary["kpis"],
-        f"{rival['scheduler']}, the best that is not learned": rival["kpis"],
-    }
-    minutes = f"measured in {summary['wall_s'] / 60:.1f} minutes"
-    return "\n".join(_board(name, rows) for name, rows in boards.items()) + minutes
-
-
-def _board(title: str, rows: list[dict]) -> str:
-    table = Table(title=title)
-    columns = ("KPI", "against", "target", "best possible", "value", "95 % interval", "status")
-    for i, name in enumerate(columns):
-        left = i < 2 or name == "status"
-        table.add_column(name, justify="left" if left else "right", no_wrap=True)
-    last = None
-    for row in rows:
-        if row["name"] != last:
-            table.add_section()
-        last = row["name"]
-        goal = next(g for g in kpis.GOALS if (g.name, g.part) == (row["name"], row["part"]))
-        sense = (">" if goal.at_least else "<") + ("" if goal.strict else "=")
-        table.add_row(
-            row["name"] if row["part"] is None else f"{row['name']}, {row['part']}",
-            row["rival"] or "",
-            f"{sense} {goal.target:g} {goal.unit}",
-            *_values(row),
-            row["status"],
-        )
-    return as_text(table)
-
-
-def _values(row: dict) -> tuple[str, str, str]:
-    """Best possible, value and interval as text."""
-    digits = 1 if row["unit"] == "%" else 3
-    best = "-" if row["headroom"] is None else f"{row['headroom']:.{digits}f}"
-    if row["value"] is None:
-        return best, "not measured", ""
-    low, high = row["ci95"]
-    interval = "" if low is None or np.isnan(low) else f"{low:.{digits}f} to {high:.{digits}f}"
-    return best, f"{row['value']:.{digits}f}", interval
 
 
 def kpi(config: KpiConfig) -> None:

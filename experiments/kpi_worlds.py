@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +16,14 @@ from experiments.evaluate import Contestant
 from experiments.evaluation import Evaluator, named_maker, tune, tuned_value
 from experiments.kpi_definitions import Played
 from jaxsim.cluster import ClusterSpec
+from jaxsim.enumeration import TableInfo
 from jaxsim.env import EnvParams
 from jaxsim.objectives import objectives, plan_objectives
 from jaxsim.scenario import ScenarioSettings, World
 from jaxsim.scoring import base_view
 
+# The cluster beside the embedded one, of more regions than a table can hold every plan of.
+EIGHT_REGIONS = Path(__file__).parent / "configs" / "suites" / "eight-aws-regions.yaml"
 JITTER, STEADY, LOAD = "jitter", "steady", "load"
 SCENES = {  # what the KPIs say of the world, stronger than the scenario settings
     JITTER: {"jitter": "uniform", "uniform": 0.3},
@@ -39,12 +43,13 @@ class Stage:
         self,
         spec: ClusterSpec,
         world: World,
+        info: TableInfo,
         settings: ScenarioSettings,
         counts: dict[str, int],
         weights: tuple[float, float, float, float],
     ):
         """`counts` are the scenarios of the splits train and test; rivals are tuned on train."""
-        self.spec, self.world, self.settings = spec, world, settings
+        self.spec, self.world, self.info, self.settings = spec, world, info, settings
         self._counts, self._weights = counts, weights
         self._scenes: dict[tuple[str, str], Evaluator] = {}
         self.tuned = SchedulerSettings()
@@ -83,7 +88,8 @@ class Stage:
         return np.moveaxis(np.array(points), 2, 0)
 
     def fronts(self) -> list[np.ndarray]:
-        """[S] times [F, 3]: the exact front of all enumerated plans on each scenario's links."""
+        """[S] times [F, 3]: the front of all scored plans on each scenario's links, exact where these
+        are all plans of the family (`info`)."""
         bank, family = self.scene(STEADY), self.world.family
         picked = (jax.tree.map(lambda x, i=i: x[i], bank.params) for i in range(len(bank)))
         return [front(np.asarray(_family_points(p, family)).reshape(-1, 3)) for p in picked]

@@ -29,9 +29,9 @@ import numpy as np
 from flax import struct
 
 from agents.protocol import make_setup
-from agents.registry import ORACLES, RULES, SchedulerSettings
+from agents.registry import RULES, SchedulerSettings
 from experiments.errors import run_command
-from experiments.evaluate import contestants, requested
+from experiments.evaluate import contestants, requested_without_truth
 from experiments.evaluation import Maker, learned_maker
 from experiments.options import parse
 from experiments.setup import load_world, use_compile_cache
@@ -203,12 +203,7 @@ def make_responder(config: RespondConfig) -> Responder:
 
     Raises InputError, for the oracles too: a process that listens does not know the future.
     """
-    names, checkpoints = requested(config.scheduler)
-    if len(names) != 1 or names[0] in ORACLES:
-        raise InputError(
-            f"scheduler: expected one that needs no truth (not {', '.join(ORACLES)}), "
-            f"got {config.scheduler!r}"
-        )
+    name, checkpoints = requested_without_truth(config.scheduler, "scheduler")
     if not 0 < config.interval_s <= 1e9:
         raise InputError(f"interval_s: expected a number > 0, got {config.interval_s:g}")
     spec, world, _ = load_world(
@@ -221,10 +216,10 @@ def make_responder(config: RespondConfig) -> Responder:
         layout_limit=config.layout_limit,
         loaded=True,
     )
-    one = contestants(names[0], checkpoints, SchedulerSettings())[0]
+    one = contestants(name, checkpoints, SchedulerSettings())[0]
     maker = one.maker
-    if names[0] in checkpoints:
-        maker = learned_maker(checkpoints[names[0]].meta["hidden"], every=1)
+    if name in checkpoints:
+        maker = learned_maker(checkpoints[name].meta["hidden"], every=1)
     return Responder(world, spec, maker, one.policy, config.interval_s)
 
 

@@ -21,7 +21,8 @@ def objectives(cost: StepCost, work: Workload, cluster: Cluster, gpus_available:
 
     Time per step [s] (statistical efficiency included), the inverse of its utilisation (peak FLOPs of
     the available GPUs over useful FLOPs), and the price of a million tokens [USD], GPUs and egress;
-    infinite where the plan cannot run.
+    infinite where the plan cannot run. While the free GPUs stay the same, the second is the first
+    times a constant: such a front has two dimensions, and a volume in three counts time twice.
     """
     step_s = cost.step_s / cost.efficiency
     peak_tflops = cluster.gpu.peak_tflops * jnp.sum(gpus_available.astype(jnp.float32))

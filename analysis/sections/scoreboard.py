@@ -9,6 +9,7 @@ import pandas as pd
 from analysis import figures
 from analysis.figures.scoreboard import KPI_COLUMNS, SCENE_COLUMNS
 from analysis.markdown import fixed, interval, number, table
+from analysis.pareto import front_note
 from analysis.records import RunRecord
 from analysis.sections.common import Picture, Section, drawn_from, optional_table
 
@@ -20,11 +21,13 @@ def kpi_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
         return
     text = [_passed(kpis)]
     for name, rows in kpis.groupby("scheduler", sort=False):
-        text.append(f"**{name}**\n\n{_kpi_rows(rows)}")
+        text.append("\n\n".join([f"**{name}**", _kpi_rows(rows), *_on_fronts(rows)]))
     text.append(
         "Best possible is what clairvoyant reaches against the same rival (for WAN cost the better "
-        "of clairvoyant and a plan that stays in one domain; for load stability replan_oracle "
-        "itself). Out of reach means that not even that meets the target: it is no pass."
+        "of clairvoyant and a plan that stays in one domain; for load stability the intervals in "
+        "which anybody trains). Out of reach means that not even that meets the target: it is no "
+        "pass. Clairvoyant's own loss to jitter, and its own stability, stand beside the value and "
+        "bound nothing."
     )
     drawn = drawn_from(record, "kpis", figures.key_figures, kpis)
     caption = (
@@ -45,6 +48,8 @@ def _passed(kpis: pd.DataFrame) -> str:
 
 
 def _kpi_rows(rows: pd.DataFrame) -> str:
+    if "clairvoyant" not in rows.columns:  # runs from before it had a column
+        rows = rows.assign(clairvoyant=float("nan"))
     header = ["KPI", "part", "against", "target", "value", "95 % interval", "best possible"]
     body = [
         [
@@ -55,11 +60,21 @@ def _kpi_rows(rows: pd.DataFrame) -> str:
             fixed(row.value, _digits(row.unit)),
             interval([row.lo, row.hi], _digits(row.unit)),
             fixed(row.headroom, _digits(row.unit)),
+            fixed(row.clairvoyant, _digits(row.unit)),
             row.status.replace("_", " "),
         ]
         for row in rows.itertuples(index=False)
     ]
-    return table([*header, "status"], body, text_columns=3)
+    return table([*header, "clairvoyant", "status"], body, text_columns=3)
+
+
+def _on_fronts(rows: pd.DataFrame) -> Iterator[str]:
+    """What the figures on the Pareto front are of, where the run says it."""
+    if "plans_scored" not in rows.columns:
+        return
+    for row in rows[rows["hypervolume_ratio"].notna()].itertuples(index=False):
+        counts = int(row.plans_scored), int(row.plans_in_family)
+        yield front_note(row.rival, row.front_size, *counts, row.hypervolume_ratio)
 
 
 def _text(value) -> str:

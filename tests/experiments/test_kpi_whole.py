@@ -1,0 +1,95 @@
+"""The scoreboard with nothing faked: worlds, rivals, fronts, many jobs, a process that responds."""
+
+import json
+
+import pytest
+
+from analysis.records import load
+from experiments import kpi
+
+CLUSTER = """
+name: two-sites
+gpu: A100-80GB
+domains:
+  - {name: north, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 2.0}
+  - {name: south, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 1.5}
+intra_domain: {bandwidth_gbps: 400, rtt_ms: 0.05}
+wan:
+  bandwidth_gbps: [[0, 6.0], [4.0, 0]]
+  rtt_ms: [[0, 30], [30, 0]]
+  egress_usd_per_gb: [[0, 0.02], [0.02, 0]]
+"""
+JOBS = """arrival_s,model,global_batch,seq,tokens
+0,gpt2-medium,32,1024,4e7
+600,gpt2-medium,32,1024,2e7
+"""
+PARTS = {  # of a scoreboard: (name, part) -> how many rivals
+    ("training time", None): 3,
+    ("utilisation", None): 3,
+    ("utilisation", "many jobs"): 3,
+    ("WAN cost", "USD of egress"): 2,
+    ("WAN cost", "GB"): 2,
+    ("Pareto coverage", None): 1,
+    ("decision latency", "upper"): 1,
+    ("decision latency", "lower"): 1,
+    ("jitter robustness", "mean"): 1,
+    ("jitter robustness", "95th percentile"): 1,
+    ("hierarchical response", None): 1,
+    ("load stability", None): 1,
+}
+TIMED = ("decision latency", "hierarchical response")
+
+
+def measured(folder, run):
+    argv = [
+        *("--cluster", str(folder / "sites.yaml"), "--jobs", str(folder / "jobs.csv")),
+        *("--model", "gpt2-medium", "--global-batch", "32", "--seq", "1024"),
+        *("--candidates", "best_static,hysteresis", "--table-size", "6", "--layout-limit", "50"),
+        *("--seeds", "2", "--tuning-scenarios", "1", "--scenario.horizon", "6"),
+        *("--decisions", "100", "--measurements", "100"),
+    ]
+    assert kpi.main([*argv, "--json", str(folder / f"{run}.json"), "--out", str(folder / run)]) == 0
+    return json.loads((folder / f"{run}.json").read_text())
+
+
+@pytest.mark.slow
+def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path):
+    (tmp_path / "sites.yaml").write_text(CLUSTER)
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    result, again = (measured(tmp_path, run) for run in ("first", "second"))
+    assert result["non_learned"]["scheduler"] in ("best_static", "hysteresis")
+    boards = result["kpis"], result["non_learned"]["kpis"]
+    for board in boards:
+        count = {key: sum((r["name"], r["part"]) == key for r in board) for key in PARTS}
+        assert count == PARTS and len(board) == sum(PARTS.values())
+        for row in board:
+            check(row)
+    assert all(r["value"] > 0 for board in boards for r in board if r["name"] in TIMED)
+    assert repeated(result) == repeated(again)
+    episodes = load(tmp_path / "first").table("episodes")
+    assert set(episodes["scene"]) == {"jitter", "steady", "load"}
+    assert (episodes["progress"] > 0).any() and episodes["utilisation"].between(0, 1).all()
+
+
+def check(row):
+    """A row of a scoreboard says what it can and nothing that cannot be."""
+    assert row["status"] in ("pass", "fail", "out_of_reach"), row
+    if row["value"] is None:
+        assert row["status"] == "fail" and row["ci95"] == [None, None], row
+        return
+    low, high = row["ci95"]
+    assert low <= row["value"] <= high, row
+    if row["name"] in ("Pareto coverage", "load stability"):
+        assert 0 <= row["value"] <= row["headroom"] <= 100, row
+    if row["name"] == "Pareto coverage":
+        assert row["plans_scored"] > 0 and 0 <= row["hypervolume_ratio"] <= 1, row
+    if row["name"] == "jitter robustness":
+        assert row["headroom"] is None and row["clairvoyant"] is not None, row
+
+
+def repeated(result):
+    """What a second run with the same seeds must repeat: all but what was timed."""
+    rows = [*result["kpis"], *result["non_learned"]["kpis"]]
+    assert rows
+    scenario = {**result["scenario"]}
+    return [row for row in rows if row["name"] not in TIMED], scenario
