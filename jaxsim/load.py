@@ -16,16 +16,18 @@ from jaxsim.errors import InputError
 from jaxsim.noise import domain_uniforms
 from jaxsim.trace import check_span
 
+SETTLED = 4.0  # mean stays after which the empty start of a load is forgotten (e^-4 of it is left)
 LOAD_COLUMNS = ("arrival_s", "domain", "gpus", "duration_s")
 
 
 @struct.dataclass
 class LoadProcess:
-    """Local jobs hold share * (1 + swing * u) of a domain's GPUs, plus what the trace holds."""
+    """Local jobs hold share * (1 + swing * u) of a domain's GPUs, plus what the trace holds; for jobs
+    that come in bursts that is what they hold beyond the share, or less."""
 
     share: Array  # [] mean share of the GPUs held by local jobs
     swing: Array  # [] relative uniform movement, 0.2 = +-20 % of the share
-    trace: Array  # [R, K] GPUs held by replayed jobs, cyclic; zeros = none
+    trace: Array  # [R, K] GPUs held by replayed jobs, or beyond the share, cyclic; zeros = none
     trace_offset: Array  # [] int32
 
 
@@ -76,6 +78,21 @@ def bursty_load(
                 if held[t:stop, k].max() + need <= total:
                     held[t:stop, k] += need
     return held
+
+
+def burst_trace(
+    gpus: np.ndarray,
+    share: float,
+    intervals: int,
+    job_share: float,
+    stay: float,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """[R, K] what `bursty_load`, long since under way, holds beyond `share` of the GPUs (often less):
+    the trace of a process of that share, so that the share alone is known ahead."""
+    before = math.ceil(SETTLED * stay)
+    held = bursty_load(gpus, share, before + intervals, job_share, stay, rng)[before:]
+    return held - np.float32(share) * np.asarray(gpus, np.float32)
 
 
 def read_load_trace(

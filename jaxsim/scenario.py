@@ -25,7 +25,7 @@ from jaxsim.link_process import (
     is_file_name,
     process_of_links,
 )
-from jaxsim.load import load_process
+from jaxsim.load import LoadProcess, burst_trace, load_process
 from jaxsim.network import NetworkProcess, network_process
 from jaxsim.nomination import PlanRules, admit, nominate
 from jaxsim.plan import LowerChoices, Plan, empty_plan
@@ -36,7 +36,14 @@ from jaxsim.workload import JobSpec, Workload, build_workload
 
 # The largest settings: what is computed from them must stay finite in float32.
 LARGEST = 1e9
-MOST = {"uniform": 10.0, "base_spread": 10.0, "latency": 1.0, "load_share": 1.0, "load_swing": 10.0}
+MOST = {
+    "uniform": 10.0,
+    "base_spread": 10.0,
+    "latency": 1.0,
+    "load_share": 1.0,
+    "load_swing": 10.0,
+    "load_job_share": 1.0,
+}
 VIEWS = 96  # states of the network over which a table is chosen
 # Networks for which rivals nominate plans beside that of the cluster file.
 NOMINATED_FOR, MOST_NOMINATING, NOMINATED_SPREAD = (
@@ -64,6 +71,9 @@ class ScenarioSettings:
         latency: uniform amplitude of the round-trip time, unless it was fitted as well
         load_share: mean share of the GPUs held by local jobs
         load_swing: uniform relative movement of that share
+        load_job_share: mean size of a local job as a share of its domain's GPUs: jobs come, stay and
+            go, and ask for load_share on average; 0 = the share is held as it is
+        load_stay: mean stay of such a job [intervals]
         interval_s: decision interval [s]
         horizon: decision intervals per episode
     """
@@ -77,6 +87,8 @@ class ScenarioSettings:
     latency: float = 0.1
     load_share: float = 0.0
     load_swing: float = 0.0
+    load_job_share: float = 0.0
+    load_stay: float = 20.0
     interval_s: float = 60.0
     horizon: int = 128
 
@@ -94,6 +106,7 @@ class ScenarioSettings:
             check_fields(self, (name,), allowed, lambda x, most=most: 0 <= x <= most)
         allowed = f"a number > 0 and <= {LARGEST:g}"
         check_fields(self, ("interval_s",), allowed, lambda x: 0 < x <= LARGEST)
+        check_fields(self, ("load_stay",), "a number from 1 to 10,000", lambda x: 1 <= x <= 1e4)
         check_fields(self, ("horizon",), "an integer >= 1", is_count)
 
     def links(self) -> tuple[FittedLink, ...] | None:
@@ -209,7 +222,6 @@ def _scenario(world, settings, links, rng, weights, network_trace, load_trace) -
     offsets = rng.integers(2**20, size=2)
     cluster = world.cluster
     trace = None if network_trace is None else jnp.asarray(network_trace, jnp.float32)
-    load = None if load_trace is None else jnp.asarray(load_trace, jnp.float32)
     replay = {
         "trace": trace,
         "trace_offset": 0 if trace is None else int(offsets[0]) % trace.shape[0],
@@ -219,12 +231,8 @@ def _scenario(world, settings, links, rng, weights, network_trace, load_trace) -
         jobs=world.jobs,
         calibration=world.calibration,
         network=_network(settings, links, rng, k, white, sigma, tau, replay),
-        load=load_process(
-            k,
-            settings.load_share,
-            settings.load_swing,
-            load,
-            0 if load is None else int(offsets[1]) % load.shape[0],
+        load=_load(
+            settings, np.asarray(cluster.gpus), load_trace, int(offsets[1]), rng.spawn(1)[0]
         ),
         choices=world.choices,
         schedules=world.choices.schedules,
@@ -233,6 +241,30 @@ def _scenario(world, settings, links, rng, weights, network_trace, load_trace) -
         weights=jnp.asarray(weights, jnp.float32),
         interval_s=jnp.float32(settings.interval_s),
         horizon=jnp.int32(settings.horizon),
+    )
+
+
+def _load(
+    settings: ScenarioSettings,
+    gpus: np.ndarray,
+    replayed: np.ndarray | None,
+    offset: int,
+    rng: np.random.Generator,
+) -> LoadProcess:
+    """Local jobs as the settings draw them, on top of what a trace replays."""
+    if settings.load_job_share > 0:
+        rows = np.arange(settings.horizon + 1)
+        drawn = burst_trace(
+            gpus, settings.load_share, len(rows), settings.load_job_share, settings.load_stay, rng
+        )
+        replayed = drawn if replayed is None else drawn + replayed[(rows + offset) % len(replayed)]
+        offset = 0
+    return load_process(
+        len(gpus),
+        settings.load_share,
+        settings.load_swing,
+        None if replayed is None else jnp.asarray(replayed, jnp.float32),
+        0 if replayed is None else offset % len(replayed),
     )
 
 

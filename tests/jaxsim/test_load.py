@@ -1,12 +1,26 @@
 """Local jobs: their share, their movement, replayed load files; bad load files."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from toy_world import JOB, calibration, cluster_spec, lead, make_plan
 
+from agents.protocol import make_setup
+from jaxsim.enumeration import PlanTable
 from jaxsim.errors import InputError
-from jaxsim.load import bursty_load, gpus_available, load_process, read_load_trace
+from jaxsim.load import (
+    burst_trace,
+    bursty_load,
+    gpus_available,
+    load_process,
+    read_load_trace,
+)
+from jaxsim.plan import default_lower_choices
+from jaxsim.scenario import ScenarioSettings, World, scenario_bank
+from jaxsim.workload import build_workload
 
 NAMES, GPUS = ("a", "b", "c"), np.array([8, 4, 100])
 free = jax.jit(jax.vmap(gpus_available, in_axes=(None, None, 0, 0)))
@@ -48,6 +62,61 @@ def test_larger_local_jobs_make_a_burstier_load():
     assert np.all(bursty.std(axis=0) > 2 * calm.std(axis=0))
     # A job stays: the load is not redrawn in every interval.
     assert np.corrcoef(calm[:-1, 1], calm[1:, 1])[0, 1] > 0.9
+
+
+def test_bursts_are_drawn_around_the_share_that_is_known_ahead():
+    gpus, rng = np.array([8, 40, 0]), np.random.default_rng(1)
+    beyond = burst_trace(gpus, 0.5, 3000, 0.1, 20.0, rng)
+    held = beyond + 0.5 * gpus
+    np.testing.assert_allclose(held, np.round(held), atol=1e-4)
+    assert np.all((held >= 0) & (held <= gpus + 1e-4)) and np.all(held[:, 2] == 0)
+    # Under way from the start: an empty domain would fill up over the first stays.
+    starts = np.stack([burst_trace(gpus, 0.5, 1, 0.1, 20.0, rng)[0] for _ in range(300)])
+    np.testing.assert_allclose(starts[:, :2].mean(0), beyond[:, :2].mean(0), atol=0.08 * 40)
+    assert abs(starts[:, 0].mean() - beyond[:, 0].mean()) < 0.6  # of 8; from empty: 4 less
+
+
+def one_plan_world():
+    """Two domains of four GPUs and a table of one plan."""
+    plans = lead(make_plan([(0,)], [(8,)], [8], dp=2, micro_batch=2))
+    yes = jnp.ones(1, bool)
+    table = PlanTable(plans, yes, jnp.ones(1, jnp.float32), yes, ~yes)
+    parts = (cluster_spec().to_arrays(), build_workload([JOB]), calibration())
+    return World(*parts, default_lower_choices(), table, plans)
+
+
+def test_the_scenarios_of_bursty_settings_hold_those_bursts_and_no_more():
+    world = one_plan_world()
+    calm = ScenarioSettings(jitter="none", horizon=64, load_share=0.5)
+    bursty = dataclasses.replace(calm, load_job_share=0.5, load_stay=5.0)
+    banks = [scenario_bank(world, s, range(3), "test") for s in (calm, bursty)]
+    gpus = np.asarray(world.cluster.gpus)
+    steps, keys = jnp.arange(65), jax.random.split(jax.random.key(0), 65)
+    for seed in range(3):
+        one, same = (jax.tree.map(lambda x, s=seed: x[s], bank[0]) for bank in banks)
+        left = np.asarray(free(same.load, jnp.asarray(gpus), keys, steps))
+        drawn = np.asarray(same.load.trace) + 0.5 * gpus
+        np.testing.assert_array_equal(left, gpus - np.round(drawn).astype(int))
+        assert left.std(axis=0).max() > 0.5 and len(np.unique(left[:, 0])) > 2
+        # The same world but for the load; of the load only the share is known ahead.
+        for a, b in zip(jax.tree.leaves(one.network), jax.tree.leaves(same.network), strict=True):
+            np.testing.assert_array_equal(a, b)
+        told = [make_setup(params, world.table).usual.gpus_available for params in (one, same)]
+        np.testing.assert_array_equal(*told)
+    # A trace is replayed on top of the bursts, from the row that the seed says.
+    trace = np.array([[0, 0], [1, 0]], np.float32)
+    both, _ = scenario_bank(world, bursty, range(3), "test", load_trace=trace)
+    extra = np.asarray(both.load.trace - banks[1][0].load.trace)
+    np.testing.assert_allclose(np.abs(np.diff(extra[:, :, 0], axis=1)), 1.0, atol=1e-5)
+    assert np.all(extra[:, :, 1] == 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("load_job_share", 1.5), ("load_job_share", -1.0), ("load_stay", 0.5)]
+)
+def test_bad_bursts_are_refused(key, value):
+    with pytest.raises(ValueError, match=f"{key}: expected a number from"):
+        ScenarioSettings(**{key: value})
 
 
 def write(path, *rows, header="arrival_s,domain,gpus,duration_s"):
