@@ -82,7 +82,7 @@ class KpiConfig:
     decisions: int = 1000
     measurements: int = 200
     table_size: int = 48
-    layout_limit: int = 4000
+    layout_limit: int = 2000
     json: str | None = None
     out: str | None = None
 
