@@ -46,11 +46,9 @@ MOST = {
 }
 VIEWS = 96  # states of the network over which a table is chosen
 # Networks for which rivals nominate plans beside that of the cluster file.
-NOMINATED_FOR, MOST_NOMINATING, NOMINATED_SPREAD = (
-    8,
-    32,
-    0.25,
-)  # at most; times domains; base_spread
+NOMINATED_FOR = 8  # at most
+MOST_NOMINATING = 32  # at most, times domains
+NOMINATED_SPREAD = 0.25  # their base_spread
 PLAIN_JITTERS = ("uniform", "ou", "none")
 JITTERS = ("uniform", "ou", *FITTED_KINDS, "none")
 
