@@ -16,11 +16,11 @@ from experiments.evaluate import Contestant
 from experiments.evaluation import Evaluator, named_maker, tune, tuned_value
 from experiments.kpi_definitions import Played
 from jaxsim.cluster import ClusterSpec
-from jaxsim.enumeration import TableInfo
 from jaxsim.env import EnvParams
 from jaxsim.objectives import objectives, plan_objectives
 from jaxsim.scenario import ScenarioSettings, World
 from jaxsim.scoring import base_view
+from jaxsim.table_selection import TableInfo
 
 # The cluster beside the embedded one, of more regions than a table can hold every plan of.
 EIGHT_REGIONS = Path(__file__).parent / "configs" / "suites" / "eight-aws-regions.yaml"

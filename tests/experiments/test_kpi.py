@@ -16,7 +16,7 @@ from experiments import kpi_definitions as kpis
 from experiments.kpi import Scoreboard
 from experiments.kpi_definitions import Goal, Played, entry
 from experiments.kpi_worlds import JITTER, LOAD, PREFERENCES, STEADY
-from jaxsim.enumeration import TableInfo
+from jaxsim.table_selection import TableInfo
 
 NAMES = [
     "training time",
