@@ -119,6 +119,7 @@ class Scoreboard:
             c.table_size,
             RULES,
             layout_limit=c.layout_limit,
+            loaded=True,  # as in one of the scenes, and for the process that responds
         )
         counts = {"train": c.tuning_scenarios, "test": c.seeds}
         return Stage(spec, world, info, c.scenario, counts, self.weights)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from analysis.records import load
@@ -12,16 +13,16 @@ name: two-sites
 gpu: A100-80GB
 domains:
   - {name: north, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 2.0}
-  - {name: south, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 1.5}
+  - {name: south, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 2.0}
 intra_domain: {bandwidth_gbps: 400, rtt_ms: 0.05}
 wan:
-  bandwidth_gbps: [[0, 6.0], [4.0, 0]]
+  bandwidth_gbps: [[0, 40], [30, 0]]
   rtt_ms: [[0, 30], [30, 0]]
   egress_usd_per_gb: [[0, 0.02], [0.02, 0]]
 """
 JOBS = """arrival_s,model,global_batch,seq,tokens
-0,gpt2-medium,32,1024,4e7
-600,gpt2-medium,32,1024,2e7
+0,gpt2-medium,256,1024,4e8
+600,gpt2-medium,256,1024,2e8
 """
 PARTS = {  # of a scoreboard: (name, part) -> how many rivals
     ("training time", None): 3,
@@ -43,9 +44,9 @@ TIMED = ("decision latency", "hierarchical response")
 def measured(folder, run):
     argv = [
         *("--cluster", str(folder / "sites.yaml"), "--jobs", str(folder / "jobs.csv")),
-        *("--model", "gpt2-medium", "--global-batch", "32", "--seq", "1024"),
+        *("--model", "gpt2-medium", "--global-batch", "256", "--seq", "1024"),
         *("--candidates", "best_static,hysteresis", "--table-size", "6", "--layout-limit", "50"),
-        *("--seeds", "2", "--tuning-scenarios", "1", "--scenario.horizon", "6"),
+        *("--seeds", "2", "--tuning-scenarios", "2", "--scenario.horizon", "6"),
         *("--decisions", "100", "--measurements", "100"),
     ]
     assert kpi.main([*argv, "--json", str(folder / f"{run}.json"), "--out", str(folder / run)]) == 0
@@ -53,10 +54,13 @@ def measured(folder, run):
 
 
 @pytest.mark.slow
-def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path):
+def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path, monkeypatch):
     (tmp_path / "sites.yaml").write_text(CLUSTER)
     (tmp_path / "jobs.csv").write_text(JOBS)
-    result, again = (measured(tmp_path, run) for run in ("first", "second"))
+    result = measured(tmp_path, "first")
+    # Times are not compared, so that the second run need not start its processes.
+    monkeypatch.setattr(kpi, "response_s", lambda command, spec, count: np.ones(count))
+    again = measured(tmp_path, "second")
     assert result["non_learned"]["scheduler"] in ("best_static", "hysteresis")
     boards = result["kpis"], result["non_learned"]["kpis"]
     for board in boards:
