@@ -43,7 +43,8 @@ TIMED = ("decision latency", "hierarchical response")
 
 def measured(folder, run):
     argv = [
-        *("--cluster", str(folder / "sites.yaml"), "--jobs", str(folder / "jobs.csv")),
+        *("--cluster", ",".join(2 * [str(folder / "sites.yaml")])),  # as if there were two
+        *("--jobs", str(folder / "jobs.csv")),
         *("--model", "gpt2-medium", "--global-batch", "256", "--seq", "1024"),
         *("--candidates", "best_static,hysteresis", "--table-size", "6", "--layout-limit", "50"),
         *("--seeds", "2", "--tuning-scenarios", "2", "--scenario.horizon", "6"),
@@ -62,7 +63,9 @@ def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path, monke
     monkeypatch.setattr(kpi, "response_s", lambda command, spec, count: np.ones(count))
     again = measured(tmp_path, "second")
     assert result["non_learned"]["scheduler"] in ("best_static", "hysteresis")
+    assert result["scenario"]["clusters"] == ["two-sites", "two-sites"]
     boards = result["kpis"], result["non_learned"]["kpis"]
+    assert {row["n"] for row in boards[0] if row["name"] == "training time"} == {4}
     for board in boards:
         count = {key: sum((r["name"], r["part"]) == key for r in board) for key in PARTS}
         assert count == PARTS and len(board) == sum(PARTS.values())
