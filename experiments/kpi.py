@@ -17,8 +17,8 @@ from agents.registry import LEARNED, ORACLES, RULES, SCHEDULERS
 from analysis.pareto import covered, hypervolume_ratio
 from analysis.records import RunWriter
 from experiments import kpi_definitions as kpis
+from experiments.contestants import contestants, requested_without_truth
 from experiments.errors import run_command
-from experiments.evaluate import contestants, requested_without_truth
 from experiments.files import check_output, put_result
 from experiments.kpi_definitions import Played, entry
 from experiments.kpi_jobs import SharedCluster, shared_cluster

@@ -12,7 +12,7 @@ import numpy as np
 from agents.registry import SchedulerSettings
 from agents.rollout import Episode
 from analysis.pareto import front
-from experiments.evaluate import Contestant
+from experiments.contestants import Contestant
 from experiments.evaluation import Evaluator, named_maker, tune, tuned_value
 from experiments.kpi_definitions import Played
 from jaxsim.cluster import ClusterSpec

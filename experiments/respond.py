@@ -30,8 +30,8 @@ from flax import struct
 
 from agents.protocol import make_setup
 from agents.registry import RULES, SchedulerSettings
+from experiments.contestants import contestants, requested_without_truth
 from experiments.errors import run_command
-from experiments.evaluate import contestants, requested_without_truth
 from experiments.evaluation import Maker, learned_maker
 from experiments.options import parse
 from experiments.setup import load_world, use_compile_cache

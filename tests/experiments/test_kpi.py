@@ -11,7 +11,7 @@ from agents.hi_ppo.checkpoint import load_shipped
 from agents.registry import SchedulerSettings
 from analysis import figures, report
 from analysis.records import load
-from experiments import evaluate, kpi
+from experiments import contestants, kpi
 from experiments import kpi_definitions as kpis
 from experiments.kpi import Scoreboard
 from experiments.kpi_definitions import Goal, Played, entry
@@ -312,7 +312,7 @@ def test_preferences_are_asked_only_of_who_can_be_told_them(
     shipped = load_shipped()
     meta = {**shipped.meta, kpi.CONDITIONED: conditioned}
     checkpoint = dataclasses.replace(shipped, meta=meta)
-    monkeypatch.setattr(evaluate, "load_shipped", lambda: checkpoint)
+    monkeypatch.setattr(contestants, "load_shipped", lambda: checkpoint)
     coverage_row(monkeypatch, tmp_path)
     assert Theatre.asked["hi_ppo"] == (PREFERENCES if conditioned else ((1.0, 0.0, 0.0, 0.0),))
     assert len(Theatre.asked["hysteresis"]) == 1

@@ -10,7 +10,7 @@ from toy_world import JOB, make_plan
 from agents.registry import LOW_COMMUNICATION, LOW_COMMUNICATION_RULES, RULES, SCHEDULERS
 from analysis.records import load
 from experiments import evaluate, low_communication
-from experiments.evaluate import requested
+from experiments.contestants import requested
 from experiments.low_communication import worth
 from jaxsim.enumeration import stack_plans
 from jaxsim.workload import build_workload
