@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from analysis.records import load
-from experiments import bench, bench_closed, bench_decision, bench_plans
+from experiments import bench, bench_closed, bench_decision, bench_episodes, bench_plans
 from jaxsim.plan import check_plan
 from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
 
@@ -68,18 +68,18 @@ def flops():
     """Compiled FLOPs of a reset and a step, as `bench` counts them."""
     keys = jax.random.split(jax.random.key(0), 2)
     # A function of its own, or JAX would remember the trace of an earlier checksum.
-    episodes = jax.jit(lambda *args: bench.env_episodes(*args))
-    compiled = episodes.lower(bench.bench_params(2), keys).compile()
+    episodes = jax.jit(lambda *args: bench_episodes.env_episodes(*args))
+    compiled = episodes.lower(bench_episodes.bench_params(2), keys).compile()
     return compiled.cost_analysis().get("flops", 0.0)
 
 
 def test_what_a_learner_would_read_is_really_computed(monkeypatch):
     """Every part that the checksum leaves out takes compiled FLOPs away."""
     everything = flops()
-    monkeypatch.setattr(bench, "_checksum", lambda timestep: timestep.reward)
+    monkeypatch.setattr(bench_episodes, "checksum", lambda timestep: timestep.reward)
     reward_alone = flops()
     assert everything > 1.05 * reward_alone
-    monkeypatch.setattr(bench, "_checksum", lambda timestep: jnp.float32(0.0))
+    monkeypatch.setattr(bench_episodes, "checksum", lambda timestep: jnp.float32(0.0))
     assert flops() < 0.1 * reward_alone
 
 
@@ -118,7 +118,7 @@ def test_the_closed_form_is_measured_beside_its_peers(tmp_path):
 
 
 def test_the_closed_form_s_plans_are_many_and_legal():
-    spec = bench.bench_cluster(8)
+    spec = bench_episodes.bench_cluster(8)
     work = build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)]).job(0)
     plans = bench_closed.random_plans(spec, 200, work)
     used = np.asarray(plans.group) >= 0
@@ -143,7 +143,9 @@ def test_the_measured_plan_has_the_promised_size():
 
 @pytest.mark.slow
 def test_decisions_are_timed_level_by_level_beside_the_exact_search():
-    result = bench_decision.decision(bench.bench_cluster(2), repeats=1, gpus=4, model="gpt2-small")
+    result = bench_decision.decision(
+        bench_episodes.bench_cluster(2), repeats=1, gpus=4, model="gpt2-small"
+    )
     for name in ("per_s", "compile_s", "table_prepare_s", "search_prepare_s", "plans_in_table"):
         assert result[name] > 0, name
     for name in ("upper_p99_ms", "lower_p99_ms"):

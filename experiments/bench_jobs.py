@@ -1,0 +1,153 @@
+"""Episodes of many jobs for timing: they arrive, wait for GPUs, train, finish and leave.
+
+Each job asks for its best plan inside one region, the next job in the next region, and each environment
+begins with another one: as cheap as a rule can be, and whoever finds the region taken waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from experiments.bench_episodes import EPISODE, checksum
+from experiments.errors import CheckError
+from experiments.setup import load_regions
+from jaxsim.balance import complete
+from jaxsim.cluster import ClusterSpec
+from jaxsim.env import EnvParams, reset, step
+from jaxsim.errors import InputError
+from jaxsim.jobs_drawn import USEFUL_SHARE, JobMix, random_jobs
+from jaxsim.jobs_file import SubmittedJob, read_jobs
+from jaxsim.jobs_world import JobsWorld, build_jobs_world, jobs_bank
+from jaxsim.plan import Plan
+from jaxsim.scenario import ScenarioSettings, mean_view
+from jaxsim.scoring import one_view, score_plans
+
+DOMAINS, ENVS = 8, 1024  # if none are asked for
+CHUNK = 512  # jobs that a core keeps in its cache
+BUSY = 1.5  # times what all GPUs could do while drawn jobs arrive is the work that they bring
+LOAD = {"load_share": 0.25, "load_swing": 0.2}  # as for one job
+
+
+@struct.dataclass
+class JobsCase:
+    """One scenario and what its jobs ask for."""
+
+    params: EnvParams
+    plans: Plan  # [J, K] each job's best plan inside each region
+
+
+@struct.dataclass
+class Tally:
+    """[B] each, of an episode; jobs are counted in every interval, means over intervals."""
+
+    checksum: jax.Array  # of all that a learner would read
+    training: jax.Array  # jobs
+    waiting: jax.Array  # jobs that have arrived and neither train nor are finished
+    finished: jax.Array  # jobs at the end
+    overcommitted: jax.Array  # GPUs held beyond the available ones, the most in any region: 0
+
+
+def regions(cluster: str | None) -> int:
+    """How many there are, if nobody says. Raises InputError."""
+    return DOMAINS if cluster is None else load_regions(cluster).n_domains
+
+
+def drawn_jobs(spec: ClusterSpec, count: int) -> tuple[SubmittedJob, ...]:
+    """`count` jobs that arrive at random within half an EPISODE of minutes."""
+    span_s = 60.0 * EPISODE / 2
+    peak_tflop = sum(spec.gpus) * spec.gpu_spec.peak_tflops * span_s
+    work = BUSY * USEFUL_SHARE * peak_tflop / count
+    return random_jobs(count, JobMix(span_s=span_s), work, 1.0, np.random.default_rng(0))
+
+
+def jobs_case(
+    cluster: str | None, n_domains: int, jobs: int | str, steps: int | None = None
+) -> JobsCase:
+    """A scenario with drift, noise and local load on a cluster file's regions, repeated to
+    `n_domains`, with a number of drawn jobs or those of a file. `steps` are its intervals: if none
+    are given, twice as many as the arrivals take, and at least EPISODE. Raises InputError."""
+    spec = load_regions(cluster, n_domains)
+    submitted = read_jobs(jobs) if isinstance(jobs, str) else drawn_jobs(spec, jobs)
+    arrivals = math.ceil(submitted[-1].spec.arrival_s / ScenarioSettings().interval_s)
+    horizon = max(EPISODE, 2 * arrivals) if steps is None else steps
+    # Every region alone, and no search for more.
+    world = build_jobs_world(spec, submitted, table_size=n_domains + 3, layout_limit=n_domains)
+    bank = jobs_bank(world, ScenarioSettings(horizon=horizon, **LOAD), range(1), "bench")
+    params = jax.tree.map(lambda x: x[0], bank[0])
+    return JobsCase(params, _region_plans(params, world, [job.where for job in submitted]))
+
+
+def _region_plans(params: EnvParams, world: JobsWorld, names: Sequence[str]) -> Plan:
+    """[J, K] the best plan of each job inside each region under mean load; in a region that is too
+    small for it, the best of all regions. Raises InputError where no region is large enough."""
+    plans = []
+    for j, kind in enumerate(np.asarray(world.kind)):
+        table = jax.tree.map(lambda x, kind=kind: x[kind], world.tables)
+        work, view = params.jobs.job(j), mean_view(params)
+        args = (work, params.cluster, params.calibration)
+        rate, choice = score_plans(table.plans, one_view(view), params.choices, *args)
+        rate = np.where(table.mask & table.single_domain, rate[0], 0.0)
+        if not rate.any():
+            raise InputError(f"{names[j]}: no plan inside one region fits")
+        inside = rate[:, None] * (np.asarray(table.plans.group) >= 0)  # [P, K]
+        rows = np.where(inside.any(axis=0), inside.argmax(axis=0), rate.argmax())
+        finish = jax.vmap(complete, in_axes=(0, None, 0, None, None, None, None))
+        mine = jax.tree.map(lambda x, rows=rows: x[rows], table.plans)
+        plans.append(finish(mine, params.choices, choice[0, rows], *args, view)[0])
+    return jax.tree.map(lambda *xs: jnp.stack(xs), *plans)
+
+
+def jobs_episodes(case: JobsCase, keys: jax.Array, steps: int) -> Tally:
+    """Play `steps` intervals in every environment [B], each with a network and a load of its own."""
+    n_jobs, n_domains = case.plans.group.shape[:2]
+    params, jobs = case.params, jnp.arange(n_jobs)
+
+    def episode(key, number):
+        state, first = reset(key, params)
+        regions = (jobs + number) % n_domains
+        action = jax.tree.map(lambda x: x[jobs, regions], case.plans)
+
+        def body(carry, t):
+            state, tally = carry
+            before = state.steps_done
+            state, timestep = step(key, state, action, params)
+            held = timestep.record.cost.gpus_used.sum(axis=0) - state.view.gpus_available
+            trains = timestep.record.train_s > 0
+            arrived = params.jobs.arrival_s <= t.astype(jnp.float32) * params.interval_s
+            there = params.jobs.mask & arrived & (before < params.jobs.step_budget)
+            tally = Tally(
+                checksum=tally.checksum + checksum(timestep),
+                training=tally.training + _count(trains) / steps,
+                waiting=tally.waiting + _count(there & ~trains) / steps,
+                finished=_count(state.steps_done >= params.jobs.step_budget),
+                overcommitted=jnp.maximum(tally.overcommitted, held.max()),
+            )
+            return (state, tally), None
+
+        none = jnp.float32(0.0)
+        tally = Tally(checksum(first), none, none, none, jnp.int32(0))
+        return jax.lax.scan(body, (state, tally), jnp.arange(steps, dtype=jnp.int32))[0][1]
+
+    return jax.vmap(episode)(keys, jnp.arange(keys.shape[0]))
+
+
+def _count(flags: jax.Array) -> jax.Array:
+    return jnp.sum(flags.astype(jnp.float32))
+
+
+def figures(tallies: Sequence[Tally]) -> dict[str, float]:
+    """What the environments come to. Raises CheckError where GPUs were given away twice."""
+    whole = {
+        name: np.concatenate([np.asarray(getattr(tally, name)) for tally in tallies])
+        for name in ("training", "waiting", "finished", "overcommitted")
+    }
+    over = int(whole.pop("overcommitted").max())
+    if over > 0:
+        raise CheckError(f"bench: jobs held {over} GPUs more in a region than it had")
+    return {f"jobs_{name}": float(x.mean()) for name, x in whole.items()} | {"overcommitted": over}
