@@ -320,11 +320,19 @@ def test_one_job_decides_as_it_would_without_turns(world):
     jax.tree.map(np.testing.assert_array_equal, many, one)
 
 
-def test_a_job_that_fits_nowhere_is_named():
+def test_every_job_that_fits_nowhere_is_named():
     huge = ModelConfig(8, 65536, 16, 16, 262144, 3, 32000)
-    jobs = [*submitted((0, 1)), SubmittedJob("jobs.csv: line 7", "huge", JobSpec(huge, 32, 1024))]
-    with pytest.raises(InputError, match=r"jobs.csv: line 7: huge: .*no plan fits"):
-        build_jobs_world(SPEC, jobs[1:], table_size=6)
+    wide = dataclasses.replace(huge, hidden=32768)
+    jobs = [
+        SubmittedJob(f"jobs.csv: line {line}", name, JobSpec(model, 32, 1024, arrival_s=float(line)))
+        for line, name, model in ((3, "huge", huge), (5, "wide", wide), (7, "huge", huge))
+    ]
+    with pytest.raises(InputError) as error:
+        build_jobs_world(SPEC, [*submitted((0, 1)), *jobs], table_size=6)
+    text = str(error.value)
+    assert "\n" not in text and "row 0" not in text and text.count("no plan fits") == 2
+    assert text.startswith("jobs.csv: line 3, jobs.csv: line 7: huge: toy: no plan fits")
+    assert "; jobs.csv: line 5: wide: toy: no plan fits" in text
 
 
 def test_data_in_no_domain_is_named():
