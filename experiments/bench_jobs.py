@@ -1,7 +1,8 @@
 """Episodes of many jobs for timing: they arrive, wait for GPUs, train, finish and leave.
 
-Each job asks for its best plan inside one region, the next job in the next region, and each environment
-begins with another one: as cheap as a rule can be, and whoever finds the region taken waits.
+Every other job asks for its best plan inside one region, those between for their best over several; the
+next job asks for the next region, and each environment begins with another one. That is as cheap as a
+rule can be; whoever finds the regions taken waits.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from experiments.setup import load_regions
 from jaxsim.balance import complete
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams, reset, step
-from jaxsim.errors import InputError
 from jaxsim.jobs_drawn import USEFUL_SHARE, JobMix, random_jobs
 from jaxsim.jobs_file import SubmittedJob, read_jobs
 from jaxsim.jobs_world import JobsWorld, build_jobs_world, jobs_bank
@@ -31,7 +31,7 @@ from jaxsim.scoring import one_view, score_plans
 DOMAINS, ENVS = 8, 1024  # if none are asked for
 CHUNK = 512  # jobs that a core keeps in its cache
 BUSY = 1.5  # times what all GPUs could do while drawn jobs arrive is the work that they bring
-LOAD = {"load_share": 0.25, "load_swing": 0.2}  # as for one job
+LOAD = {"load_share": 0.25, "load_swing": 0.6}
 
 
 @struct.dataclass
@@ -39,7 +39,7 @@ class JobsCase:
     """One scenario and what its jobs ask for."""
 
     params: EnvParams
-    plans: Plan  # [J, K] each job's best plan inside each region
+    plans: Plan  # [J, K] what each job asks for in each region
 
 
 @struct.dataclass
@@ -76,29 +76,29 @@ def jobs_case(
     submitted = read_jobs(jobs) if isinstance(jobs, str) else drawn_jobs(spec, jobs)
     arrivals = math.ceil(submitted[-1].spec.arrival_s / ScenarioSettings().interval_s)
     horizon = max(EPISODE, 2 * arrivals) if steps is None else steps
-    # Every region alone, and no search for more.
-    world = build_jobs_world(spec, submitted, table_size=n_domains + 3, layout_limit=n_domains)
+    # Every region alone is in a table of this size, and as many over several.
+    world = build_jobs_world(spec, submitted, table_size=2 * n_domains)
     bank = jobs_bank(world, ScenarioSettings(horizon=horizon, **LOAD), range(1), "bench")
     params = jax.tree.map(lambda x: x[0], bank[0])
-    return JobsCase(params, _region_plans(params, world, [job.where for job in submitted]))
+    return JobsCase(params, _region_plans(params, world))
 
 
-def _region_plans(params: EnvParams, world: JobsWorld, names: Sequence[str]) -> Plan:
-    """[J, K] the best plan of each job inside each region under mean load; in a region that is too
-    small for it, the best of all regions. Raises InputError where no region is large enough."""
-    plans = []
+def _region_plans(params: EnvParams, world: JobsWorld) -> Plan:
+    """[J, K] for each job its best plan that uses a region, under mean load: inside it for even jobs,
+    over several for odd ones, where there are such; the best of all regions for a region that has
+    none."""
+    view, plans = mean_view(params), []
     for j, kind in enumerate(np.asarray(world.kind)):
         table = jax.tree.map(lambda x, kind=kind: x[kind], world.tables)
-        work, view = params.jobs.job(j), mean_view(params)
-        args = (work, params.cluster, params.calibration)
+        args = (params.jobs.job(j), params.cluster, params.calibration)
         rate, choice = score_plans(table.plans, one_view(view), params.choices, *args)
-        rate = np.where(table.mask & table.single_domain, rate[0], 0.0)
-        if not rate.any():
-            raise InputError(f"{names[j]}: no plan inside one region fits")
+        rate = np.where(table.mask, rate[0], 0.0)
+        preferred = rate * (np.asarray(table.single_domain) == (j % 2 == 0))
+        rate = preferred if preferred.any() else rate
         inside = rate[:, None] * (np.asarray(table.plans.group) >= 0)  # [P, K]
         rows = np.where(inside.any(axis=0), inside.argmax(axis=0), rate.argmax())
-        finish = jax.vmap(complete, in_axes=(0, None, 0, None, None, None, None))
         mine = jax.tree.map(lambda x, rows=rows: x[rows], table.plans)
+        finish = jax.vmap(complete, in_axes=(0, None, 0, None, None, None, None))
         plans.append(finish(mine, params.choices, choice[0, rows], *args, view)[0])
     return jax.tree.map(lambda *xs: jnp.stack(xs), *plans)
 
