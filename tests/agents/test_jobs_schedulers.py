@@ -18,7 +18,7 @@ from agents.metrics import traffic_metrics
 from agents.protocol import Estimate, Scheduler, make_setup
 from agents.registry import SchedulerSettings, make_by_name
 from agents.rollout import play
-from jaxsim.env import reset, world_tape
+from jaxsim.env import reset, step, world_tape
 from jaxsim.errors import InputError
 from jaxsim.jobs_file import SubmittedJob
 from jaxsim.jobs_world import build_jobs_world, jobs_bank
@@ -369,6 +369,65 @@ def test_one_job_decides_as_it_would_without_turns(world):
     one, many = decide(params, keys)
     assert np.asarray(one.group).max() >= 0
     jax.tree.map(np.testing.assert_array_equal, many, one)
+
+
+# --- nobody reads the future ---
+
+CHANGE, DECISIONS = 3, 6
+
+
+@pytest.fixture(scope="module")
+def two_futures(world, bank, truth):
+    """Params and what is observed before each of DECISIONS intervals, [2, ...]: the same world up to
+    interval CHANGE - 1, then slow links and one domain left. Job j asks for row j, whatever happens."""
+    params, key = bank
+    calm = jax.tree.map(lambda x: x[: DECISIONS + 1], truth[0])
+    later = jnp.arange(DECISIONS + 1) >= CHANGE
+    slow = jnp.where(later, 0.05, 1.0)[:, None, None]
+    gone = later[:, None] & (jnp.arange(3) < 2)[None]
+    wild = calm.replace(
+        bandwidth_gb_per_s=calm.bandwidth_gb_per_s * slow,
+        gpus_available=jnp.where(gone, 0, calm.gpus_available),
+    )
+    actions = jax.tree.map(lambda x: x[0, : len(ARRIVALS)], world.tables.plans)
+
+    @jax.jit
+    def observed(params):
+        def body(carry, _):
+            state, timestep = carry
+            return step(key, state, actions, params), timestep.observation
+
+        return jax.lax.scan(body, reset(key, params), length=DECISIONS)[1]
+
+    taped = [params.replace(tape=tape) for tape in (calm, wild)]
+    return taped, [observed(one) for one in taped]
+
+
+@pytest.mark.parametrize("name", JOBS_SCHEDULERS)
+def test_a_changed_future_changes_no_decision_of_many_jobs(two_futures, world, name):
+    """Decision t is taken before interval t + 1 is played: those for intervals 1..CHANGE agree, but
+    for the oracle's, who knows of interval CHANGE. Once it is measured, who watches decides anew."""
+
+    @jax.jit
+    def decided(params, seen):
+        setup = make_jobs_setup(params, world)
+        scheduler = make_jobs_by_name(name, SchedulerSettings())(setup)
+        extra = (params.tape,) if scheduler.oracle else ()
+
+        def act(memory, observation):
+            plan, memory = scheduler.decide(jax.random.key(3), observation, memory, *extra)
+            return memory, plan
+
+        return jax.lax.scan(act, scheduler.init(jax.random.key(4)), seen)[1]
+
+    one, other = (vars(decided(*future)) for future in zip(*two_futures, strict=True))
+    differs = np.zeros(DECISIONS, bool)
+    for field in one:
+        unlike = np.asarray(one[field]) != np.asarray(other[field])
+        differs |= unlike.reshape(DECISIONS, -1).any(axis=1)
+    assert not differs[: CHANGE - 1].any()
+    assert differs[CHANGE - 1] == (name == "replan_oracle")
+    assert differs[CHANGE:].any()
 
 
 def test_every_job_that_fits_nowhere_is_named():
