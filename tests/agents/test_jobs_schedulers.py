@@ -13,7 +13,7 @@ from agents import jobs_mast
 from agents.jobs import lifted, make_jobs_setup
 from agents.jobs_mast import queueing_s
 from agents.jobs_metrics import completion_alone_s, jain_index, job_metrics
-from agents.jobs_registry import JOBS_SCHEDULERS, make_jobs_by_name
+from agents.jobs_registry import JOBS_SCHEDULERS, SETTLED, make_jobs_by_name
 from agents.metrics import traffic_metrics
 from agents.protocol import Estimate, Scheduler, make_setup
 from agents.registry import SchedulerSettings, make_by_name
@@ -403,7 +403,13 @@ def two_futures(world, bank, truth):
     return taped, [observed(one) for one in taped]
 
 
-@pytest.mark.parametrize("name", JOBS_SCHEDULERS)
+UNWATCHFUL = ("random", *SETTLED)  # who has no reason to look ahead is asked more seldom
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n in UNWATCHFUL)) for n in JOBS_SCHEDULERS],
+)
 def test_a_changed_future_changes_no_decision_of_many_jobs(two_futures, world, name):
     """Decision t is taken before interval t + 1 is played: those for intervals 1..CHANGE agree, but
     for the oracle's, who knows of interval CHANGE. Once it is measured, who watches decides anew."""

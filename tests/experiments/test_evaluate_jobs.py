@@ -1,7 +1,9 @@
 """evaluate --jobs from the command line: what it writes, and what it refuses. The episodes themselves
-are those of tests/agents/test_jobs_schedulers.py; here their results are given."""
+are those of tests/agents/test_jobs_schedulers.py; here their results are given, but for one test that
+plays everything."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,11 @@ from agents.jobs_metrics import JobMetrics
 from analysis import report
 from analysis.records import load
 from experiments import evaluate, evaluate_jobs
+from experiments import jobs as jobs_command
+from jaxsim.jobs_file import read_jobs
 
+PHILLY = Path(__file__).parents[2].parent / "shared" / "data" / "load"
+PHILLY = PHILLY / "philly_vc_jobs_gavel.csv.gz"
 JOBS = ["0,llama-7b,512,4096,1e9", "60,llama-13b,512,4096,2e9"]
 
 
@@ -98,6 +104,37 @@ def test_results_of_many_jobs(given, jobs_file, tmp_path, capsys):
     page = report.write_report([folder]).read_text()
     assert "| mast | 3.50 |" in page and "| hysteresis | 3.50 |" in page
     assert "the most under any scheduler: 0." in page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PHILLY.exists(), reason="the Philly trace is not beside the project")
+def test_sixteen_philly_jobs_on_eight_regions_for_a_thousand_intervals(tmp_path):
+    """Nothing is given here: the world is built, local jobs come and go, everything is played."""
+    jobs_file, folder = tmp_path / "jobs.csv", tmp_path / "run"
+    argv = ["--trace", str(PHILLY), "--out", str(jobs_file), "--seed", "1", "--work_scale", "3"]
+    assert jobs_command.main(argv) == 0
+    cluster = Path(evaluate.__file__).parent / "configs" / "suites" / "eight-aws-regions.yaml"
+    argv = ["--cluster", str(cluster), "--jobs", str(jobs_file), "--schedulers", "mast"]
+    argv += ["--seeds", "1", "--steps", "1000", "--table-size", "30", "--layout-limit", "8"]
+    argv += ["--scenario.load_share", "0.25", "--scenario.load_swing", "0.6"]
+    assert evaluate.main([*argv, "--out", str(folder)]) == 0
+
+    table, row = load(folder).table("jobs"), load(folder).summary["schedulers"]["mast"]
+    budget = np.array([job.spec.step_budget for job in read_jobs(jobs_file)])
+    assert len(table) == 16 and (table["overcommitted"] == 0).all()
+    assert row["jobs"]["overcommitted"] == 0
+    assert ((table["queueing_s"] >= 0) & (table["queueing_s"] <= table["jct_s"])).all()
+    assert (table["jct_normalised"] >= 1 - 1e-4).all() and table["queueing_s"].max() > 3600
+    done = (table["finished"] == 1).to_numpy()
+    assert 0 < done.sum() < 16
+    np.testing.assert_allclose(table["progress"][done], budget[done], rtol=2e-5)
+    assert (table["progress"][~done] < budget[~done]).all()
+    assert row["jobs"]["unfinished"] == 16 - done.sum()
+    missing = {key for key in SUMMARY_KEYS if row[key] is None}
+    assert missing == {"headroom_pct", "regret_pct", "regret_ci95_pct", "bound_pct"}
+    assert 0 < row["utilisation"] < 1 and 0 < row["memory_utilisation"] <= 1
+    assert row["usd_per_mtoken"] > 0 and row["tokens_per_s"] > 0 and row["step_s"] > 0
+    assert 0 < row["decision_ms_p50"] <= row["decision_ms_p99"]
 
 
 def test_who_is_behind_the_best_is_said_with_a_paired_interval(
