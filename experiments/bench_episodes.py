@@ -37,7 +37,7 @@ def bench_params(n_domains: int) -> EnvParams:
         network=network_process(n_domains, white=0.1, latency=0.1, ou_sigma=0.3, ou_tau=50.0),
         load=load_process(n_domains, share=0.25, swing=0.2),
         choices=default_lower_choices(),
-        initial_plan=jax.tree.map(lambda x: x[None], pipeline_plan(n_domains, 0, 1)),
+        initial_plan=_of_one_job(pipeline_plan(n_domains, 0, 1)),
         progress_ref=jnp.ones((1,), jnp.float32),
         weights=jnp.asarray([1.0, 0.1, 0.1, 0.1], jnp.float32),
         interval_s=jnp.float32(60.0),
@@ -57,13 +57,17 @@ def pipeline_plan(n_domains: int, first: int, second: int) -> Plan:
     return jax.tree.map(jnp.asarray, plan)
 
 
+def _of_one_job(plan: Plan) -> Plan:
+    return jax.tree.map(lambda x: jnp.stack([x]), plan)
+
+
 def env_episodes(params: EnvParams, keys: jax.Array) -> jax.Array:
     """Play one episode in every environment, resets included; returns a checksum [B] of all that a
     learner would read (observation, masks, reward, end), so that nothing is compiled away. Neighbours
     hold different plans, as they would under a policy."""
     n_domains = params.initial_plan.group.shape[1]
-    plans = [pipeline_plan(n_domains, *ends) for ends in ((0, 1), (1, 0))]
-    actions = jax.tree.map(lambda *xs: jnp.stack(xs)[:, None], *plans)
+    plans = [_of_one_job(pipeline_plan(n_domains, *ends)) for ends in ((0, 1), (1, 0))]
+    actions = jax.tree.map(lambda *xs: jnp.stack(xs), *plans)
 
     def episode(key, number):
         state, first = reset(key, params)
