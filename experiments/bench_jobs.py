@@ -83,24 +83,28 @@ def jobs_case(
     return JobsCase(params, _region_plans(params, world))
 
 
+@jax.jit
 def _region_plans(params: EnvParams, world: JobsWorld) -> Plan:
     """[J, K] for each job its best plan that uses a region, under mean load: inside it for even jobs,
     over several for odd ones, where there are such; the best of all regions for a region that has
     none."""
-    view, plans = mean_view(params), []
-    for j, kind in enumerate(np.asarray(world.kind)):
-        table = jax.tree.map(lambda x, kind=kind: x[kind], world.tables)
-        args = (params.jobs.job(j), params.cluster, params.calibration)
+    view = mean_view(params)
+
+    def one(work, kind, alone):
+        table = jax.tree.map(lambda x: x[kind], world.tables)
+        args = (work, params.cluster, params.calibration)
         rate, choice = score_plans(table.plans, one_view(view), params.choices, *args)
-        rate = np.where(table.mask, rate[0], 0.0)
-        preferred = rate * (np.asarray(table.single_domain) == (j % 2 == 0))
-        rate = preferred if preferred.any() else rate
-        inside = rate[:, None] * (np.asarray(table.plans.group) >= 0)  # [P, K]
-        rows = np.where(inside.any(axis=0), inside.argmax(axis=0), rate.argmax())
-        mine = jax.tree.map(lambda x, rows=rows: x[rows], table.plans)
+        rate = jnp.where(table.mask, rate[0], 0.0)
+        preferred = jnp.where(table.single_domain == alone, rate, 0.0)
+        rate = jnp.where(jnp.any(preferred > 0), preferred, rate)
+        using = jnp.where(table.plans.group >= 0, rate[:, None], 0.0)  # [P, K]
+        rows = jnp.where(jnp.any(using > 0, axis=0), using.argmax(axis=0), rate.argmax())
+        plans = jax.tree.map(lambda x: x[rows], table.plans)
         finish = jax.vmap(complete, in_axes=(0, None, 0, None, None, None, None))
-        plans.append(finish(mine, params.choices, choice[0, rows], *args, view)[0])
-    return jax.tree.map(lambda *xs: jnp.stack(xs), *plans)
+        return finish(plans, params.choices, choice[0][rows], *args, view)[0]
+
+    alone = jnp.arange(world.kind.shape[0]) % 2 == 0
+    return jax.lax.map(lambda job: one(*job), (params.jobs, world.kind, alone))
 
 
 def jobs_episodes(case: JobsCase, keys: jax.Array, steps: int) -> Tally:

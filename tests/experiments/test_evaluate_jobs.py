@@ -116,7 +116,7 @@ def test_sixteen_philly_jobs_on_eight_regions_for_a_thousand_intervals(tmp_path)
     cluster = Path(evaluate.__file__).parent / "configs" / "suites" / "eight-aws-regions.yaml"
     argv = ["--cluster", str(cluster), "--jobs", str(jobs_file), "--schedulers", "mast"]
     argv += ["--seeds", "1", "--steps", "1000", "--table-size", "30", "--layout-limit", "8"]
-    argv += ["--scenario.load_share", "0.25", "--scenario.load_swing", "0.6"]
+    argv += ["--scenario.load_share", "0.5", "--scenario.load_swing", "0.2"]
     assert evaluate.main([*argv, "--out", str(folder)]) == 0
 
     table, row = load(folder).table("jobs"), load(folder).summary["schedulers"]["mast"]
@@ -124,7 +124,8 @@ def test_sixteen_philly_jobs_on_eight_regions_for_a_thousand_intervals(tmp_path)
     assert len(table) == 16 and (table["overcommitted"] == 0).all()
     assert row["jobs"]["overcommitted"] == 0
     assert ((table["queueing_s"] >= 0) & (table["queueing_s"] <= table["jct_s"])).all()
-    assert (table["jct_normalised"] >= 1 - 1e-4).all() and table["queueing_s"].max() > 3600
+    assert (table["jct_normalised"] >= 1 - 1e-4).all()
+    assert table["queueing_s"].max() > 3600, "somebody finds no room"
     done = (table["finished"] == 1).to_numpy()
     assert 0 < done.sum() < 16
     np.testing.assert_allclose(table["progress"][done], budget[done], rtol=2e-5)
