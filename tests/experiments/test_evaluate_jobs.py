@@ -125,7 +125,8 @@ def test_sixteen_philly_jobs_on_eight_regions_for_a_thousand_intervals(tmp_path)
     assert row["jobs"]["overcommitted"] == 0
     assert ((table["queueing_s"] >= 0) & (table["queueing_s"] <= table["jct_s"])).all()
     assert (table["jct_normalised"] >= 1 - 1e-4).all()
-    assert table["queueing_s"].max() > 3600, "somebody finds no room"
+    # Longer than the rest of an interval and a restart: somebody finds no room.
+    assert table["queueing_s"].max() > 120
     done = (table["finished"] == 1).to_numpy()
     assert 0 < done.sum() < 16
     np.testing.assert_allclose(table["progress"][done], budget[done], rtol=2e-5)
