@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
+from agents.metrics import step_metrics, traffic_metrics
 from agents.rollout import Episode
 from jaxsim.env import EnvParams
 from jaxsim.jobs_world import JobsWorld
@@ -26,8 +27,17 @@ class JobMetrics:
     finished: Array  # 1 or 0
     progress: Array  # [training steps]
     moves: Array  # reconfigurations after the first deployment
+    step_s: Array  # as in `EpisodeMetrics`, to overlap: of each job, NaN where it never trained
+    step_s_std: Array
+    memory_utilisation: Array
+    comm_to_compute: Array
+    overlap: Array
     makespan_s: Array  # [] [s] from the first arrival to the last completion, NaN if one is missing
     utilisation: Array  # [] useful / peak FLOPs of the available GPUs, while somebody is there
+    tokens_per_s: Array  # [] of all jobs together, as the next three: while somebody is there
+    bandwidth_utilisation: Array  # []
+    wan_gb_per_step: Array  # [] [GB] per training step of whichever job
+    usd_per_mtoken: Array  # []
     fairness: Array  # [] Jain's index of jct_normalised: 1 = all alike, 1 / J = one has all
     overcommitted: Array  # [] GPUs held beyond the available ones, the most in any domain: 0
 
@@ -72,11 +82,14 @@ def job_metrics(
     # A deployment is no move: the job held nothing before.
     deployments = jnp.any(record.switched, axis=0).astype(jnp.float32)
     held = jnp.sum(record.cost.gpus_used, axis=1)
+    steps = step_metrics(record, params.cluster.gpu.memory_gb)
 
     def of_jobs(values):
         return jnp.where(counts, values.astype(jnp.float32), jnp.nan)
 
     return JobMetrics(
+        **{name: of_jobs(values) for name, values in steps.items()},
+        **traffic_metrics(episode, params, there),
         jct_s=of_jobs(jct_s),
         jct_normalised=of_jobs(relative),
         queueing_s=of_jobs(starts_s - arrival_s),

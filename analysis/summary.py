@@ -130,7 +130,7 @@ def evaluation_summary(
         raise ValueError(f"no scenario has a headroom of at least {threshold_pct} %")
     schedulers = {}
     for name in kept["scheduler"].unique():
-        times = _decision_times(decisions, name)
+        times = decision_times(decisions, name)
         schedulers[name] = scheduler_summary(kept, name) | times
     return {
         "headroom": headroom,
@@ -139,7 +139,7 @@ def evaluation_summary(
     }
 
 
-def _decision_times(decisions: pd.DataFrame | None, scheduler: str) -> dict:
+def decision_times(decisions: pd.DataFrame | None, scheduler: str) -> dict:
     """Decision times [ms] of a scheduler, None where they were not measured."""
     columns = ("decision_ms_p50", "decision_ms_p99")
     if decisions is None or scheduler not in set(decisions["scheduler"]):

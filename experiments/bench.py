@@ -14,33 +14,32 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
 from agents.hi_ppo.training import Trainer, TrainSettings, make_tape
 from analysis.records import RunWriter
-from experiments import bench_decision
+from experiments import bench_decision, bench_jobs
 from experiments.bench_closed import closed
-from experiments.bench_plans import BENCH_GPU, event
+from experiments.bench_episodes import (
+    EPISODE,
+    bench_cluster,
+    bench_params,
+    env_episodes,
+    on_all_devices,
+)
+from experiments.bench_plans import event
 from experiments.compiler_options import add_options
 from experiments.errors import run_command
 from experiments.files import check_output, put_result
 from experiments.options import parse
-from jaxsim.calibration import default_calibration
-from jaxsim.cluster import ClusterSpec, load_cluster, repeat_regions
-from jaxsim.env import EnvParams, reset, step
-from jaxsim.load import load_process
-from jaxsim.network import network_process
-from jaxsim.plan import MENU_SCHEDULES, Plan, default_lower_choices, empty_plan
+from jaxsim.jobs_file import MOST_JOBS
 from jaxsim.scenario import ScenarioSettings, build_world, scenario_bank
-from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
+from jaxsim.workload import MODEL_PRESETS, JobSpec
 
-EPISODE = 64  # intervals between resets
 DOMAINS = (4, 8, 16, 32, 64)
 ENVS = (1, 64, 1024, 8192)
-CHUNK = 512  # environments a core keeps in its cache
 # Of the CPU's compiler, for `env` alone: loops over [K, K] as one loop that fills vector registers,
 # registers as wide as they come, and short sums as loops of its own, not calls of a library. 2.5 times
 # the steps; training and plans gain nothing from it.
@@ -63,7 +62,10 @@ class BenchConfig:
         fidelity: of plans
         domains: number of domains; a table over 4 to 64 if none is given
         envs: environments (plans) at once; a table over 1 to 8192 if none is given
-        jobs: training jobs in every environment (env alone)
+        jobs: training jobs in every environment (env alone): a number, of which more than one are
+            drawn at random, or a jobs CSV
+        cluster: cluster file for many jobs; the embedded cluster if none is given
+        steps: intervals that many jobs play; twice as many as their arrivals take if none is given
         repeats: timed calls, of which the fastest counts
         json: file for the result, - = standard output and nothing else there
         out: run folder; outputs/bench-<time> if none is given
@@ -73,108 +75,38 @@ class BenchConfig:
     fidelity: Literal["closed", "event"] = "closed"
     domains: int | None = None
     envs: int | None = None
-    jobs: int = 1
+    jobs: int | str = 1
+    cluster: str | None = None
+    steps: int | None = None
     repeats: int = 5
     json: str | None = None
     out: str | None = None
 
     def __post_init__(self):
-        for name in ("domains", "envs", "jobs", "repeats"):
+        for name in ("domains", "envs", "jobs", "repeats", "steps"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if isinstance(value, int) and value < 1:
                 raise ValueError(f"{name}: expected an integer >= 1, got {value}")
         if self.domains is not None and self.domains < 2:
             raise ValueError("domains: at least 2 are needed for a plan over the WAN")
+        if isinstance(self.jobs, int) and self.jobs > MOST_JOBS:
+            raise ValueError(f"jobs: at most {MOST_JOBS} are simulated, got {self.jobs}")
+        if self.many_jobs and self.what != "env":
+            raise ValueError(f"jobs: more than one are for --what env, got --what {self.what}")
+        for name in ("cluster", "steps"):
+            if getattr(self, name) is not None and not self.many_jobs:
+                raise ValueError(f"{name}: is for more than one job; give --jobs as well")
 
-
-def bench_cluster(n_domains: int) -> ClusterSpec:
-    """The embedded cluster's regions repeated to any number of domains, for timing alone."""
-    return repeat_regions(load_cluster(), n_domains)
-
-
-def bench_params(n_domains: int, n_jobs: int = 1) -> EnvParams:
-    """One scenario with drift, white noise, latency jitter and background load."""
-    cluster = bench_cluster(n_domains).to_arrays()
-    return EnvParams(
-        cluster=cluster,
-        jobs=build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)] * n_jobs),
-        calibration=default_calibration(BENCH_GPU),
-        network=network_process(n_domains, white=0.1, latency=0.1, ou_sigma=0.3, ou_tau=50.0),
-        load=load_process(n_domains, share=0.25, swing=0.2),
-        choices=default_lower_choices(),
-        initial_plan=pipeline_plans(n_domains, n_jobs, 0),
-        progress_ref=jnp.ones((n_jobs,), jnp.float32),
-        weights=jnp.asarray([1.0, 0.1, 0.1, 0.1], jnp.float32),
-        interval_s=jnp.float32(60.0),
-        horizon=jnp.int32(EPISODE),
-        schedules=MENU_SCHEDULES,
-    )
-
-
-def pipeline_plan(n_domains: int, first: int, second: int) -> Plan:
-    """A 7B pipeline over two domains, half the layers each."""
-    plan = empty_plan(n_domains)
-    group, position = np.array(plan.group), np.array(plan.position)
-    layers, share, pp = np.array(plan.layers), np.array(plan.batch_share), np.array(plan.pp)
-    group[[first, second]], position[second] = 0, 1
-    layers[[first, second]], pp[[first, second]], share[0] = 16, 4, 1024
-    plan = plan.replace(group=group, position=position, layers=layers, batch_share=share, pp=pp)
-    return jax.tree.map(jnp.asarray, plan)
-
-
-def pipeline_plans(n_domains: int, n_jobs: int, turned: int) -> Plan:
-    """One such pipeline per job, pair of domains by pair; `turned` = 1 swaps the ends."""
-    pairs = [
-        ((2 * j + turned) % n_domains, (2 * j + 1 - turned) % n_domains) for j in range(n_jobs)
-    ]
-    return jax.tree.map(lambda *xs: jnp.stack(xs), *(pipeline_plan(n_domains, *p) for p in pairs))
-
-
-def env_episodes(params: EnvParams, keys: jax.Array) -> jax.Array:
-    """Play one episode in every environment, resets included; returns a checksum [B] of all that a
-    learner would read (observation, masks, reward, end), so that nothing is compiled away. Neighbours
-    hold different plans, as they would under a policy."""
-    n_jobs, n_domains = params.initial_plan.group.shape
-    plans = [pipeline_plans(n_domains, n_jobs, turned) for turned in (0, 1)]
-    actions = jax.tree.map(lambda *xs: jnp.stack(xs), *plans)
-
-    def episode(key, number):
-        state, first = reset(key, params)
-
-        def body(carry, t):
-            state, total = carry
-            # Switch now and then, so that transitions run and no plan is a constant.
-            second = (((t >> 3) + number) & 1) == 1
-            action = jax.tree.map(lambda x: jnp.where(second, x[1], x[0]), actions)
-            state, timestep = step(key, state, action, params)
-            return (state, total + _checksum(timestep)), None
-
-        carry = (state, _checksum(first))
-        return jax.lax.scan(body, carry, jnp.arange(EPISODE, dtype=jnp.int32))[0][1]
-
-    return jax.vmap(episode)(keys, jnp.arange(keys.shape[0]))
-
-
-def _checksum(timestep) -> jax.Array:
-    seen = timestep.observation
-    parts = (
-        seen.graph.nodes,
-        seen.graph.edges,
-        seen.job_nodes,
-        seen.mask,
-        seen.moving,
-        seen.since_switch,
-        timestep.reward,
-        timestep.terminated,
-        timestep.truncated,
-    )
-    leaves = (x.astype(jnp.float32).ravel() for x in jax.tree.leaves(parts))
-    return sum(jnp.vdot(x, jnp.ones_like(x)) for x in leaves)
+    @property
+    def many_jobs(self) -> bool:
+        """Is it a list of jobs that the environments play?"""
+        return self.jobs != 1
 
 
 def timed(programs: list[tuple[Callable, tuple]], repeats: int) -> dict[str, Any]:
     """Compile and time functions that start together, one per device: seconds to compile the first
-    (the others are the same program), fastest call of all, FLOPs that were compiled in one."""
+    (the others are the same program), fastest call of all, FLOPs that were compiled in one, and what
+    the functions returned."""
     compiled, compile_s = [], None
     for function, args in programs:
         start = time.perf_counter()
@@ -183,46 +115,42 @@ def timed(programs: list[tuple[Callable, tuple]], repeats: int) -> dict[str, Any
     best = float("inf")
     for _ in range(repeats + 1):
         start = time.perf_counter()
-        jax.block_until_ready([program(*args) for program, args in compiled])
+        outputs = jax.block_until_ready([program(*args) for program, args in compiled])
         best = min(best, time.perf_counter() - start)
     cost = compiled[0][0].cost_analysis() or {}
-    return {"compile_s": compile_s, "best_s": best, "flops": cost.get("flops")}
+    flops = cost.get("flops")
+    return {"compile_s": compile_s, "best_s": best, "flops": flops, "outputs": outputs}
 
 
-def on_all_devices(params: EnvParams, n_envs: int) -> tuple[list[tuple[Callable, tuple]], int]:
-    """`env_episodes` with the environments spread over all devices, on a CPU in chunks that fit the
-    cache: a function and its arguments per device, and the environments that one device computes at
-    once. CPU cores count as devices, see `main`."""
-    devices = jax.devices()
-    devices = devices if n_envs % len(devices) == 0 else devices[:1]
-    local = n_envs // len(devices)
-    chunked = devices[0].platform == "cpu" and local % CHUNK == 0
-
-    def play(params, keys):
-        if not chunked:
-            return env_episodes(params, keys)
-        parts = keys.reshape(-1, CHUNK)
-        return jax.lax.map(lambda part: env_episodes(params, part), parts).reshape(-1)
-
-    keys = jax.random.split(jax.random.key(0), n_envs).reshape(len(devices), local)
-    programs = [
-        (play, jax.device_put((params, mine), device))
-        for mine, device in zip(keys, devices, strict=True)
-    ]
-    return programs, CHUNK if chunked else local
-
-
-def bench_env(n_domains: int, n_envs: int, repeats: int, n_jobs: int) -> dict[str, Any]:
+def bench_env(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
     """One row of the table for the environment."""
-    programs, at_once = on_all_devices(bench_params(n_domains, n_jobs), n_envs)
+    programs, at_once = on_all_devices(env_episodes, bench_params(n_domains), n_envs)
     result = timed(programs, repeats)
+    return _env_row(n_domains, n_envs, 1, EPISODE, at_once, result)
+
+
+def bench_many_jobs(
+    n_domains: int, n_envs: int, repeats: int, case: bench_jobs.JobsCase
+) -> dict[str, Any]:
+    """One row of the table for environments with many jobs, and what became of these."""
+    steps, n_jobs = int(case.params.horizon), case.plans.group.shape[0]
+    episodes = functools.partial(bench_jobs.jobs_episodes, steps=steps)
+    chunk = max(1, bench_jobs.CHUNK // n_jobs)
+    programs, at_once = on_all_devices(episodes, case, n_envs, chunk)
+    result = timed(programs, repeats)
+    row = _env_row(n_domains, n_envs, n_jobs, steps, at_once, result)
+    return {**row, "steps": steps, **bench_jobs.figures(result["outputs"])}
+
+
+def _env_row(n_domains: int, n_envs: int, n_jobs: int, steps: int, at_once: int, result: dict):
+    """The figures that environments have in common, whatever they play for `steps` intervals."""
     flops = result["flops"]
     return {
         "what": "env",
         "domains": n_domains,
         "envs": n_envs,
         "jobs": n_jobs,
-        "per_s": n_envs * EPISODE / result["best_s"],
+        "per_s": n_envs * steps / result["best_s"],
         "compile_s": result["compile_s"],
         # The compiler counts a loop's body once: a reset and one step of one device's chunk.
         "flops_per_step": None if flops is None else flops / at_once,
@@ -306,6 +234,9 @@ def device() -> str:
 
 def cases(config: BenchConfig) -> list[tuple[int, int]]:
     """(domains, envs) to measure: what was asked for, or the table."""
+    if config.many_jobs:
+        domains = config.domains or bench_jobs.regions(config.cluster)
+        return [(domains, config.envs or bench_jobs.ENVS)]
     if config.what == "train":
         return [(config.domains or 4, config.envs or 128)]
     if config.what == "decision":
@@ -325,18 +256,25 @@ def _bytes(n_domains: int, n_envs: int) -> float:
     return 240.0 * n_domains**2 * n_envs
 
 
+def way(config: BenchConfig) -> Callable[..., dict[str, Any]]:
+    """(domains, envs, repeats) -> a row of the table. Raises InputError."""
+    if config.many_jobs:
+        case = bench_jobs.jobs_case(config.cluster, cases(config)[0][0], config.jobs, config.steps)
+        return functools.partial(bench_many_jobs, case=case)
+    plans = functools.partial(bench_plans, fidelity=config.fidelity)
+    ways = {"env": bench_env, "plans": plans, "train": bench_train, "decision": bench_decision_at}
+    return ways[config.what]
+
+
 def bench(config: BenchConfig) -> None:
     """Measure, print the table, keep the records. Raises InputError, RecordError."""
     if config.json not in (None, "-"):
         check_output(config.json, "--json")
-    plans = functools.partial(bench_plans, fidelity=config.fidelity)
-    env = functools.partial(bench_env, n_jobs=config.jobs)
-    ways = {"env": env, "plans": plans, "train": bench_train, "decision": bench_decision_at}
-    measure = ways[config.what]
+    measure = way(config)
     rows = []
     with RunWriter.create("bench", dataclasses.asdict(config), 0, config.out) as writer:
         for n_domains, n_envs in tqdm(cases(config), desc=f"bench {config.what}", unit="case"):
-            rows.append(measure(n_domains, n_envs, config.repeats))
+            rows.append(measure(n_domains, n_envs, repeats=config.repeats))
             writer.append("metrics", {k: v for k, v in rows[-1].items() if k != "peers"})
         writer.finish({"rows": rows})
     best = {"peers": {}, **rows[-1]}

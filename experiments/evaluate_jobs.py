@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
@@ -21,8 +22,10 @@ from agents.jobs_registry import JOBS_SCHEDULERS, ONE_JOB_ONLY, make_jobs_by_nam
 from agents.protocol import Scheduler
 from agents.registry import LEARNED, SchedulerSettings
 from agents.rollout import play
+from analysis.jobs_summary import jobs_summary
 from analysis.records import RunWriter, load
-from analysis.statistics import bootstrap_interval
+from experiments.errors import CheckError
+from experiments.evaluation import decision_times_ms
 from experiments.setup import load_regions, make_room_for_programs, read_traces
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.errors import InputError
@@ -35,14 +38,7 @@ if TYPE_CHECKING:
     from experiments.evaluate import EvaluateConfig
 
 JobsMaker = Callable[[JobsSetup, Any], Scheduler]  # (setup, policy) -> scheduler
-# What a single job is measured by, and what several jobs leave unmeasured.
-UNMEASURED = dict.fromkeys(
-    (
-        *("headroom_pct", "regret_pct", "regret_ci95_pct", "bound_pct", "step_s", "step_s_std"),
-        *("tokens_per_s", "memory_utilisation", "bandwidth_utilisation", "comm_to_compute"),
-        *("overlap", "wan_gb_per_step", "usd_per_mtoken", "decision_ms_p50", "decision_ms_p99"),
-    )
-)
+DECISIONS = 50  # that are timed
 # Keys of an evaluation that many jobs make no use of.
 WITHOUT_JOBS = ("weights", "tuning_scenarios", "threshold_pct")
 
@@ -134,6 +130,8 @@ class JobsEvaluation:
         """Play everybody whom the run folder does not know yet, return the summary."""
         record = load(writer.dir)
         frames = [record.table("jobs")] if "jobs" in record.tables() else []
+        known = record.table("decisions") if "decisions" in record.tables() else pd.DataFrame()
+        decisions = known.to_dict("records")
         seeds = self.config.seeds
         with tqdm(total=len(self.contestants) * seeds, desc="evaluate jobs", unit="episode") as bar:
             for one in self.contestants:
@@ -145,10 +143,14 @@ class JobsEvaluation:
                 for metrics in self.play(one):
                     played.append(metrics)
                     bar.update()
+                if one.name not in [row["scheduler"] for row in decisions]:
+                    decisions.append(self._timed(one))
+                    writer.write_table("decisions", pd.DataFrame(decisions))
                 frames.append(self._rows(one, played))
                 writer.write_table("jobs", pd.concat(frames, ignore_index=True))
         table = pd.concat(frames, ignore_index=True)
-        schedulers = {name: summary_of(rows) for name, rows in table.groupby("scheduler")}
+        summary = jobs_summary(table, pd.DataFrame(decisions))
+        check_allocation(table)
         order = dict.fromkeys(one.name for one in self.contestants)
         return {
             "scenario": {
@@ -164,7 +166,8 @@ class JobsEvaluation:
                 "settings": dataclasses.asdict(self.settings),
                 "tuned": dataclasses.asdict(SchedulerSettings()),
             },
-            "schedulers": {name: schedulers[name] for name in order},
+            "best": summary["best"],
+            "schedulers": {name: summary["schedulers"][name] for name in order},
         }
 
     def play(self, one: JobsContestant) -> Iterator[JobMetrics]:
@@ -173,6 +176,21 @@ class JobsEvaluation:
         played = _compiled(one.maker, self.settings.horizon)
         for params, key, truth in self.scenarios:
             yield jax.tree.map(np.asarray, played(one.policy, self.world, params, key, *truth))
+
+    def decision_ms(self, one: JobsContestant) -> np.ndarray:
+        """[DECISIONS] time in which all jobs have decided [ms], the longest that it can be: every job
+        is there, and none is deployed."""
+        params, key, (views, _) = self.scenarios[0]
+        at_once = params.jobs.replace(arrival_s=jnp.zeros_like(params.jobs.arrival_s))
+        params = params.replace(jobs=at_once)
+        setup = make_jobs_setup(params, self.world)
+        args = (setup, views, params, key, DECISIONS)
+        return decision_times_ms(one.maker, one.policy, *args)
+
+    def _timed(self, one: JobsContestant) -> dict:
+        """A row of the decisions table; the first policy seed stands for all."""
+        p50, p99 = np.percentile(self.decision_ms(one), (50, 99))
+        return {"scheduler": one.name, "decision_ms_p50": p50, "decision_ms_p99": p99}
 
     def _rows(self, one: JobsContestant, played: list[JobMetrics]) -> pd.DataFrame:
         """jobs.csv of one contestant: a row per scenario and job, the cluster's figures repeated."""
@@ -194,6 +212,17 @@ def _is_in(one: JobsContestant, table: pd.DataFrame) -> bool:
     """Does jobs.csv, which is whole after every contestant, hold this one?"""
     seeds = table.loc[table["scheduler"] == one.name, "policy_seed"]
     return bool((seeds.isna() if one.policy_seed is None else seeds == one.policy_seed).any())
+
+
+def check_allocation(table: pd.DataFrame) -> None:
+    """Raise CheckError where jobs.csv says that GPUs were given away which were not there."""
+    over = table["overcommitted"]
+    if (over > 0).any():
+        row = table.loc[over.idxmax()]
+        raise CheckError(
+            f"jobs: under {row['scheduler']} jobs held {row['overcommitted']:g} GPUs more in a domain "
+            f"than it had (scenario {row['scenario']})"
+        )
 
 
 @functools.cache
@@ -228,32 +257,3 @@ def _truth(
     """A scenario's views, and what each job would need alone."""
     views = world_tape(params, key, horizon + 1)
     return views, completion_alone_s(params, world, views)
-
-
-def summary_of(rows: pd.DataFrame) -> dict:
-    """One scheduler's figures: means over jobs, then over scenarios; None = not measured.
-
-    The makespan is that of the scenarios in which every job was finished.
-    """
-    rows = rows.dropna(subset="jct_s")
-    runs = rows.groupby(["policy_seed", "scenario"], dropna=False)
-    each = runs[["jct_s", "jct_normalised", "queueing_s", "moves"]].mean()
-    whole = runs[["makespan_s", "utilisation", "fairness"]].first()
-    unfinished = runs["finished"].agg(lambda x: float((x == 0).sum()))
-    by_scenario = each["jct_normalised"].groupby("scenario").mean()
-    interval = bootstrap_interval(by_scenario.to_numpy())
-    makespan_s = whole["makespan_s"].mean()
-    return {
-        **UNMEASURED,
-        "utilisation": float(whole["utilisation"].mean()),
-        "replans": float(each["moves"].mean()),
-        "jobs": {
-            "jct_mean_s": float(each["jct_s"].mean()),
-            "queueing_mean_s": float(each["queueing_s"].mean()),
-            "makespan_s": None if np.isnan(makespan_s) else float(makespan_s),
-            "unfinished": float(unfinished.mean()),
-            "jct_normalised_mean": float(each["jct_normalised"].mean()),
-            "jct_normalised_ci95": [interval["lo"], interval["hi"]],
-            "fairness": float(whole["fairness"].mean()),
-        },
-    }

@@ -258,17 +258,31 @@ class Evaluator:
         one = jax.tree.map(lambda x: x[0], (self.taped, self.keys, self.truth))
         params, key, truth = jax.device_put(one)
         setup = make_setup(params, self.world.table)
-        observation = jax.tree.map(np.asarray, _reset(key, params)[1].observation)
-        memory = _first_memory(maker, policy, setup)
-        decide = prepared(_decider(maker), (setup, policy, truth), (observation, memory))
-        taken = []
-        for call in range(calls + 3):
-            start = time.perf_counter()
-            plan, memory = decide(observation, memory)
-            jax.tree.map(np.asarray, plan)
-            if call >= 3:  # the first calls compile
-                taken.append(1e3 * (time.perf_counter() - start))
-        return np.array(taken)
+        return decision_times_ms(maker, policy, setup, truth, params, key, calls)
+
+
+def decision_times_ms(
+    maker: Callable[[Any, Any], Scheduler],
+    policy: Any,
+    setup: Any,
+    truth: Any,
+    params: EnvParams,
+    key: jax.Array,
+    calls: int,
+) -> np.ndarray:
+    """[calls] time of one decision on what is observed at reset [ms]: from an observation on the host
+    to a plan on the host. `setup` and `truth` are those of one job or of many."""
+    observation = jax.tree.map(np.asarray, _reset(key, params)[1].observation)
+    memory = _first_memory(maker, policy, setup)
+    decide = prepared(_decider(maker), (setup, policy, truth), (observation, memory))
+    taken = []
+    for call in range(calls + 3):
+        start = time.perf_counter()
+        plan, memory = decide(observation, memory)
+        jax.tree.map(np.asarray, plan)
+        if call >= 3:  # the first calls compile
+            taken.append(1e3 * (time.perf_counter() - start))
+    return np.array(taken)
 
 
 def tune(evaluator: Evaluator, names: list[str]) -> SchedulerSettings:

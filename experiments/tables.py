@@ -78,7 +78,7 @@ def _completion(row: dict) -> float | None:
 
 def as_text(table: Table) -> str:
     """A table as wide as the terminal, without colours."""
-    console = Console(width=max(136, shutil.get_terminal_size().columns), color_system=None)
+    console = Console(width=max(144, shutil.get_terminal_size().columns), color_system=None)
     with console.capture() as captured:
         console.print(table)
     return captured.get()
@@ -122,22 +122,27 @@ def jobs_table(summary: dict) -> str:
     scenario = summary["scenario"]
     title = f"{scenario['n_counted']} of {scenario['n_jobs']} jobs arrive in time"
     title = f"{title}, links shared {scenario['sharing']}"
-    table = Table(title=f"{title}, {scenario['seeds']} scenarios")
+    rows = summary["schedulers"]
+    most = max(row["jobs"]["overcommitted"] for row in rows.values())
+    caption = (
+        f"behind: completion less that of {summary['best']}, paired over scenarios; GPUs held beyond "
+        f"the available ones: {most} at most"
+    )
+    table = Table(title=f"{title}, {scenario['seeds']} scenarios", caption=caption)
     columns = (
         "scheduler",
         "completion\nx alone",
-        "95 % interval",
+        "behind the best\n(95 % interval)",
         "completion\nh",
         "queueing\nh",
         "makespan\nh",
         "unfinished\njobs",
-        "utilisation\n%",
+        "utilised\n%",
         "fairness\n(Jain)",
         "re-plans\nper job",
     )
     for i, name in enumerate(columns):
         table.add_column(name, justify="left" if i == 0 else "right")
-    rows = summary["schedulers"]
     for name in sorted(rows, key=lambda n: rows[n]["jobs"]["jct_normalised_mean"]):
         table.add_row(name, *_jobs_cells(rows[name]))
     return as_text(table)
@@ -145,14 +150,15 @@ def jobs_table(summary: dict) -> str:
 
 def _jobs_cells(row: dict) -> list[str]:
     jobs = row["jobs"]
-    low, high = jobs["jct_normalised_ci95"]
-    makespan_s = jobs["makespan_s"]
+    low, high = jobs["behind_best_ci95"]
+    behind = f"{jobs['behind_best']:.2f}"
+    if low is not None and np.isfinite(low):  # one scenario has no interval
+        behind += f" ({low:.2f} to {high:.2f})"
+    hours = (jobs[key] for key in ("jct_mean_s", "queueing_mean_s", "makespan_s"))
     return [
         f"{jobs['jct_normalised_mean']:.2f}",
-        "-" if low is None or np.isnan(low) else f"{low:.2f} to {high:.2f}",
-        f"{jobs['jct_mean_s'] / 3600:.2f}",
-        f"{jobs['queueing_mean_s'] / 3600:.2f}",
-        "-" if makespan_s is None else f"{makespan_s / 3600:.2f}",
+        behind,
+        *("-" if seconds is None else f"{seconds / 3600:.2f}" for seconds in hours),
         f"{jobs['unfinished']:.1f}",
         f"{100 * row['utilisation']:.1f}",
         f"{jobs['fairness']:.2f}",

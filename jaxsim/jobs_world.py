@@ -45,24 +45,16 @@ def build_jobs_world(
     """Enumerate plans for every kind of job: model, batch and sequence length.
 
     `table_size` counts the plans for each of the PARTS of the GPUs that domains have. Raises
-    InputError that names the first job that fits nowhere, or whose data is nowhere, by file and line.
+    InputError that names all jobs that fit nowhere, or the first whose data is nowhere, by file and
+    line.
     """
-    kinds: dict[JobSpec, list[World]] = {}
-    kind = []
-    for job in submitted:
-        key = dataclasses.replace(job.spec, step_budget=float("inf"), arrival_s=0.0)
-        if key not in kinds:
-            try:
-                kinds[key] = _worlds(spec, key, table_size, layout_limit)
-            except InputError as error:
-                raise InputError(f"{job.where}: {job.model}: {error}") from None
-        kind.append(list(kinds).index(key))
+    kinds, kind = _kinds(spec, submitted, table_size, layout_limit)
     jobs = build_workload([job.spec for job in submitted], pad_to)
     jobs = jobs.replace(data=_data_sets(spec, submitted, jobs.mask.shape[0]))
     kind += [0] * (jobs.mask.shape[0] - len(kind))
     rows = len(PARTS) * table_size
-    tables = [_joined([world.table for world in worlds], rows) for worlds in kinds.values()]
-    first = next(iter(kinds.values()))[0]
+    tables = [_joined([world.table for world in worlds], rows) for worlds in kinds]
+    first = kinds[0][0]
     return JobsWorld(
         cluster=first.cluster,
         jobs=jobs,
@@ -71,6 +63,31 @@ def build_jobs_world(
         tables=jax.tree.map(lambda *x: jnp.stack(x), *tables),
         kind=jnp.asarray(kind, jnp.int32),
     )
+
+
+def _kinds(
+    spec: ClusterSpec, submitted: Sequence[SubmittedJob], table_size: int, layout_limit: int
+) -> tuple[list[list[World]], list[int]]:
+    """The worlds of every kind of job, and the kind of each job. Raises InputError."""
+    alike: dict[JobSpec, list[SubmittedJob]] = {}
+    for job in submitted:
+        alike.setdefault(_kind_of(job), []).append(job)
+    worlds, misfits = [], []
+    for one, jobs in alike.items():
+        try:
+            worlds.append(_worlds(spec, one, table_size, layout_limit))
+        except InputError as error:
+            where = ", ".join(job.where for job in jobs)
+            misfits.append(f"{where}: {jobs[0].model}: {error}")
+    if misfits:
+        raise InputError("; ".join(misfits))
+    order = list(alike)
+    return worlds, [order.index(_kind_of(job)) for job in submitted]
+
+
+def _kind_of(job: SubmittedJob) -> JobSpec:
+    """What jobs with the same plans have in common."""
+    return dataclasses.replace(job.spec, step_budget=float("inf"), arrival_s=0.0)
 
 
 def _data_sets(spec: ClusterSpec, submitted: Sequence[SubmittedJob], size: int) -> DataSets | None:

@@ -9,7 +9,8 @@ from analysis.records import RecordError, RunRecord
 from analysis.sections.common import Section
 
 _HEADER = (
-    *("scheduler", "completion [x alone]", "95 % interval", "completion [h]", "queueing [h]"),
+    *("scheduler", "completion [x alone]", "95 % interval", "behind the best [x alone]"),
+    *("paired 95 % interval", "completion [h]", "queueing [h]"),
     *("makespan [h]", "unfinished jobs", "utilisation [%]", "fairness (Jain)", "re-plans per job"),
 )
 
@@ -27,7 +28,9 @@ def jobs_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
         f"{number(scenario.get('seeds'))} scenarios. Completion is the time from arrival to the end "
         "in units of what the job would need alone on the cluster, where an unfinished job is charged "
         "the time that it has been there and the rest of its work alone. The makespan is that of the "
-        "scenarios in which every job was finished."
+        "scenarios in which every job was finished. Behind the best is the difference of completion to "
+        f"that of `{record.summary.get('best', '-')}` on the same scenarios. GPUs held beyond the "
+        f"available ones, the most under any scheduler: {number(_overcommitted(schedulers))}."
     )
     names = sorted(schedulers, key=lambda name: schedulers[name]["jobs"]["jct_normalised_mean"])
     rows = ([name, *_cells(schedulers[name])] for name in names)
@@ -39,12 +42,20 @@ def _cells(row: dict) -> list[str]:
     return [
         fixed(jobs["jct_normalised_mean"], 2),
         interval(jobs["jct_normalised_ci95"], 2),
+        fixed(jobs.get("behind_best"), 2),
+        interval(jobs.get("behind_best_ci95"), 2),
         *(fixed(_hours(jobs[key]), 2) for key in ("jct_mean_s", "queueing_mean_s", "makespan_s")),
         fixed(jobs["unfinished"]),
         fixed(100 * row["utilisation"]),
         fixed(jobs["fairness"], 2),
         fixed(row["replans"]),
     ]
+
+
+def _overcommitted(schedulers: dict) -> int | None:
+    """None for runs from before it was kept."""
+    values = [row["jobs"].get("overcommitted") for row in schedulers.values()]
+    return None if None in values else max(values)
 
 
 def _hours(seconds: float | None) -> float | None:

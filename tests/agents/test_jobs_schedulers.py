@@ -13,16 +13,18 @@ from agents import jobs_mast
 from agents.jobs import lifted, make_jobs_setup
 from agents.jobs_mast import queueing_s
 from agents.jobs_metrics import completion_alone_s, jain_index, job_metrics
-from agents.jobs_registry import JOBS_SCHEDULERS, make_jobs_by_name
+from agents.jobs_registry import JOBS_SCHEDULERS, SETTLED, make_jobs_by_name
+from agents.metrics import traffic_metrics
 from agents.protocol import Estimate, Scheduler, make_setup
 from agents.registry import SchedulerSettings, make_by_name
 from agents.rollout import play
-from jaxsim.env import reset, world_tape
+from jaxsim.env import reset, step, world_tape
 from jaxsim.errors import InputError
 from jaxsim.jobs_file import SubmittedJob
 from jaxsim.jobs_world import build_jobs_world, jobs_bank
 from jaxsim.load import load_process
 from jaxsim.scenario import ScenarioSettings
+from jaxsim.step_time import StepCost
 from jaxsim.workload import JobSpec, ModelConfig
 
 SPEC = cluster_spec(3, gpus=4, gbps=2.0)
@@ -192,20 +194,38 @@ def test_jain_index():
     np.testing.assert_allclose(jain_index(jnp.array([5.0, 0.0, 0.0, 9.0]), there), 1 / 3, rtol=1e-6)
 
 
-def test_metrics_of_an_episode_by_hand():
-    """Intervals of 60 s. Job 0 trains 10 steps of 5 s after a restart of 10 s, then 4 more: done
-    after 60 + 20 s. Job 1 arrives at 90 s, trains 6 steps from 130 s on and is left with 14 of 20.
-    Job 2 arrives after the end."""
+@pytest.fixture(scope="module")
+def by_hand():
+    """Intervals of 60 s. Job 0 trains 10 steps of 5 s after a restart of 10 s, then 4 more of 10 s:
+    done after 60 + 40 s. Job 1 arrives at 90 s, trains 6 steps from 130 s on and is left with 14 of
+    20. Job 2 arrives after the end."""
     progress = np.array([[10, 0, 0], [4, 0, 0], [0, 6, 0]], np.float32)
     train_s = np.array([[50, 0, 0], [60, 0, 0], [0, 50, 0]], np.float32)
-    used = np.zeros((3, 3, 2), np.int32)
+    used, memory_gb = np.zeros((3, 3, 2), np.int32), np.zeros((3, 3, 2), np.float32)
     used[0, 0, 0], used[2, 1, 1] = 4, 3
+    memory_gb[0, 0], memory_gb[1, 0], memory_gb[2, 1] = (40, 0), (80, 40), (0, 20)
+    step_s = np.full((3, 3), 5.0, np.float32)
+    step_s[1, 0], step_s[0, 1] = 10.0, np.inf
+    nothing = jnp.zeros((3, 3), jnp.float32)
+    cost = StepCost(**{field.name: nothing for field in dataclasses.fields(StepCost)}).replace(
+        step_s=jnp.asarray(step_s),
+        compute_s=nothing + 4.0,
+        sync_s=nothing + 1.0,
+        wan_busy_s=nothing + 2.0,
+        efficiency=nothing + 1.0,
+        memory_gb=jnp.asarray(memory_gb),
+        gpus_used=jnp.asarray(used),
+    )
+    sent_gb, moved_gb = np.zeros((2, 3, 2, 2), np.float32)
+    sent_gb[0, 0, 1], moved_gb[2, 1, 0] = 6.0, 4.0
     record = SimpleNamespace(
         progress=jnp.asarray(progress),
         train_s=jnp.asarray(train_s),
-        cost=SimpleNamespace(
-            step_s=jnp.full((3, 3), 5.0), efficiency=jnp.ones((3, 3)), gpus_used=jnp.asarray(used)
-        ),
+        cost=cost,
+        wan_gb=jnp.asarray(sent_gb),
+        migration_gb=jnp.asarray(moved_gb),
+        egress_usd=jnp.array([0.0, 1.0, 0.0]),
+        gpu_usd=jnp.array([2.0, 2.0, 2.0]),
         switched=jnp.asarray(progress > 0),
         reward_parts=SimpleNamespace(utilisation=jnp.array([0.5, 0.2, 0.1])),
     )
@@ -213,13 +233,20 @@ def test_metrics_of_an_episode_by_hand():
         mask=jnp.array([True] * 3),
         arrival_s=jnp.array([0.0, 90.0, 1e4]),
         step_budget=jnp.array([14.0, 20.0, 1.0]),
+        tokens_per_step=jnp.array([100.0, 1000.0, 1.0]),
     )
-    params = SimpleNamespace(jobs=jobs, interval_s=jnp.float32(60.0))
+    gpu = SimpleNamespace(memory_gb=jnp.float32(80.0))
+    cluster = SimpleNamespace(gpu=gpu)
+    params = SimpleNamespace(jobs=jobs, interval_s=jnp.float32(60.0), cluster=cluster)
+    links = jnp.tile(0.5 * (1.0 - jnp.eye(2)), (3, 1, 1))
+    episode = SimpleNamespace(record=record, reward=jnp.zeros(3), bandwidth_gb_per_s=links)
+    return episode, params
+
+
+def test_metrics_of_an_episode_by_hand(by_hand):
     alone_s = jnp.array([40.0, 100.0, 1.0])
-    got = job_metrics(
-        SimpleNamespace(record=record), params, alone_s, jnp.full((3, 2), 4, jnp.int32)
-    )
-    jct_s = [80.0, 180.0 - 90.0 + 0.7 * 100.0, np.nan]
+    got = job_metrics(*by_hand, alone_s, jnp.full((3, 2), 4, jnp.int32))
+    jct_s = [100.0, 180.0 - 90.0 + 0.7 * 100.0, np.nan]
     np.testing.assert_allclose(got.jct_s, jct_s)
     np.testing.assert_allclose(got.jct_normalised, np.array(jct_s) / [40.0, 100.0, 1.0])
     np.testing.assert_allclose(got.queueing_s, [10.0, 130.0 - 90.0, np.nan])
@@ -227,6 +254,30 @@ def test_metrics_of_an_episode_by_hand():
     np.testing.assert_array_equal(got.moves, [1, 0, np.nan])
     assert np.isnan(got.makespan_s) and float(got.overcommitted) == 0
     np.testing.assert_allclose(got.utilisation, (0.5 + 0.2 + 0.1) / 3, rtol=1e-6)
+    # Four GPUs in one domain and three in the other, of three and two.
+    short = job_metrics(*by_hand, alone_s, jnp.tile(jnp.array([3, 2], jnp.int32), (3, 1)))
+    assert float(short.overcommitted) == 1
+
+
+def test_what_steps_and_traffic_come_to_by_hand(by_hand):
+    got = job_metrics(*by_hand, jnp.ones(3), jnp.full((3, 2), 4, jnp.int32))
+    np.testing.assert_allclose(got.step_s, [90.0 / 14, 5.0, np.nan], rtol=1e-6)
+    np.testing.assert_allclose(got.step_s_std, [2.5, 0.0, np.nan])
+    # A GPU has 80 GB: half full, then full in one domain and half full in the other.
+    np.testing.assert_allclose(got.memory_utilisation, [(0.5 + 0.75) / 2, 0.25, np.nan])
+    np.testing.assert_allclose(got.comm_to_compute, [0.25, 0.25, np.nan])
+    np.testing.assert_allclose(got.overlap, [0.5, 0.5, np.nan])
+    tokens = 14 * 100.0 + 6 * 1000.0
+    np.testing.assert_allclose(got.tokens_per_s, tokens / 180.0, rtol=1e-6)
+    np.testing.assert_allclose(got.bandwidth_utilisation, 10.0 / (180.0 * 2 * 0.5), rtol=1e-6)
+    np.testing.assert_allclose(got.wan_gb_per_step, 10.0 / 20.0, rtol=1e-6)
+    np.testing.assert_allclose(got.usd_per_mtoken, 7.0 / (tokens / 1e6), rtol=1e-6)
+    # Without the last interval, in which job 1 trained and something moved.
+    first = traffic_metrics(*by_hand, jnp.array([True, True, False]))
+    np.testing.assert_allclose(first["tokens_per_s"], 1400.0 / 120.0, rtol=1e-6)
+    np.testing.assert_allclose(first["wan_gb_per_step"], 6.0 / 14.0, rtol=1e-6)
+    np.testing.assert_allclose(first["bandwidth_utilisation"], 6.0 / 120.0, rtol=1e-6)
+    np.testing.assert_allclose(first["usd_per_mtoken"], 5.0 / 1400e-6, rtol=1e-6)
 
 
 # --- taking turns ---
@@ -320,11 +371,86 @@ def test_one_job_decides_as_it_would_without_turns(world):
     jax.tree.map(np.testing.assert_array_equal, many, one)
 
 
-def test_a_job_that_fits_nowhere_is_named():
+# --- nobody reads the future ---
+
+CHANGE, DECISIONS = 3, 6
+
+
+@pytest.fixture(scope="module")
+def two_futures(world, bank, truth):
+    """Params and what is observed before each of DECISIONS intervals, [2, ...]: the same world up to
+    interval CHANGE - 1, then slow links and one domain left. Job j asks for row j, whatever happens."""
+    params, key = bank
+    calm = jax.tree.map(lambda x: x[: DECISIONS + 1], truth[0])
+    later = jnp.arange(DECISIONS + 1) >= CHANGE
+    slow = jnp.where(later, 0.05, 1.0)[:, None, None]
+    gone = later[:, None] & (jnp.arange(3) < 2)[None]
+    wild = calm.replace(
+        bandwidth_gb_per_s=calm.bandwidth_gb_per_s * slow,
+        gpus_available=jnp.where(gone, 0, calm.gpus_available),
+    )
+    actions = jax.tree.map(lambda x: x[0, : len(ARRIVALS)], world.tables.plans)
+
+    @jax.jit
+    def observed(params):
+        def body(carry, _):
+            state, timestep = carry
+            return step(key, state, actions, params), timestep.observation
+
+        return jax.lax.scan(body, reset(key, params), length=DECISIONS)[1]
+
+    taped = [params.replace(tape=tape) for tape in (calm, wild)]
+    return taped, [observed(one) for one in taped]
+
+
+UNWATCHFUL = ("random", *SETTLED)  # who has no reason to look ahead is asked more seldom
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n in UNWATCHFUL)) for n in JOBS_SCHEDULERS],
+)
+def test_a_changed_future_changes_no_decision_of_many_jobs(two_futures, world, name):
+    """Decision t is taken before interval t + 1 is played: those for intervals 1..CHANGE agree, but
+    for the oracle's, who knows of interval CHANGE. Once it is measured, who watches decides anew."""
+
+    @jax.jit
+    def decided(params, seen):
+        setup = make_jobs_setup(params, world)
+        scheduler = make_jobs_by_name(name, SchedulerSettings())(setup)
+        extra = (params.tape,) if scheduler.oracle else ()
+
+        def act(memory, observation):
+            plan, memory = scheduler.decide(jax.random.key(3), observation, memory, *extra)
+            return memory, plan
+
+        return jax.lax.scan(act, scheduler.init(jax.random.key(4)), seen)[1]
+
+    one, other = (vars(decided(*future)) for future in zip(*two_futures, strict=True))
+    differs = np.zeros(DECISIONS, bool)
+    for field in one:
+        unlike = np.asarray(one[field]) != np.asarray(other[field])
+        differs |= unlike.reshape(DECISIONS, -1).any(axis=1)
+    assert not differs[: CHANGE - 1].any()
+    assert differs[CHANGE - 1] == (name == "replan_oracle")
+    assert differs[CHANGE:].any()
+
+
+def test_every_job_that_fits_nowhere_is_named():
     huge = ModelConfig(8, 65536, 16, 16, 262144, 3, 32000)
-    jobs = [*submitted((0, 1)), SubmittedJob("jobs.csv: line 7", "huge", JobSpec(huge, 32, 1024))]
-    with pytest.raises(InputError, match=r"jobs.csv: line 7: huge: .*no plan fits"):
-        build_jobs_world(SPEC, jobs[1:], table_size=6)
+    wide = dataclasses.replace(huge, hidden=32768)
+    jobs = [
+        SubmittedJob(
+            f"jobs.csv: line {line}", name, JobSpec(model, 32, 1024, arrival_s=float(line))
+        )
+        for line, name, model in ((3, "huge", huge), (5, "wide", wide), (7, "huge", huge))
+    ]
+    with pytest.raises(InputError) as error:
+        build_jobs_world(SPEC, [*submitted((0, 1)), *jobs], table_size=6)
+    text = str(error.value)
+    assert "\n" not in text and "row 0" not in text and text.count("no plan fits") == 2
+    assert text.startswith("jobs.csv: line 3, jobs.csv: line 7: huge: toy: no plan fits")
+    assert "; jobs.csv: line 5: wide: toy: no plan fits" in text
 
 
 def test_data_in_no_domain_is_named():
