@@ -95,6 +95,7 @@ def test_an_episode_of_many_jobs(played, truth):
     assert float(metrics.makespan_s) == pytest.approx(float((ARRIVALS + jct_s).max()))
 
 
+@pytest.mark.slow
 def test_mast_goes_where_the_data_is_unless_the_gpus_there_are_not():
     """Three regions alike, two jobs whose data is in the last. MAST starts the first one there after
     a restart; `single_domain`, which does not ask, fetches first. The region is full then, and the

@@ -293,6 +293,7 @@ def strict(text):
     return json.loads(text, parse_constant=refuse)
 
 
+@pytest.mark.slow
 def test_a_large_family_is_bounded_by_those_that_come_near_the_best(evaluated, monkeypatch):
     bank = next(iter(evaluators.values()))
     whole, size = bank.bound(), bank.n_bounding
