@@ -175,3 +175,19 @@ def play(params, key, actions):
 
     _, out = jax.lax.scan(body, state, actions)
     return out
+
+
+def two_sites_yaml(there_gbps: float, back_gbps: float) -> str:
+    """A cluster file: north and south, one node of 4 A100 each."""
+    return f"""
+name: two-sites
+gpu: A100-80GB
+domains:
+  - {{name: north, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 2.0}}
+  - {{name: south, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 2.0}}
+intra_domain: {{bandwidth_gbps: 400, rtt_ms: 0.05}}
+wan:
+  bandwidth_gbps: [[0, {there_gbps}], [{back_gbps}, 0]]
+  rtt_ms: [[0, 30], [30, 0]]
+  egress_usd_per_gb: [[0, 0.02], [0.02, 0]]
+"""

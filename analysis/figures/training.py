@@ -86,7 +86,9 @@ def learning_curve(metrics: pd.DataFrame, evaluations: pd.DataFrame | None = Non
         _draw_curve(axes[1], *common_updates(evaluations, "regret_pct"), "o")
         axes[1].set_title("Held-out scenarios")
         axes[1].set_ylabel("regret to clairvoyant [%]")
-        axes[1].set_ylim(bottom=min(0.0, axes[1].get_ylim()[0]))
+        low, high = axes[1].get_ylim()
+        low = min(0.0, low)
+        axes[1].set_ylim(low, high + 0.05 * (high - low))  # room above markers far from 0
     for one in axes:
         one.legend(loc="best")
     return figure

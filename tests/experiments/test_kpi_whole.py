@@ -4,22 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from toy_world import two_sites_yaml
 
 from analysis.records import load
 from experiments import kpi
 
-CLUSTER = """
-name: two-sites
-gpu: A100-80GB
-domains:
-  - {name: north, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 2.0}
-  - {name: south, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 2.0}
-intra_domain: {bandwidth_gbps: 400, rtt_ms: 0.05}
-wan:
-  bandwidth_gbps: [[0, 40], [30, 0]]
-  rtt_ms: [[0, 30], [30, 0]]
-  egress_usd_per_gb: [[0, 0.02], [0.02, 0]]
-"""
 JOBS = """arrival_s,model,global_batch,seq,tokens
 0,gpt2-medium,256,1024,4e8
 600,gpt2-medium,256,1024,2e8
@@ -56,7 +45,7 @@ def measured(folder, run):
 
 @pytest.mark.slow
 def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path, monkeypatch):
-    (tmp_path / "sites.yaml").write_text(CLUSTER)
+    (tmp_path / "sites.yaml").write_text(two_sites_yaml(40, 30))
     (tmp_path / "jobs.csv").write_text(JOBS)
     result = measured(tmp_path, "first")
     # Times are not compared, so that the second run need not start its processes.

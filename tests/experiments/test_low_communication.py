@@ -5,7 +5,7 @@ import types
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy_world import JOB, make_plan
+from toy_world import JOB, make_plan, two_sites_yaml
 
 from agents.registry import LOW_COMMUNICATION, LOW_COMMUNICATION_RULES, RULES, SCHEDULERS
 from analysis.records import load
@@ -14,19 +14,6 @@ from experiments.contestants import requested
 from experiments.low_communication import worth
 from jaxsim.enumeration import stack_plans
 from jaxsim.workload import build_workload
-
-TWO_SITES = """
-name: two-sites
-gpu: A100-80GB
-domains:
-  - {name: north, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 2.0}
-  - {name: south, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 2.0}
-intra_domain: {bandwidth_gbps: 400, rtt_ms: 0.05}
-wan:
-  bandwidth_gbps: [[0, 1.0], [1.0, 0]]
-  rtt_ms: [[0, 30], [30, 0]]
-  egress_usd_per_gb: [[0, 0.02], [0.02, 0]]
-"""
 
 
 @pytest.fixture
@@ -69,7 +56,7 @@ def test_a_run_keeps_every_scenario_of_both_settings(tmp_path, monkeypatch, caps
     """On two sites over thin links: nobody beats clairvoyant, whoever syncs in every step gets the same
     either way, and whoever does not gets more where nothing is lost."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "two.yaml").write_text(TWO_SITES)
+    (tmp_path / "two.yaml").write_text(two_sites_yaml(1.0, 1.0))
     argv = ["--cluster", "two.yaml", "--schedulers", "best_static,diloco", "--model", "gpt2-medium"]
     argv += ["--global_batch", "64", "--seq", "1024", "--steps", "8", "--seeds", "8"]
     argv += ["--table_size", "8", "--tuning_scenarios", "0", "--out", "run"]
