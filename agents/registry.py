@@ -6,19 +6,17 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
+from jax import Array
+
 from agents.baselines import alpa, crosspipe, diloco, hyperion, megatron, sailor, zero
 from agents.baselines.hysteresis import make_hysteresis
 from agents.baselines.mast import make_mast
 from agents.baselines.random import make_random
 from agents.baselines.self_tuning_hysteresis import make_self_tuning_hysteresis
-from agents.baselines.static import (
-    keep_best,
-    make_best_static,
-    make_single_domain,
-    make_static_even_split,
-)
+from agents.baselines.static import even_splits, every_plan, inside_one_domain, keep_best
 from agents.oracle import make_clairvoyant, make_replan_oracle
 from agents.protocol import Scheduler, Setup, admitted_plans
+from jaxsim.enumeration import PlanTable
 
 LEARNED = "hi_ppo"
 ORACLES = ("replan_oracle", "clairvoyant")
@@ -66,18 +64,27 @@ TUNING_GRID = {
 }
 
 
-def _static(name: str) -> Callable[..., Scheduler]:
-    """Keep the best of the plans that the scheduler nominated."""
-    return lambda setup, s: keep_best(setup, admitted_plans(setup, name))
+# Who deploys one plan and keeps it: the plans [P, V] that it is chosen from.
+KEPT: dict[str, Callable[[Setup], Array]] = {
+    "static_even_split": even_splits,
+    "single_domain": inside_one_domain,
+    "best_static": every_plan,
+    **{
+        name: functools.partial(admitted_plans, name=name)
+        for name in ("megatron", "zero", "alpa", "crosspipe", *LOW_COMMUNICATION_RULES)
+    },
+}
+
+
+def _keeper(name: str) -> Callable[..., Scheduler]:
+    return lambda setup, s: keep_best(setup, KEPT[name](setup))
 
 
 _MAKERS: dict[str, Callable[..., Scheduler]] = {
     "random": lambda setup, s: make_random(setup, s.random_mean_stay),
-    "static_even_split": lambda setup, s: make_static_even_split(setup),
-    "single_domain": lambda setup, s: make_single_domain(setup),
-    "best_static": lambda setup, s: make_best_static(setup),
+    **{name: _keeper(name) for name in ("static_even_split", "single_domain", "best_static")},
     "mast": lambda setup, s: make_mast(setup),
-    **{name: _static(name) for name in ("megatron", "zero", "alpa", "crosspipe")},
+    **{name: _keeper(name) for name in ("megatron", "zero", "alpa", "crosspipe")},
     "sailor": lambda setup, s: sailor.make_sailor(setup, s.sailor_horizon),
     "hyperion": lambda setup, s: hyperion.make_hyperion(setup),
     "hysteresis": lambda setup, s: make_hysteresis(setup, s.hysteresis_horizon),
@@ -88,8 +95,14 @@ _MAKERS: dict[str, Callable[..., Scheduler]] = {
     "clairvoyant": lambda setup, s: make_clairvoyant(setup),
 }
 SCHEDULERS = tuple(_MAKERS)
-_MAKERS |= {name: _static(name) for name in LOW_COMMUNICATION_RULES}
+_MAKERS |= {name: _keeper(name) for name in LOW_COMMUNICATION_RULES}
 LOW_COMMUNICATION = tuple(LOW_COMMUNICATION_RULES)
+
+
+def keepers(table: PlanTable) -> list[str]:
+    """Names in KEPT that can play on a table: rivals among them brought their plans into it."""
+    brought = {**RULES, **LOW_COMMUNICATION_RULES}
+    return [name for name in KEPT if name not in brought or name in table.admitted]
 
 
 def make_by_name(name: str, settings: SchedulerSettings) -> Callable[[Setup], Scheduler]:

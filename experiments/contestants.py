@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from agents.baselines.static import keep_best
 from agents.hi_ppo.checkpoint import Checkpoint, load_checkpoint, load_shipped, policies
-from agents.registry import LEARNED, LOW_COMMUNICATION, ORACLES, SCHEDULERS, SchedulerSettings
-from experiments.evaluation import Maker, learned_maker, named_maker, tuned_value
+from agents.hi_ppo.scheduler import make_hi_ppo
+from agents.protocol import Scheduler, Setup
+from agents.registry import (
+    KEPT,
+    LEARNED,
+    LOW_COMMUNICATION,
+    ORACLES,
+    SCHEDULERS,
+    TUNING_GRID,
+    SchedulerSettings,
+    keepers,
+    make_by_name,
+)
+from jaxsim.enumeration import PlanTable
 from jaxsim.errors import InputError
+
+Maker = Callable[[Setup, Any], Scheduler]  # (setup, policy) -> scheduler; one compilation per maker
 
 
 class Contestant(NamedTuple):
@@ -17,6 +38,55 @@ class Contestant(NamedTuple):
     policy_seed: int | None
     maker: Maker
     policy: Any
+
+
+@functools.cache
+def learned_maker(hidden: int, every: int) -> Maker:
+    """Hi-PPO as a function of its parameters, so that all policy seeds share one compilation."""
+    return lambda setup, policy: make_hi_ppo(setup, policy, hidden, every)
+
+
+@functools.cache
+def _tuned_maker(name: str) -> Maker:
+    """A scheduler as a function of what it is tuned in, so that no value costs a compilation."""
+
+    def make(setup, value):
+        settings = {TUNING_GRID[name][0]: value} if name in TUNING_GRID else {}
+        return make_by_name(name, SchedulerSettings(**settings))(setup)
+
+    return make
+
+
+def kept_plans(setup: Setup, number: Array) -> Array:
+    """[P, V] bool: the plans from which the keeper of a `keeper_number` chooses its one."""
+    able = keepers(setup.table)
+    return jax.lax.switch(number, [functools.partial(KEPT[name], setup) for name in able])
+
+
+def keeper_number(name: str, table: PlanTable) -> Array:
+    """[] int32: a traced number, so that all who keep one plan share one compilation.
+
+    Raises ValueError for a rival whose plans are not in the table.
+    """
+    able = keepers(table)
+    if name not in able:
+        raise ValueError(f"{name}: its plans were not nominated when the table was made")
+    return jnp.int32(able.index(name))
+
+
+def _keeper(setup: Setup, number: Array) -> Scheduler:
+    return keep_best(setup, kept_plans(setup, number))
+
+
+def named(name: str, table: PlanTable, settings: SchedulerSettings) -> tuple[Maker, Any]:
+    """A scheduler that is not learned, and what it takes as its policy.
+
+    Raises ValueError for a rival whose plans are not in the table.
+    """
+    if name in KEPT:
+        return _keeper, keeper_number(name, table)
+    value = jnp.float32(getattr(settings, TUNING_GRID[name][0])) if name in TUNING_GRID else ()
+    return _tuned_maker(name), value
 
 
 def requested(
@@ -62,11 +132,14 @@ def requested_without_truth(scheduler: str, key: str) -> tuple[str, dict[str, Ch
 
 
 def contestants(
-    name: str, checkpoints: dict[str, Checkpoint], settings: SchedulerSettings
+    name: str,
+    checkpoints: dict[str, Checkpoint],
+    settings: SchedulerSettings,
+    table: PlanTable,
 ) -> list[Contestant]:
-    """What plays under a name: one entry, or one for each policy seed."""
+    """What plays under a name on a table: one entry, or one for each policy seed."""
     if name not in checkpoints:
-        return [Contestant(None, named_maker(name), tuned_value(name, settings))]
+        return [Contestant(None, *named(name, table, settings))]
     meta = checkpoints[name].meta
     maker = learned_maker(meta["hidden"], meta["every"])
     seeds = zip(meta["seeds"], policies(checkpoints[name]), strict=True)

@@ -29,7 +29,7 @@ from experiments.evaluation_tables import (
 )
 from experiments.files import check_output, put_result
 from experiments.options import from_mapping, given_keys, parse, parse_weights
-from experiments.setup import load_regions, load_world, read_traces, use_compile_cache
+from experiments.setup import compile_for_evaluation, load_regions, load_world, read_traces
 from experiments.suites import run_suite
 from experiments.tables import jobs_table, scheduler_table, suite_table
 from jaxsim.errors import InputError
@@ -206,7 +206,7 @@ class Evaluation:
 
     def _play(self, name: str, evaluator: Evaluator, bound, tuned, which: int) -> dict[str, Any]:
         """All tables' rows of one scheduler: the first policy seed's timeline stands for all."""
-        everyone = contestants(name, self.checkpoints, tuned)
+        everyone = contestants(name, self.checkpoints, tuned, self.world.table)
         played = [evaluator.play(one.maker, one.policy) for one in everyone]
         scenarios = [
             scenario_rows(name, one.policy_seed, metrics, evaluator, bound)
@@ -338,7 +338,7 @@ def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
 
     def command() -> None:
-        use_compile_cache()
+        compile_for_evaluation()
         arguments = sys.argv[1:] if argv is None else argv
         config = parse(EvaluateConfig, arguments, "evaluate")
         evaluate(config, given_keys(EvaluateConfig, arguments))

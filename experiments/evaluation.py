@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.hi_ppo.scheduler import make_hi_ppo
 from agents.metrics import EpisodeMetrics, episode_metrics
 from agents.oracle import Truth, family_bound, solve_truth
-from agents.protocol import Scheduler, Setup, make_setup, table_rates
-from agents.registry import TUNING_GRID, SchedulerSettings, make_by_name
+from agents.protocol import Scheduler, make_setup, table_rates
+from agents.registry import TUNING_GRID, SchedulerSettings
 from agents.rollout import Episode, play
+from experiments.contestants import Maker, named
 from experiments.decision import Make, prepared
 from experiments.setup import make_room_for_programs
 from jaxsim.env import EnvParams, reset, world_tape
@@ -26,33 +26,10 @@ from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.scoring import choice_rates
 from jaxsim.step_time import NetworkView
 
-Maker = Callable[[Setup, Any], Scheduler]  # (setup, policy or tuned value) -> scheduler
 BLOCK = 8  # scenarios that are played at once: banks of 8 and more share compiled programs
 # Plans of the family, with lower choices, that the bound is over; see `Evaluator.bound`.
 EVERY_PAIR, CONTENDERS, SAMPLED = 20_000, 2048, 64
 BLOCK_OF_PLANS = 256  # that are scored at once
-
-
-@functools.cache
-def learned_maker(hidden: int, every: int) -> Maker:
-    """Hi-PPO as a function of its parameters, so that all policy seeds share one compilation."""
-    return lambda setup, policy: make_hi_ppo(setup, policy, hidden, every)
-
-
-@functools.cache
-def named_maker(name: str) -> Maker:
-    """A scheduler that is not learned, as a function of what it is tuned in (`tuned_value`)."""
-
-    def make(setup, value):
-        settings = {TUNING_GRID[name][0]: value} if name in TUNING_GRID else {}
-        return make_by_name(name, SchedulerSettings(**settings))(setup)
-
-    return make
-
-
-def tuned_value(name: str, settings: SchedulerSettings) -> Any:
-    """What `named_maker` takes as its policy: traced, so that no value costs a compilation."""
-    return jnp.float32(getattr(settings, TUNING_GRID[name][0])) if name in TUNING_GRID else ()
 
 
 def lost_pct(progress: np.ndarray, best: np.ndarray) -> np.ndarray:
@@ -147,11 +124,15 @@ class Evaluator:
         )
         self.taped = self._taped()
         self.truth = self._solved()
-        self.clairvoyant = self.play(named_maker("clairvoyant"))
-        self.static = self.play(named_maker("best_static"))
+        self.clairvoyant = self.play(*self.named("clairvoyant"))
+        self.static = self.play(*self.named("best_static"))
 
     def __len__(self) -> int:
         return self.keys.shape[0]
+
+    def named(self, name: str) -> tuple[Maker, Any]:
+        """A scheduler that is not learned and not tuned, for `play`."""
+        return named(name, self.world.table, SchedulerSettings())
 
     def _taped(self) -> EnvParams:
         """The scenarios with their worlds' courses known beforehand: however these are drawn, the
@@ -295,8 +276,9 @@ def tune(evaluator: Evaluator, names: list[str]) -> SchedulerSettings:
         if name not in TUNING_GRID:
             continue
         field, grid = TUNING_GRID[name]
-        maker = named_maker(name)
-        regrets = np.stack([evaluator.regret_pct(maker, jnp.float32(v)) for v in grid])
+        tried = [SchedulerSettings(**{field: value}) for value in grid]
+        table = evaluator.world.table
+        regrets = np.stack([evaluator.regret_pct(*named(name, table, s)) for s in tried])
         regrets = regrets[:, np.isfinite(regrets).all(axis=0)]
         if regrets.size:  # else nothing can run, and the default is as good as any value
             best[field] = grid[int(np.argmin(regrets.mean(axis=1)))]

@@ -26,7 +26,7 @@ from experiments.kpi_response import respond_command, response_s
 from experiments.kpi_table import kpi_table
 from experiments.kpi_worlds import EIGHT_REGIONS, JITTER, LOAD, PREFERENCES, SCENES, STEADY, Stage
 from experiments.options import parse, parse_weights
-from experiments.setup import load_world, use_compile_cache
+from experiments.setup import compile_for_evaluation, load_world
 from jaxsim.errors import InputError
 from jaxsim.scenario import ScenarioSettings
 
@@ -213,7 +213,7 @@ class Scoreboard:
         return None if any(part is None for part in parts) else np.concatenate(parts)
 
     def _everyone(self, stage: Stage, name: str):
-        return contestants(name, self.checkpoints, stage.tuned)
+        return contestants(name, self.checkpoints, stage.tuned, stage.world.table)
 
     def rows(self, name: str) -> list[dict]:
         """All KPIs of one scheduler, in the order of their definition."""
@@ -344,7 +344,7 @@ def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
 
     def command() -> None:
-        use_compile_cache()
+        compile_for_evaluation()
         kpi(parse(KpiConfig, sys.argv[1:] if argv is None else argv, "kpi"))
 
     return run_command(command)

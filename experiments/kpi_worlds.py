@@ -12,8 +12,8 @@ import numpy as np
 from agents.registry import SchedulerSettings
 from agents.rollout import Episode
 from analysis.pareto import front
-from experiments.contestants import Contestant
-from experiments.evaluation import Evaluator, named_maker, tune, tuned_value
+from experiments.contestants import Contestant, named
+from experiments.evaluation import Evaluator, tune
 from experiments.kpi_definitions import Played
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
@@ -68,8 +68,7 @@ class Stage:
         training = self.scene(JITTER, "train")
         self.tuned = tune(training, names)
         return {
-            name: training.regret_pct(named_maker(name), tuned_value(name, self.tuned))
-            for name in names
+            name: training.regret_pct(*named(name, self.world.table, self.tuned)) for name in names
         }
 
     def play(self, scene: str, everyone: list[Contestant]) -> Played:

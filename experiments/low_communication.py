@@ -6,7 +6,6 @@ result under two assumptions on what a training step is then worth.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -14,14 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from agents.baselines.static import keep_best, with_any_choice
+from agents.baselines.static import keep_best
 from agents.metrics import EpisodeMetrics
 from agents.oracle import Truth, solve_truth
-from agents.protocol import Setup, admitted_plans, make_setup, table_rates
+from agents.protocol import Scheduler, Setup, make_setup, table_rates
 from agents.registry import LOW_COMMUNICATION_RULES
 from agents.rollout import Episode
 from analysis.summary import evaluation_summary
-from experiments.evaluation import Evaluator, Maker, lost_pct, named_maker
+from experiments.contestants import Maker, keeper_number, kept_plans
+from experiments.evaluation import Evaluator, lost_pct
 from experiments.setup import load_world
 from experiments.tables import scheduler_table
 from jaxsim.step_time.sync import statistical_efficiency
@@ -50,8 +50,13 @@ class ApartEvaluator(Evaluator):
         """Solve the scenarios again, every step taken for a full one from now on."""
         self.no_loss = True
         self.truth = self._solved()
-        self.clairvoyant = self.play(named_maker("clairvoyant"))
-        self.static = self.play(apart_maker("best_static"), jnp.asarray(True))
+        self.clairvoyant = self.play(*self.named("clairvoyant"))
+        self.static = self.play(*self.worthiest("best_static"))
+
+    def worthiest(self, name: str) -> tuple[Maker, tuple[jax.Array, jax.Array]]:
+        """A scheduler that keeps one plan, for `play`."""
+        number = keeper_number(name, self.world.table)
+        return keep_worthiest, (number, jnp.asarray(self.no_loss))
 
     def _solved(self) -> Truth:
         table, no_loss = self.world.table, jnp.asarray(self.no_loss)
@@ -72,19 +77,11 @@ def worth(setup: Setup, no_loss: jax.Array | bool) -> jax.Array:
     return jnp.where(jnp.asarray(no_loss), 1.0 / efficiency, jnp.ones_like(efficiency))
 
 
-def playable(setup: Setup, name: str) -> jax.Array:
-    """[P, V] bool: what a scheduler that keeps one plan may keep."""
-    table = setup.table
-    rows = {"best_static": table.mask, "single_domain": table.single_domain}
-    if name in rows:
-        return with_any_choice(setup, rows[name])
-    return admitted_plans(setup, name)
-
-
-@functools.cache
-def apart_maker(name: str) -> Maker:
-    """Keep the best row at base of those it may, `no_loss` (the policy argument) or not."""
-    return lambda setup, no_loss: keep_best(setup, playable(setup, name), worth(setup, no_loss))
+def keep_worthiest(setup: Setup, policy: tuple[jax.Array, jax.Array]) -> Scheduler:
+    """Keep the row that is best at base by what a step is worth; `policy` is the keeper's number
+    and `no_loss`."""
+    number, no_loss = policy
+    return keep_best(setup, kept_plans(setup, number), worth(setup, no_loss))
 
 
 def played(names: list[str], config, settings, weights, traces) -> pd.DataFrame:
@@ -112,8 +109,8 @@ def summaries(rows: pd.DataFrame) -> dict[str, dict]:
 
 def _rows(evaluator: ApartEvaluator, name: str, bound: np.ndarray) -> pd.DataFrame:
     chooses = name != "clairvoyant"  # whose truth says what a step is worth
-    maker = apart_maker(name) if chooses else named_maker(name)
-    metrics, _ = evaluator.play(maker, jnp.asarray(evaluator.no_loss) if chooses else ())
+    one = evaluator.worthiest(name) if chooses else evaluator.named(name)
+    metrics, _ = evaluator.play(*one)
     frame = pd.DataFrame(vars(metrics)).replace([np.inf, -np.inf], np.nan)
     regret_pct = lost_pct(metrics.progress, evaluator.clairvoyant[0].progress)
     return frame.assign(

@@ -30,9 +30,13 @@ from flax import struct
 
 from agents.protocol import make_setup
 from agents.registry import RULES, SchedulerSettings
-from experiments.contestants import contestants, requested_without_truth
+from experiments.contestants import (
+    Maker,
+    contestants,
+    learned_maker,
+    requested_without_truth,
+)
 from experiments.errors import run_command
-from experiments.evaluation import Maker, learned_maker
 from experiments.options import parse
 from experiments.setup import load_world, use_compile_cache
 from jaxsim.cluster import GBIT_PER_GBYTE, ClusterSpec
@@ -216,7 +220,7 @@ def make_responder(config: RespondConfig) -> Responder:
         layout_limit=config.layout_limit,
         loaded=True,
     )
-    one = contestants(name, checkpoints, SchedulerSettings())[0]
+    one = contestants(name, checkpoints, SchedulerSettings(), world.table)[0]
     maker = one.maker
     if name in checkpoints:
         maker = learned_maker(checkpoints[name].meta["hidden"], every=1)

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from experiments.compiler_options import add_options
 from jaxsim.cluster import ClusterSpec, load_cluster, repeat_regions
 from jaxsim.errors import InputError
 from jaxsim.load import read_load_trace
@@ -28,6 +29,18 @@ def use_compile_cache() -> None:
         root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(root / "hippo" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def compile_for_evaluation() -> None:
+    """For commands that compile many programs and run each for a moment; before JAX first computes.
+
+    The CPU's compiler emits code the older way: three quarters of the time, a quarter of the memory
+    maps, and these programs run no slower (training's do, by an eighth). What tracing makes lives on,
+    so the garbage collector need not look through it so often.
+    """
+    add_options("--xla_cpu_use_fusion_emitters=false")
+    gc.set_threshold(100_000)
+    use_compile_cache()
 
 
 def make_room_for_programs(most: float = 0.7) -> None:

@@ -18,8 +18,9 @@ from tqdm import tqdm
 from agents.hi_ppo.checkpoint import FILE_NAME, load_checkpoint, restore, save_checkpoint
 from agents.hi_ppo.training import EpochMetrics, Trainer, TrainSettings, check_sizes, make_tape
 from analysis.records import RunWriter, load
+from experiments.contestants import learned_maker
 from experiments.errors import run_command
-from experiments.evaluation import Evaluator, learned_maker
+from experiments.evaluation import Evaluator
 from experiments.options import are_weights, from_mapping, given_keys, parse
 from experiments.setup import load_world, use_compile_cache
 from jaxsim.errors import InputError, check_fields, is_count

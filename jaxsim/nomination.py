@@ -26,6 +26,8 @@ from jaxsim.table_selection import TableInfo
 from jaxsim.workload import Workload
 
 Triple = tuple[int, int, int]  # micro-batch, recompute, schedule
+# Rows of a joined table come in so many: clusters that differ in what is nominated share programs.
+ROWS_STEP = 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +99,8 @@ def admit(
     for plan in (p for plans in nominated.values() for p in plans):
         if known.setdefault(plan_key(plan), len(rows)) == len(rows):
             rows.append(plan)
-    n_core, size = int(table.mask.sum()), max(table.size, len(rows))
+    n_core = int(table.mask.sum())
+    size = ROWS_STEP * -(-max(table.size, len(rows)) // ROWS_STEP)
     new = rows[n_core:]
     base = builder.base_rates(rows).max(axis=-1)
     single = [int((np.asarray(p.group) >= 0).sum()) == 1 for p in rows]

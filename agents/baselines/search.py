@@ -10,6 +10,7 @@ interval anew the micro-batch, recomputation and schedule.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
@@ -141,18 +142,18 @@ class StageCosts:
         _, stages = split_layers(self.layers, stages)
         bare = Pipeline(order, tp, dp, tuple(stages), tuple(stages))
         if (bare, hops) not in self._balanced:
-            splits = dict.fromkeys(map(tuple, self._splits(bare, hops)))
+            splits = _min_max_splits(self.layers, bare.stages, self._cases(bare, hops).tobytes())
             self._balanced[bare, hops] = [dataclasses.replace(bare, layers=x) for x in splits]
         return self._balanced[bare, hops]
 
-    def _splits(self, pipe: Pipeline, hops: bool) -> Iterator[list[int]]:
+    def _cases(self, pipe: Pipeline, hops: bool) -> np.ndarray:
+        """[V, 2 n] float64 under each allowed choice: the time of a layer in each domain, and what its
+        stages take beside."""
         layer_s, head_s = (times[:, list(pipe.order)] for times in self.layer_and_head_s(pipe.tp))
         extra_s = np.where(np.arange(len(pipe.order)) == len(pipe.order) - 1, head_s, 0.0)
         if hops:
             extra_s = extra_s + self.hops_s(pipe)[0]
-        cases = np.concatenate([layer_s, extra_s], axis=1)[self.allowed]
-        for case in np.unique(cases, axis=0):  # schedules do not differ in them
-            yield min_max_layers(self.layers, list(pipe.stages), *np.split(case, 2))
+        return np.concatenate([layer_s, extra_s], axis=1)[self.allowed].astype(np.float64)
 
 
 @jax.jit
@@ -173,6 +174,17 @@ def _profile(builder: TableBuilder, tp: int):
     menu, sizes = builder.choices, jax.numpy.full((builder.n_domains,), tp, jax.numpy.int32)
     args = (builder.work, builder.cluster, builder.calibration)
     return _layer_times(*args, menu.micro_batch, menu.recompute, sizes)
+
+
+# Links do not enter most of them: rivals, and the networks that each plans for, ask alike.
+@functools.lru_cache(maxsize=1 << 16)
+def _min_max_splits(
+    n_layers: int, stages: tuple[int, ...], cases: bytes
+) -> tuple[tuple[int, ...], ...]:
+    """`min_max_layers` for every case, each split once; `cases` [V, 2 n] float64."""
+    each = np.unique(np.frombuffer(cases).reshape(-1, 2 * len(stages)), axis=0)
+    splits = (min_max_layers(n_layers, list(stages), *np.split(case, 2)) for case in each)
+    return tuple(dict.fromkeys(map(tuple, splits)))
 
 
 def min_max_layers(

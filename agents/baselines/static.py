@@ -44,16 +44,18 @@ def with_any_choice(setup: Setup, rows: Array) -> Array:
     return jnp.broadcast_to(rows[:, None], (rows.shape[0], setup.choices.size))
 
 
-def make_best_static(setup: Setup) -> Scheduler:
-    """The best row of all at base: what a careful engineer deploys once."""
-    return keep_best(setup, with_any_choice(setup, jnp.ones_like(setup.table.mask)))
+def every_plan(setup: Setup) -> Array:
+    """[P, V] bool of best_static, the best row of all at base: what a careful engineer deploys once."""
+    return with_any_choice(setup, jnp.ones_like(setup.table.mask))
 
 
-def make_single_domain(setup: Setup) -> Scheduler:
-    """The best plan inside the best single domain: the classical way, exhaustively searched."""
-    return keep_best(setup, with_any_choice(setup, setup.table.single_domain))
+def inside_one_domain(setup: Setup) -> Array:
+    """[P, V] bool of single_domain, the best plan inside the best domain: the classical way,
+    exhaustively searched."""
+    return with_any_choice(setup, setup.table.single_domain)
 
 
-def make_static_even_split(setup: Setup) -> Scheduler:
-    """All domains alike: one even pipeline in the file's order, or one replica each, the better."""
-    return keep_best(setup, with_any_choice(setup, setup.table.even_split))
+def even_splits(setup: Setup) -> Array:
+    """[P, V] bool of static_even_split, all domains alike: one even pipeline in the file's order, or
+    one replica each, the better."""
+    return with_any_choice(setup, setup.table.even_split)

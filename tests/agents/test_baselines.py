@@ -15,7 +15,6 @@ from agents.baselines import hysteresis, random, self_tuning_hysteresis
 from agents.baselines.hysteresis import make_hysteresis
 from agents.baselines.random import make_random
 from agents.baselines.self_tuning_hysteresis import HORIZONS, make_self_tuning_hysteresis
-from agents.baselines.static import make_single_domain, make_static_even_split
 from agents.protocol import Estimate, Situation, find_row, make_setup
 from agents.registry import (
     LOW_COMMUNICATION,
@@ -200,7 +199,7 @@ def played():
     @jax.vmap
     def one(which, horizon, key):
         options = [
-            make_single_domain(told),
+            make_by_name("single_domain", SchedulerSettings())(told),
             make_random(told, 2.0),
             make_hysteresis(told, horizon),
         ]
@@ -233,8 +232,8 @@ def test_a_static_plan_never_changes():
     assert set(played()["single_domain"][0].ravel().tolist()) == {1}
 
 
-@pytest.mark.parametrize("make", [make_single_domain, make_static_even_split])
-def test_static_plans_deploy_nothing_where_the_table_has_no_row_of_their_kind(make):
+@pytest.mark.parametrize("name", ["single_domain", "static_even_split"])
+def test_static_plans_deploy_nothing_where_the_table_has_no_row_of_their_kind(name):
     """Row 1 is of neither kind but for padding: it must not be played instead."""
     kinds = {
         "mask": jnp.array([True, False, True]),
@@ -246,7 +245,7 @@ def test_static_plans_deploy_nothing_where_the_table_has_no_row_of_their_kind(ma
 
     @jax.jit
     def played_alone(table):
-        scheduler = make(make_setup(start, table))
+        scheduler = make_by_name(name, SchedulerSettings())(make_setup(start, table))
         key = jax.random.key(0)
         state, timestep = reset(key, start)
         plan, _ = scheduler.decide(key, timestep.observation, scheduler.init(key))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy_world import JOB, cluster_spec, env_params, make_plan
 
-from agents.baselines.static import make_best_static
+from agents.baselines.static import every_plan, keep_best
 from agents.metrics import episode_metrics
 from agents.protocol import make_setup
 from agents.rollout import play
@@ -27,7 +27,8 @@ def an_episode():
     table = PlanTable(plans, one > 0, one, one > 0, one > 0)
 
     def run(key):
-        return play(make_best_static, params, make_setup(params, table), None, key, key, STEPS)
+        setup = make_setup(params, table)
+        return play(lambda s: keep_best(s, every_plan(s)), params, setup, None, key, key, STEPS)
 
     shapes = jax.eval_shape(run, jax.random.key(0))
     return params, jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), shapes)

@@ -15,7 +15,6 @@ from toy_world import JOB, calibration, cluster_spec, env_params, make_plan
 
 from agents.baselines import mast, static
 from agents.baselines.hysteresis import make_hysteresis
-from agents.baselines.static import make_best_static, make_single_domain, make_static_even_split
 from agents.oracle import family_bound, make_clairvoyant, make_replan_oracle, make_truth
 from agents.protocol import (
     Estimate,
@@ -346,10 +345,10 @@ def spread(two):
 
 
 @pytest.mark.parametrize(
-    ("make", "expected"),
-    [(make_best_static, 6), (make_single_domain, 4), (make_static_even_split, 3)],
+    ("name", "expected"),
+    [("best_static", 6), ("single_domain", 4), ("static_even_split", 3)],
 )
-def test_static_schedulers_take_the_best_row_of_their_kind(monkeypatch, make, expected):
+def test_static_schedulers_take_the_best_row_of_their_kind(monkeypatch, name, expected):
     """Several rows of each kind, the best neither first nor last; row 2 is padding."""
     single, even = np.isin(np.arange(9), [1, 2, 4, 7]), np.isin(np.arange(9), [0, 3, 5])
     rate = jnp.array([1.0, 2.0, 99.0, 5.0, 6.0, 4.0, 9.0, 3.0, 8.0], jnp.float32)
@@ -364,7 +363,7 @@ def test_static_schedulers_take_the_best_row_of_their_kind(monkeypatch, make, ex
     monkeypatch.setattr(static, "score_table", score)
     monkeypatch.setattr(static, "table_scheduler", lambda setup, init, choose, admitted: choose)
     monkeypatch.setattr(static, "idle_unless", lambda some, choose: choose)
-    choose = make(make_setup(world(0), table))
+    choose = MADE[name](make_setup(world(0), table))
     assert int(choose(None, None, ())[0]) == expected
 
 

@@ -10,7 +10,7 @@ from toy_world import JOB, make_plan, two_sites_yaml
 from agents.registry import LOW_COMMUNICATION, LOW_COMMUNICATION_RULES, RULES, SCHEDULERS
 from analysis.records import load
 from experiments import evaluate, low_communication
-from experiments.contestants import requested
+from experiments.contestants import keeper_number, requested
 from experiments.low_communication import worth
 from jaxsim.enumeration import stack_plans
 from jaxsim.workload import build_workload
@@ -26,6 +26,7 @@ def setup():
         plans=stack_plans(plans),
         mask=jnp.ones(3, bool),
         single_domain=jnp.array([True, False, False]),
+        even_split=jnp.array([False, True, False]),
         admitted={"diloco": jnp.array([[False] * 2, [True, False], [False] * 2])},
     )
     work = build_workload([JOB]).job(0)
@@ -35,7 +36,9 @@ def setup():
 @pytest.mark.parametrize("name", ["best_static", "single_domain", "diloco"])
 def test_everyone_keeps_the_plan_that_is_best_by_what_a_step_is_taken_for(monkeypatch, setup, name):
     monkeypatch.setattr(low_communication, "keep_best", lambda *args: args)
-    _, admitted, factor = low_communication.apart_maker(name)(setup, jnp.array(True))
+    policy = (keeper_number(name, setup.table), jnp.array(True))
+    _, admitted, factor = low_communication.keep_worthiest(setup, policy)
+    admitted = admitted & setup.table.mask[:, None]
     rows = {"best_static": [1, 1, 1], "single_domain": [1, 0, 0], "diloco": [0, 1, 0]}[name]
     np.testing.assert_array_equal(admitted.any(axis=1), rows)
     np.testing.assert_array_equal(factor, worth(setup, True))
