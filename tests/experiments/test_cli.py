@@ -1,0 +1,65 @@
+"""The `hippo` command, and the configurations that ship."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from analysis import report
+from experiments import cli, evaluate, train
+from experiments.evaluate import EvaluateConfig
+from experiments.options import from_mapping, parse
+from experiments.train import TrainConfig
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "experiments" / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.name)
+def test_every_configuration_that_ships_is_understood(path):
+    kind = EvaluateConfig if "evaluate" in path.stem else TrainConfig
+    config = from_mapping(kind, yaml.safe_load(path.read_text()), str(path))
+    for key, value in yaml.safe_load(path.read_text()).items():
+        held = getattr(config, key)
+        assert {**vars(held), **value} == vars(held) if isinstance(value, dict) else True
+        if not isinstance(value, dict | list):
+            assert held == value
+
+
+def test_the_command_line_overrides_the_file(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("epochs: 7\nscenarios: 5\ntrain: {hidden: 16, upper: {clip: 0.1}}\n")
+    argv = ["--config", str(file), "--epochs", "9", "--train.upper.minibatches=2"]
+    config = parse(TrainConfig, argv, "train")
+    assert (config.epochs, config.scenarios, config.train.hidden) == (9, 5, 16)
+    assert (config.train.upper.clip, config.train.upper.minibatches) == (0.1, 2)
+    assert config.train.lower == TrainConfig().train.lower
+
+
+def test_hippo_hands_over_to_the_entry_points(capsys, monkeypatch):
+    heard = []
+    for module in (train, evaluate, report):
+        monkeypatch.setattr(module, "main", lambda argv, m=module: heard.append((m, argv)) or 5)
+    for name, module in (("train", train), ("evaluate", evaluate), ("report", report)):
+        assert cli.main([name, "--a", "b"]) == 5
+        assert heard[-1] == (module, ["--a", "b"])
+
+
+def test_hippo_without_or_with_an_unknown_subcommand(capsys):
+    assert cli.main(["fly"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "'fly'" in err
+    assert all(name in err for name in cli.COMMANDS)
+    assert cli.main([]) == 2
+    capsys.readouterr()
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in cli.COMMANDS)
+
+
+def test_every_subcommand_of_hippo_exists_and_explains_itself(capsys):
+    for name in cli.COMMANDS:
+        with pytest.raises(SystemExit) as end:
+            cli.main([name, "--help"])
+        assert end.value.code == 0
+        assert len(capsys.readouterr().out.splitlines()) > 3, name
