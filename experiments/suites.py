@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -140,7 +141,9 @@ def run_suite(config: Any, given: list[str], evaluate: Evaluate, check: Check) -
     a check of them all.
 
     Returns the summary, `{"suite", "wall_s", "scenes": {NAME: an evaluation's summary}}`, and the
-    run folder. Raises InputError, RecordError, KeyboardInterrupt.
+    run folder. `wall_s` leaves out what was lost when a scene was interrupted, and of scenes finished
+    before a resumption the time their worlds took to load. Raises InputError, RecordError,
+    KeyboardInterrupt.
     """
     resume = config.resume is not None
     if resume:
@@ -171,12 +174,13 @@ def _play(name: str, scenes: dict[str, Any], writer: RunWriter, evaluate: Evalua
         for scene, config in scenes.items():
             bar.set_postfix_str(scene)
             folder = writer.dir / scene
-            if not (folder / "summary.json").is_file():
+            kept, start = (folder / "summary.json").is_file(), time.perf_counter()
+            if not kept:
                 where = "resume" if (folder / "run.json").is_file() else "out"
                 evaluate(dataclasses.replace(config, **{where: str(folder)}))
             record = load(folder)
             summaries[scene] = record.summary
-            wall_s += _seconds(record.run)
+            wall_s += _seconds(record.run) if kept else time.perf_counter() - start
             writer.write_table("scenes", _rows(summaries))
             bar.update()
     return {"suite": name, "wall_s": wall_s, "scenes": summaries}
