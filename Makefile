@@ -26,11 +26,11 @@ run: $(VENV)/core
 
 test: $(VENV)/core
 	$(BIN)/ruff check .
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "not slow"
 
 # What takes longest to compile; `test` and `test-slow` together are all tests.
 test-slow: $(VENV)/core
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m slow
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m slow
 
 $(VENV)/ddp: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -6,6 +6,8 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
+import jax
+import jax.numpy as jnp
 from jax import Array
 
 from agents.baselines import alpa, crosspipe, diloco, hyperion, megatron, sailor, zero
@@ -82,9 +84,8 @@ def _keeper(name: str) -> Callable[..., Scheduler]:
 
 _MAKERS: dict[str, Callable[..., Scheduler]] = {
     "random": lambda setup, s: make_random(setup, s.random_mean_stay),
-    **{name: _keeper(name) for name in ("static_even_split", "single_domain", "best_static")},
+    **{name: _keeper(name) for name in KEPT if name not in LOW_COMMUNICATION_RULES},
     "mast": lambda setup, s: make_mast(setup),
-    **{name: _keeper(name) for name in ("megatron", "zero", "alpa", "crosspipe")},
     "sailor": lambda setup, s: sailor.make_sailor(setup, s.sailor_horizon),
     "hyperion": lambda setup, s: hyperion.make_hyperion(setup),
     "hysteresis": lambda setup, s: make_hysteresis(setup, s.hysteresis_horizon),
@@ -103,6 +104,23 @@ def keepers(table: PlanTable) -> list[str]:
     """Names in KEPT that can play on a table: rivals among them brought their plans into it."""
     brought = {**RULES, **LOW_COMMUNICATION_RULES}
     return [name for name in KEPT if name not in brought or name in table.admitted]
+
+
+def keeper_number(name: str, table: PlanTable) -> Array:
+    """[] int32 of one in KEPT, for this table alone: traced, it lets them all share a compilation.
+
+    Raises ValueError for one who brought no plans into the table.
+    """
+    able = keepers(table)
+    if name not in able:
+        raise ValueError(f"{name}: its plans were not nominated when the table was made")
+    return jnp.int32(able.index(name))
+
+
+def kept_plans(setup: Setup, number: Array) -> Array:
+    """[P, V] bool: the plans from which the keeper of a `keeper_number` chooses its one."""
+    able = keepers(setup.table)
+    return jax.lax.switch(number, [functools.partial(KEPT[name], setup) for name in able])
 
 
 def make_by_name(name: str, settings: SchedulerSettings) -> Callable[[Setup], Scheduler]:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -23,7 +22,8 @@ from agents.registry import (
     SCHEDULERS,
     TUNING_GRID,
     SchedulerSettings,
-    keepers,
+    keeper_number,
+    kept_plans,
     make_by_name,
 )
 from jaxsim.enumeration import PlanTable
@@ -57,34 +57,18 @@ def _tuned_maker(name: str) -> Maker:
     return make
 
 
-def kept_plans(setup: Setup, number: Array) -> Array:
-    """[P, V] bool: the plans from which the keeper of a `keeper_number` chooses its one."""
-    able = keepers(setup.table)
-    return jax.lax.switch(number, [functools.partial(KEPT[name], setup) for name in able])
-
-
-def keeper_number(name: str, table: PlanTable) -> Array:
-    """[] int32: a traced number, so that all who keep one plan share one compilation.
-
-    Raises ValueError for a rival whose plans are not in the table.
-    """
-    able = keepers(table)
-    if name not in able:
-        raise ValueError(f"{name}: its plans were not nominated when the table was made")
-    return jnp.int32(able.index(name))
-
-
-def _keeper(setup: Setup, number: Array) -> Scheduler:
+def _keep_by_number(setup: Setup, number: Array) -> Scheduler:
+    """Any of those who keep one plan."""
     return keep_best(setup, kept_plans(setup, number))
 
 
 def named(name: str, table: PlanTable, settings: SchedulerSettings) -> tuple[Maker, Any]:
     """A scheduler that is not learned, and what it takes as its policy.
 
-    Raises ValueError for a rival whose plans are not in the table.
+    Raises ValueError for one who keeps a plan and brought none into the table.
     """
     if name in KEPT:
-        return _keeper, keeper_number(name, table)
+        return _keep_by_number, keeper_number(name, table)
     value = jnp.float32(getattr(settings, TUNING_GRID[name][0])) if name in TUNING_GRID else ()
     return _tuned_maker(name), value
 

@@ -338,9 +338,9 @@ def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
 
     def command() -> None:
-        compile_for_evaluation()
         arguments = sys.argv[1:] if argv is None else argv
         config = parse(EvaluateConfig, arguments, "evaluate")
+        compile_for_evaluation()
         evaluate(config, given_keys(EvaluateConfig, arguments))
 
     return run_command(command)

@@ -125,10 +125,14 @@ class Evaluator:
         self.taped = self._taped()
         self.truth = self._solved()
         self.clairvoyant = self.play(*self.named("clairvoyant"))
-        self.static = self.play(*self.named("best_static"))
+        self.static = self._static()
 
     def __len__(self) -> int:
         return self.keys.shape[0]
+
+    def _static(self) -> tuple[EpisodeMetrics, Episode]:
+        """The best plan that never changes, played."""
+        return self.play(*self.named("best_static"))
 
     def named(self, name: str) -> tuple[Maker, Any]:
         """A scheduler that is not learned and not tuned, for `play`."""

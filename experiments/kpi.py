@@ -344,8 +344,9 @@ def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
 
     def command() -> None:
+        config = parse(KpiConfig, sys.argv[1:] if argv is None else argv, "kpi")
         compile_for_evaluation()
-        kpi(parse(KpiConfig, sys.argv[1:] if argv is None else argv, "kpi"))
+        kpi(config)
 
     return run_command(command)
 

@@ -17,10 +17,10 @@ from agents.baselines.static import keep_best
 from agents.metrics import EpisodeMetrics
 from agents.oracle import Truth, solve_truth
 from agents.protocol import Scheduler, Setup, make_setup, table_rates
-from agents.registry import LOW_COMMUNICATION_RULES
+from agents.registry import LOW_COMMUNICATION_RULES, keeper_number, kept_plans
 from agents.rollout import Episode
 from analysis.summary import evaluation_summary
-from experiments.contestants import Maker, keeper_number, kept_plans
+from experiments.contestants import Maker
 from experiments.evaluation import Evaluator, lost_pct
 from experiments.setup import load_world
 from experiments.tables import scheduler_table
@@ -46,12 +46,15 @@ class ApartEvaluator(Evaluator):
 
     no_loss = False
 
+    def _static(self) -> tuple[EpisodeMetrics, Episode]:
+        return self.play(*self.worthiest("best_static"))
+
     def lose_nothing(self) -> None:
         """Solve the scenarios again, every step taken for a full one from now on."""
         self.no_loss = True
         self.truth = self._solved()
         self.clairvoyant = self.play(*self.named("clairvoyant"))
-        self.static = self.play(*self.worthiest("best_static"))
+        self.static = self._static()
 
     def worthiest(self, name: str) -> tuple[Maker, tuple[jax.Array, jax.Array]]:
         """A scheduler that keeps one plan, for `play`."""

@@ -38,7 +38,7 @@ from experiments.contestants import (
 )
 from experiments.errors import run_command
 from experiments.options import parse
-from experiments.setup import load_world, use_compile_cache
+from experiments.setup import compile_for_evaluation, load_world
 from jaxsim.cluster import GBIT_PER_GBYTE, ClusterSpec
 from jaxsim.env import EnvParams
 from jaxsim.errors import InputError
@@ -244,8 +244,8 @@ def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
 
     def command() -> None:
-        use_compile_cache()
         config = parse(RespondConfig, sys.argv[1:] if argv is None else argv, "respond")
+        compile_for_evaluation()
         serve(make_responder(config), sys.stdin, sys.stdout)
 
     return run_command(command)

@@ -141,8 +141,8 @@ def run_suite(config: Any, given: list[str], evaluate: Evaluate, check: Check) -
     a check of them all.
 
     Returns the summary, `{"suite", "wall_s", "scenes": {NAME: an evaluation's summary}}`, and the
-    run folder. `wall_s` leaves out what was lost when a scene was interrupted, and of scenes finished
-    before a resumption the time their worlds took to load. Raises InputError, RecordError,
+    run folder. `wall_s` counts an interrupted scene from its last resumption on, and scenes finished
+    before the suite was resumed without loading their worlds. Raises InputError, RecordError,
     KeyboardInterrupt.
     """
     resume = config.resume is not None

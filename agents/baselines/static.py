@@ -45,17 +45,18 @@ def with_any_choice(setup: Setup, rows: Array) -> Array:
 
 
 def every_plan(setup: Setup) -> Array:
-    """[P, V] bool of best_static, the best row of all at base: what a careful engineer deploys once."""
+    """[P, V] bool: what best_static chooses from, every row with every choice. The best of all at base
+    is what a careful engineer deploys once."""
     return with_any_choice(setup, jnp.ones_like(setup.table.mask))
 
 
 def inside_one_domain(setup: Setup) -> Array:
-    """[P, V] bool of single_domain, the best plan inside the best domain: the classical way,
+    """[P, V] bool: what single_domain chooses from, the rows inside one domain: the classical way,
     exhaustively searched."""
     return with_any_choice(setup, setup.table.single_domain)
 
 
 def even_splits(setup: Setup) -> Array:
-    """[P, V] bool of static_even_split, all domains alike: one even pipeline in the file's order, or
-    one replica each, the better."""
+    """[P, V] bool: what static_even_split chooses from, rows that treat all domains alike: one even
+    pipeline in the file's order, or one replica each."""
     return with_any_choice(setup, setup.table.even_split)

@@ -396,6 +396,7 @@ def test_nominated_plans_join_the_table_once_and_the_family(joined):
     core, table, info, family = joined
     mask = np.asarray(table.mask)
     n_core = int(core.mask.sum())
+    assert table.size % nomination.ROWS_STEP == 0 and table.size - mask.sum() < nomination.ROWS_STEP
     same = jax.tree.map(
         lambda x, y: np.testing.assert_array_equal(x[:n_core], y[:n_core]), core.plans, table.plans
     )

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.registry import KEPT, SchedulerSettings
-from experiments.contestants import kept_plans, named
+from agents.registry import KEPT, SchedulerSettings, kept_plans
+from experiments.contestants import named
 
 P, V = 4, 3
 

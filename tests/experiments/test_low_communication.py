@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 from toy_world import JOB, make_plan, two_sites_yaml
 
-from agents.registry import LOW_COMMUNICATION, LOW_COMMUNICATION_RULES, RULES, SCHEDULERS
+from agents.registry import (
+    LOW_COMMUNICATION,
+    LOW_COMMUNICATION_RULES,
+    RULES,
+    SCHEDULERS,
+    keeper_number,
+)
 from analysis.records import load
 from experiments import evaluate, low_communication
-from experiments.contestants import keeper_number, requested
+from experiments.contestants import requested
 from experiments.low_communication import worth
 from jaxsim.enumeration import stack_plans
 from jaxsim.workload import build_workload
