@@ -19,17 +19,12 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.balance import complete
-from jaxsim.calibration import Calibration
-from jaxsim.cluster import Cluster
-from jaxsim.enumeration import PlanTable
-from jaxsim.env import EnvParams
-from jaxsim.observation import Observation
+from jaxsim.cluster import Calibration, Cluster
+from jaxsim.env import EnvParams, Observation
 from jaxsim.plan import LowerChoices, Plan, needs_reconfiguration
-from jaxsim.reconfiguration import begin_transition, transition_s
+from jaxsim.planning import PlanTable, choice_rates, complete
 from jaxsim.scenario import mean_view
-from jaxsim.scoring import choice_rates
-from jaxsim.step_time import NetworkView
+from jaxsim.step_time import NetworkView, begin_transition, transition_s
 from jaxsim.workload import Workload
 
 

@@ -10,15 +10,20 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from agents.baselines import alpa, crosspipe, diloco, hyperion, megatron, sailor, zero
-from agents.baselines.hysteresis import make_hysteresis
-from agents.baselines.mast import make_mast
-from agents.baselines.random import make_random
-from agents.baselines.self_tuning_hysteresis import make_self_tuning_hysteresis
-from agents.baselines.static import even_splits, every_plan, inside_one_domain, keep_best
-from agents.oracle import make_clairvoyant, make_replan_oracle
+from agents.baselines import (
+    even_splits,
+    every_plan,
+    inside_one_domain,
+    keep_best,
+    make_hysteresis,
+    make_mast,
+    make_random,
+    make_self_tuning_hysteresis,
+)
+from agents.oracles import make_clairvoyant, make_replan_oracle
+from agents.planners import alpa, crosspipe, diloco, hyperion, megatron, sailor, zero
 from agents.protocol import Scheduler, Setup, admitted_plans
-from jaxsim.enumeration import PlanTable
+from jaxsim.planning import PlanTable
 
 LEARNED = "hi_ppo"
 ORACLES = ("replan_oracle", "clairvoyant")

@@ -15,19 +15,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import ddp_report
-from analysis.ddp_figures import draw_all
-from analysis.ddp_report import RIVAL
-from analysis.ddp_tables import (
-    COLUMNS,
-    accuracy_table,
-    ceiling,
-    gains,
-    predictions,
-    summary_table,
-)
-from analysis.figures.style import save
+from analysis.figures import draw_all, save
 from analysis.records import RecordError, RunRecord, RunWriter, load
+from analysis.report import RIVAL
+from analysis.report import ddp as ddp_report
+from analysis.statistics import COLUMNS, accuracy_table, ceiling, gains, predictions, summary_table
 
 # Runs that agree in these did the same work on the same samples step by step: what was set, and
 # what was really used, since a hub out of reach changes model and data.

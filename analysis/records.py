@@ -15,29 +15,35 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import enum
 import io
-import json
 import math
 import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from analysis import provenance
+from analysis.json_files import RecordError, read_json, replacing, to_jsonable, write_json
 
 if TYPE_CHECKING:
     import pandas
 
+__all__ = [
+    "RecordError",
+    "RunRecord",
+    "RunWriter",
+    "load",
+    "replacing",
+    "to_jsonable",
+    "write_json",
+]
 SCHEMA_VERSION = 1
 STATUSES = ("running", "finished", "interrupted", "failed", "incomplete")
+
 # Read as text whatever they look like: a region or a run may be called "1" or "NA".
 LABEL_COLUMNS = (
     *("scheduler", "src", "dst", "plan", "what", "dataset", "row_id", "gpu", "model"),
@@ -47,93 +53,14 @@ _RUN_KEYS = ("run_id", "kind", "config", "seed", "status")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
-class RecordError(ValueError):
-    """A run folder or a value for one is not what the schema says. One line: file, key, allowed."""
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _checked_name(what: str, name: str) -> str:
+def checked_name(what: str, name: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise RecordError(f"{what} {name!r}: allowed are lower-case letters, digits and '_'")
     return name
 
 
-def to_jsonable(obj: Any, key: str = "") -> Any:
-    """`obj` as what strict JSON can hold; NaN and infinities become None.
-
-    Takes numpy (and other) arrays and scalars, dataclasses, enums, paths, dates, mappings,
-    sequences and sets. `key` is the path reported when something else is met.
-
-    Raises:
-        RecordError: naming the key that holds a value of another type.
-    """
-    if obj is None or isinstance(obj, str | bool):
-        return obj.value if isinstance(obj, enum.Enum) else obj
-    if isinstance(obj, enum.Enum):
-        return to_jsonable(obj.value, key)
-    if isinstance(obj, int):
-        return int(obj)
-    if isinstance(obj, float):
-        return float(obj) if math.isfinite(obj) else None
-    if isinstance(obj, os.PathLike):
-        return os.fspath(obj)
-    if hasattr(obj, "isoformat"):
-        return obj.isoformat()
-    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
-        pairs = ((field.name, getattr(obj, field.name)) for field in dataclasses.fields(obj))
-        return {name: to_jsonable(value, f"{key}.{name}".lstrip(".")) for name, value in pairs}
-    if isinstance(obj, Mapping):
-        return {str(k): to_jsonable(v, f"{key}.{k}".lstrip(".")) for k, v in obj.items()}
-    if isinstance(obj, set | frozenset):
-        obj = sorted(obj, key=str)
-    if isinstance(obj, Sequence) and not isinstance(obj, bytes | bytearray):
-        return [to_jsonable(value, f"{key}[{i}]") for i, value in enumerate(obj)]
-    if hasattr(obj, "__array__"):
-        array = np.asarray(obj)
-        if array.dtype.kind in "biufUM":
-            return to_jsonable(array.tolist(), key)
-    raise RecordError(
-        f"key {key or '(top)'}: cannot store a {type(obj).__name__}; allowed are null, booleans, "
-        "numbers, strings, lists, mappings, arrays, dataclasses and paths"
-    )
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
-    """Write beside `path`, then move into place: a reader sees the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            yield file
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_json(path: str | Path, obj: Any) -> None:
-    """Write `obj` as strict JSON, atomically.
-
-    Raises:
-        RecordError: when `obj` holds what `to_jsonable` refuses (nothing is written).
-    """
-    text = json.dumps(to_jsonable(obj), indent=2, allow_nan=False, ensure_ascii=False)
-    with replacing(Path(path)) as file:
-        file.write(text + "\n")
-
-
-def _read_json(path: Path) -> dict:
-    try:
-        obj = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from None
-    except json.JSONDecodeError as error:
-        raise RecordError(f"{path}: not valid JSON: {error}") from None
-    if not isinstance(obj, dict):
-        raise RecordError(f"{path}: holds a {type(obj).__name__}; allowed is a JSON object")
-    return obj
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _cell(value: Any) -> Any:
@@ -190,7 +117,7 @@ class RunWriter:
             RecordError: when the folder is not empty (without `resume`), holds another kind of
                 run, cannot be made, or `config` holds something JSON cannot.
         """
-        _checked_name("kind", kind)
+        checked_name("kind", kind)
         if out is None:
             out = Path("outputs") / f"{kind}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         directory = Path(out)
@@ -229,7 +156,7 @@ class RunWriter:
         return folder
 
     def _path(self, table: str) -> Path:
-        return self.dir / f"{_checked_name('table', table)}.csv"
+        return self.dir / f"{checked_name('table', table)}.csv"
 
     def append(self, table: str, rows: dict | list[dict]) -> None:
         """Add rows to <table>.csv; the first row ever written fixes the columns and their order.
@@ -401,7 +328,7 @@ def load(path: str | Path) -> RunRecord:
     file = directory / "run.json"
     if not file.is_file():
         raise RecordError(f"{directory}: not a run folder (no run.json)")
-    run = _read_json(file)
+    run = read_json(file)
     version = run.get("schema_version")
     if version != SCHEMA_VERSION:
         raise RecordError(f"{file}: schema_version is {version!r}; allowed is {SCHEMA_VERSION}")
@@ -409,4 +336,4 @@ def load(path: str | Path) -> RunRecord:
     if missing:
         raise RecordError(f"{file}: lacks the keys {missing}")
     summary = directory / "summary.json"
-    return RunRecord(run, _read_json(summary) if summary.exists() else {}, directory)
+    return RunRecord(run, read_json(summary) if summary.exists() else {}, directory)

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from ddp_bench.config import ArmSpec, Settings, prefetch_of
+from ddp_bench.data import GlobalStream, digest
 from ddp_bench.scheduler import (
     COUNT_SOLVERS,
     CostModel,
@@ -22,7 +23,6 @@ from ddp_bench.scheduler import (
     prefix_costs,
     split_pool,
 )
-from ddp_bench.stream import GlobalStream, digest
 
 _WRAP = 1 << 64
 

@@ -22,7 +22,7 @@ import numpy as np
 from ddp_bench.arms import Arm, Share, make_arm
 from ddp_bench.config import ARMS, ArmSpec, Settings, parse_arm
 from ddp_bench.errors import ConfigError
-from ddp_bench.scheduler.fit import fit_coefficients
+from ddp_bench.scheduler import fit_coefficients
 
 VARIANTS = (
     "dynamic@tokens",

@@ -22,7 +22,7 @@ from ddp_bench.config import (
     parse_caps,
     parse_settings,
 )
-from ddp_bench.corpus import load_corpus
+from ddp_bench.data import load_corpus
 from ddp_bench.errors import ConfigError, RankLost
 
 log = logging.getLogger("ddp_bench")
@@ -97,10 +97,8 @@ def _train(settings: Settings) -> None:
     """
     import torch
 
-    from ddp_bench import comm
-    from ddp_bench.metrics import Recorder
-    from ddp_bench.rollcall import LOST, TOLD
-    from ddp_bench.trainer import Trainer, settings_record
+    from ddp_bench.ranks import LOST, TOLD, comm
+    from ddp_bench.training import Recorder, Trainer, settings_record
 
     torch.set_num_threads(1)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))

@@ -10,17 +10,26 @@ import yaml
 from tqdm import tqdm
 
 from analysis.records import RunWriter
-from experiments.errors import run_command
-from experiments.files import check_output, put_result, write_text
-from experiments.measurements import Measurements, find_measurements
-from experiments.options import parse
-from experiments.setup import use_compile_cache
-from jaxsim.calibration import PRIORS, load_beliefs
-from jaxsim.errors import InputError
-from jaxsim.fitting import Fit, fit_in_stages, prior_belief
-from jaxsim.gpu import GPU_ALIASES
-from jaxsim.profiles import Profile
-from jaxsim.validation import merit, predict
+from experiments.common import (
+    check_output,
+    parse,
+    put_result,
+    run_command,
+    use_compile_cache,
+    write_text,
+)
+from jaxsim.calibration import (
+    Fit,
+    Measurements,
+    Profile,
+    find_measurements,
+    fit_in_stages,
+    merit,
+    predict,
+    prior_belief,
+)
+from jaxsim.cluster import GPU_ALIASES, PRIORS, load_beliefs
+from jaxsim.files import InputError
 
 HEADER = """\
 # Efficiency parameters by GPU type, fitted by `python -m experiments.calibrate`: value, 95 % interval,

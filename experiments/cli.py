@@ -9,18 +9,21 @@ import sys
 # them would take seconds.
 COMMANDS = {
     "train": ("experiments.train", "train Hi-PPO"),
-    "evaluate": ("experiments.evaluate", "compare schedulers on the same scenarios"),
+    "evaluate": ("experiments.evaluate.__main__", "compare schedulers on the same scenarios"),
     "cluster": ("experiments.cluster", "make cluster and trace files from measurements"),
     "jobs": ("experiments.jobs", "draw a list of jobs from a trace or at random"),
     "network": ("experiments.network", "fit how measured links move, compare predictors"),
     "validate": ("experiments.validate", "compare predictions with measured runs"),
     "calibrate": ("experiments.calibrate", "fit efficiency parameters to measured runs"),
     "fidelity": ("experiments.fidelity", "where the closed form leaves the event-exact one"),
-    "kpi": ("experiments.kpi", "the eight key figures, each with its target and its headroom"),
+    "kpi": (
+        "experiments.kpi.__main__",
+        "the eight key figures, each with its target and its headroom",
+    ),
     "respond": ("experiments.respond", "answer measurements with plans, line by line"),
-    "bench": ("experiments.bench", "measure speed"),
+    "bench": ("experiments.bench.__main__", "measure speed"),
     "ddp": ("experiments.ddp", "compare micro-batch schedules in real data-parallel training"),
-    "report": ("analysis.report", "write a report from run folders"),
+    "report": ("analysis.report.report", "write a report from run folders"),
 }
 
 

@@ -14,14 +14,31 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.arguments import Parser, number, parse_command, seed, whole_seconds
-from experiments.cluster_grid import cluster_file, cluster_from_grids
-from experiments.cluster_trace import build_trace, read_measurements, relative_movement, summarise
-from experiments.errors import run_command
-from experiments.files import check_output, write_text
-from jaxsim.cluster import ClusterSpec, load_cluster, parse_cluster
-from jaxsim.gpu import GPU_PRESETS
-from jaxsim.trace import read_network_trace
+from experiments.common import (
+    Parser,
+    check_output,
+    number,
+    parse_command,
+    run_command,
+    seed,
+    whole_seconds,
+    write_text,
+)
+from jaxsim.cluster import (
+    GPU_PRESETS,
+    ClusterSpec,
+    cluster_file,
+    cluster_from_grids,
+    load_cluster,
+    parse_cluster,
+)
+from jaxsim.network import (
+    build_trace,
+    read_measurements,
+    read_network_trace,
+    relative_movement,
+    summarise,
+)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -15,11 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from analysis.figures.fidelity import closed_against_event
-from analysis.figures.style import save
+from analysis.figures import closed_against_event, save
 from analysis.records import RunWriter
-from experiments.errors import run_command
-from experiments.options import parse
+from experiments.common import parse, run_command
 from jaxsim.plan import (
     SCHEDULE_1F1B,
     SCHEDULE_EAGER_1F1B,
@@ -29,9 +27,13 @@ from jaxsim.plan import (
     SCHEDULE_ZERO_BUBBLE,
     empty_plan,
 )
-from jaxsim.step_time.event_cost import BandwidthProfile, EventBounds, event_pipeline_time
-from jaxsim.step_time.pipeline import pipeline_time
-from jaxsim.step_time.topology import topology
+from jaxsim.step_time import (
+    BandwidthProfile,
+    EventBounds,
+    event_pipeline_time,
+    pipeline_time,
+    topology,
+)
 
 SCHEDULES = {
     "1F1B": SCHEDULE_1F1B,

@@ -7,12 +7,17 @@ import sys
 
 import numpy as np
 
-from experiments.errors import run_command
-from experiments.files import check_output
-from experiments.options import parse
-from jaxsim.errors import InputError, check_fields, is_count, is_positive
-from jaxsim.jobs_drawn import USEFUL_SHARE, V100_TFLOPS, JobMix, jobs_from_trace, random_jobs
-from jaxsim.jobs_file import MOST_JOBS, write_jobs
+from experiments.common import check_output, parse, run_command
+from jaxsim.files import InputError, check_fields, is_count, is_positive
+from jaxsim.load import (
+    MOST_JOBS,
+    USEFUL_SHARE,
+    V100_TFLOPS,
+    JobMix,
+    jobs_from_trace,
+    random_jobs,
+    write_jobs,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,39 +17,50 @@ import numpy as np
 from tqdm import tqdm
 
 from analysis.records import RunWriter
-from experiments.arguments import Parser, number, parse_command, seed, whole_seconds
-from experiments.cluster_trace import WIDE
-from experiments.errors import run_command
-from experiments.files import check_output, put_result, write_text
-from experiments.network_check import (
+from experiments.common import (
+    Parser,
+    check_output,
+    number,
+    parse_command,
+    put_result,
+    run_command,
+    seed,
+    use_compile_cache,
+    whole_seconds,
+    write_text,
+)
+from jaxsim.files import InputError
+from jaxsim.network import (
     COPIES,
+    KINDS,
     LIMITS,
+    REFERENCE,
     REVERSED,
     STATISTICS,
+    WIDE,
+    WINDOW,
     Check,
+    LinkProcesses,
+    PathFit,
+    Series,
     best_kind,
+    best_predictor,
     ceiling,
     check_crossed,
     check_later,
     check_others,
+    combine,
+    fit_path,
+    folds_of,
+    held_out_errors,
+    load_link_processes,
     own_rows,
     pooled_autocorrelation,
     random_halves,
+    read_series,
     replicate,
-)
-from experiments.network_fit import PathFit, combine, fit_path
-from experiments.network_paths import Series, read_series
-from experiments.network_predict import (
-    REFERENCE,
-    WINDOW,
-    best_predictor,
-    folds_of,
-    held_out_errors,
     summarise_errors,
 )
-from experiments.setup import use_compile_cache
-from jaxsim.errors import InputError
-from jaxsim.link_process import KINDS, LinkProcesses, load_link_processes
 
 LEVELS_SHOWN = (0.005, 0.01, 0.02, 0.05, *np.linspace(0.1, 0.9, 17), 0.95, 0.98, 0.99, 0.995)
 LAGS_SHOWN = tuple(range(1, 11))

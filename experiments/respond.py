@@ -30,23 +30,14 @@ from flax import struct
 
 from agents.protocol import make_setup
 from agents.registry import RULES, SchedulerSettings
-from experiments.contestants import (
-    Maker,
-    contestants,
-    learned_maker,
-    requested_without_truth,
-)
-from experiments.errors import run_command
-from experiments.options import parse
-from experiments.setup import compile_for_evaluation, load_world
+from experiments.common import compile_for_evaluation, load_world, parse, run_command
+from experiments.evaluate import Maker, contestants, learned_maker, requested_without_truth
 from jaxsim.cluster import GBIT_PER_GBYTE, ClusterSpec
-from jaxsim.env import EnvParams
-from jaxsim.errors import InputError
-from jaxsim.observation import observe
+from jaxsim.env import EnvParams, observe
+from jaxsim.files import InputError
 from jaxsim.plan import Plan, describe, needs_reconfiguration
-from jaxsim.reconfiguration import Transition
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
-from jaxsim.step_time import NetworkView
+from jaxsim.step_time import NetworkView, Transition
 
 LINK_KEYS = ("src", "dst", "bandwidth_gbps", "rtt_ms")
 DOMAIN_KEYS = ("domain", "gpus_available")

@@ -15,15 +15,29 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from agents.hi_ppo.checkpoint import FILE_NAME, load_checkpoint, restore, save_checkpoint
-from agents.hi_ppo.training import EpochMetrics, Trainer, TrainSettings, check_sizes, make_tape
+from agents.hi_ppo import (
+    FILE_NAME,
+    EpochMetrics,
+    Trainer,
+    TrainSettings,
+    check_sizes,
+    load_checkpoint,
+    make_tape,
+    restore,
+    save_checkpoint,
+)
 from analysis.records import RunWriter, load
-from experiments.contestants import learned_maker
-from experiments.errors import run_command
-from experiments.evaluation import Evaluator
-from experiments.options import are_weights, from_mapping, given_keys, parse
-from experiments.setup import load_world, use_compile_cache
-from jaxsim.errors import InputError, check_fields, is_count
+from experiments.common import (
+    are_weights,
+    from_mapping,
+    given_keys,
+    load_world,
+    parse,
+    run_command,
+    use_compile_cache,
+)
+from experiments.evaluate import Evaluator, learned_maker
+from jaxsim.files import InputError, check_fields, is_count
 from jaxsim.scenario import ScenarioSettings, scenario_bank
 
 

@@ -14,12 +14,21 @@ from tqdm import tqdm
 from analysis.records import RunWriter
 from analysis.report import write_report
 from experiments.calibrate import profiles_for
-from experiments.errors import run_command
-from experiments.files import check_output, put_result
-from experiments.measurements import Measurements, find_measurements
-from experiments.options import parse
-from experiments.setup import use_compile_cache
+from experiments.common import check_output, parse, put_result, run_command, use_compile_cache
 from jaxsim.calibration import (
+    Measurements,
+    Prediction,
+    find_measurements,
+    fit_in_stages,
+    leave_out_plans,
+    merit,
+    predict,
+    predict_runs,
+    predict_sync_s,
+    prior_belief,
+    run_arrays,
+)
+from jaxsim.cluster import (
     Belief,
     Calibration,
     load_beliefs,
@@ -27,10 +36,6 @@ from jaxsim.calibration import (
     prior_calibration,
     shipped_belief,
 )
-from jaxsim.fitting import fit_in_stages, prior_belief
-from jaxsim.measured import predict_runs, run_arrays
-from jaxsim.shaped_links import predict_sync_s
-from jaxsim.validation import Prediction, leave_out_plans, merit, predict
 
 # Mean absolute errors of step time that others publish or reach on these tables [%].
 PEERS: dict[str, dict[str, float]] = {

@@ -11,7 +11,7 @@ import signal
 import jax
 import pytest
 
-from experiments.compiler_options import add_options
+from experiments.common.compiler_options import add_options
 
 # A shell starts a job in the background with SIGINT ignored; tests of Ctrl-C need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

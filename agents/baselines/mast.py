@@ -3,7 +3,7 @@
 Choudhury et al., OSDI 2024: global scheduling of atomic jobs; all regions that can hold the job are
 scored by when it could start there (queue, and data that is not there yet) and how long it would
 run, with the best plan inside each region. For one job on idle regions whose data is everywhere
-this is `single_domain`; `agents.jobs_mast` has queues and data. Left out: pre-emption by priority and
+this is `single_domain`; `many_jobs.mast` has queues and data. Left out: pre-emption by priority and
 the daily placement of data by demand.
 """
 

@@ -16,7 +16,7 @@ import numpy as np
 from flax import serialization
 
 from agents.hi_ppo.scheduler import PolicyParams
-from jaxsim.errors import InputError
+from jaxsim.files import InputError
 
 VERSION = 1
 MAGIC = b"hippo-checkpoint\n"

@@ -9,7 +9,7 @@ from jax import Array
 
 from agents.hi_ppo.networks import GraphInputs, LowerInputs, UpperInputs
 from agents.protocol import Setup
-from jaxsim.observation import Observation
+from jaxsim.env import Observation
 from jaxsim.plan import SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE
 from jaxsim.workload import RECOMPUTE_FULL
 

@@ -9,7 +9,7 @@ import jraph
 from flax import struct
 from jax import Array
 
-from jaxsim.observation import EDGE_FEATURES
+from jaxsim.env import EDGE_FEATURES
 
 
 @struct.dataclass

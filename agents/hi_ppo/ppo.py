@@ -12,7 +12,7 @@ import optax
 from flax import struct
 from jax import Array
 
-from jaxsim.errors import check_fields, is_count, is_non_negative, is_positive, is_share
+from jaxsim.files import check_fields, is_count, is_non_negative, is_positive, is_share
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ from agents.protocol import (
     score_table,
     switch_times,
 )
-from jaxsim.observation import Observation
+from jaxsim.env import Observation
 from jaxsim.plan import Plan
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -22,50 +21,15 @@ from agents.hi_ppo.features import (
 )
 from agents.hi_ppo.gae import advantages
 from agents.hi_ppo.networks import LowerNetwork, UpperNetwork
-from agents.hi_ppo.ppo import Decisions, Losses, PPOSettings, make_optimizer, ppo_update
+from agents.hi_ppo.ppo import Decisions, Losses, make_optimizer, ppo_update
 from agents.hi_ppo.scheduler import PolicyParams
-from agents.oracle import MigrationTable, migration_table, solve_truth
+from agents.hi_ppo.settings import TrainSettings, check_sizes
+from agents.oracles import MigrationTable, migration_table, solve_truth
 from agents.protocol import carry_out, find_row, make_setup, pick_row, score_table, table_rates
-from jaxsim.enumeration import PlanTable
-from jaxsim.env import EnvParams, State, reset, step, world_tape
-from jaxsim.errors import check_fields, is_count, is_share
-from jaxsim.observation import Observation
+from jaxsim.env import EnvParams, Observation, State, reset, step, world_tape
 from jaxsim.plan import empty_plan
-from jaxsim.reconfiguration import Transition, transition_s
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainSettings:
-    """Attributes:
-    envs: scenarios played at once, per policy seed
-    rollout: intervals between two updates; must divide the horizon and be a multiple of `every`
-    every: intervals between two decisions of the upper policy
-    hidden: width of the networks
-    upper_discount: gamma per interval of the upper policy
-    lower_discount: gamma per interval of the lower policy, whose choices leave nothing behind
-    shaping: weight of the potential shaping with the training-time clairvoyant value, 0 to 1
-    idle_start: share of the episodes that begin with nothing deployed, the others with a random row
-    upper: PPO of the upper policy
-    lower: PPO of the lower policy
-    """
-
-    envs: int = 128
-    rollout: int = 32
-    every: int = 2
-    hidden: int = 32
-    upper_discount: float = 0.95
-    lower_discount: float = 0.5
-    shaping: float = 1.0
-    idle_start: float = 0.15
-    upper: PPOSettings = dataclasses.field(default_factory=PPOSettings)
-    lower: PPOSettings = dataclasses.field(
-        default_factory=lambda: PPOSettings(learning_rate=3e-4, epochs=1)
-    )
-
-    def __post_init__(self):
-        check_fields(self, ("envs", "rollout", "every", "hidden"), "an integer >= 1", is_count)
-        shares = ("upper_discount", "lower_discount", "shaping", "idle_start")
-        check_fields(self, shares, "a number from 0 to 1", is_share)
+from jaxsim.planning import PlanTable
+from jaxsim.step_time import Transition, transition_s
 
 
 @struct.dataclass
@@ -140,16 +104,6 @@ def make_tape(params: EnvParams, table: PlanTable, key: Array, horizon: int) -> 
         moves=migration_table(setup),
         base_rate=score_table(setup, setup.usual).rate,
     )
-
-
-def check_sizes(settings: TrainSettings, horizon: int) -> None:
-    """Raise ValueError where batches would not divide: cheap, so ask before solving scenarios."""
-    if horizon % settings.rollout or settings.rollout % settings.every:
-        raise ValueError("rollout must divide the horizon and be a multiple of every")
-    if settings.envs * settings.rollout // settings.every % settings.upper.minibatches:
-        raise ValueError("upper.minibatches must divide envs x rollout / every")
-    if settings.envs * settings.rollout % settings.lower.minibatches:
-        raise ValueError("lower.minibatches must divide envs x rollout")
 
 
 class Trainer:

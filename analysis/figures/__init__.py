@@ -1,24 +1,65 @@
 """Figures: pure functions from the tables of a run to a matplotlib Figure, one per picture."""
 
-from analysis.figures.calibration import parameters_fitted
-from analysis.figures.comparison import reward_parts, schedulers_compared
-from analysis.figures.episode import episode_timeline
+from analysis.figures.calibration import IDENTIFIED, PARAMETER_COLUMNS, parameters_fitted
+from analysis.figures.comparison import (
+    COMPARISON_COLUMNS,
+    REWARD_PLOT_COLUMNS,
+    reward_parts,
+    schedulers_compared,
+)
+from analysis.figures.ddp import draw_all
+from analysis.figures.episode import LINK_COLUMNS, TIMELINE_COLUMNS, episode_timeline
 from analysis.figures.fidelity import closed_against_event
-from analysis.figures.network import fitted_memory, fitted_quantiles, prediction_errors
-from analysis.figures.scoreboard import key_figures, suite_regrets
-from analysis.figures.style import save
-from analysis.figures.traffic import traffic_map
-from analysis.figures.training import learning_curve
-from analysis.figures.validation import left_out_errors, peak_memory, step_errors, step_times
+from analysis.figures.network import (
+    MOVEMENT_COLUMNS,
+    PREDICTION_COLUMNS,
+    fitted_memory,
+    fitted_quantiles,
+    prediction_errors,
+)
+from analysis.figures.scoreboard import KPI_COLUMNS, SCENE_COLUMNS, key_figures, suite_regrets
+from analysis.figures.style import ORACLES, save
+from analysis.figures.traffic import TRAFFIC_COLUMNS, traffic_map
+from analysis.figures.training import CURVE_COLUMNS, EVALUATION_COLUMNS, learning_curve
+from analysis.figures.validation import (
+    LEFT_OUT_COLUMNS,
+    MEMORY_COLUMNS,
+    STEP_COLUMNS,
+    left_out_errors,
+    mean_absolute,
+    peak_memory,
+    step_errors,
+    step_times,
+    timed_runs,
+)
 
 __all__ = [
+    "COMPARISON_COLUMNS",
+    "CURVE_COLUMNS",
+    "EVALUATION_COLUMNS",
+    "IDENTIFIED",
+    "KPI_COLUMNS",
+    "LEFT_OUT_COLUMNS",
+    "LINK_COLUMNS",
+    "MEMORY_COLUMNS",
+    "MOVEMENT_COLUMNS",
+    "ORACLES",
+    "PARAMETER_COLUMNS",
+    "PREDICTION_COLUMNS",
+    "REWARD_PLOT_COLUMNS",
+    "SCENE_COLUMNS",
+    "STEP_COLUMNS",
+    "TIMELINE_COLUMNS",
+    "TRAFFIC_COLUMNS",
     "closed_against_event",
+    "draw_all",
     "episode_timeline",
     "fitted_memory",
     "fitted_quantiles",
     "key_figures",
     "learning_curve",
     "left_out_errors",
+    "mean_absolute",
     "parameters_fitted",
     "peak_memory",
     "prediction_errors",
@@ -28,5 +69,6 @@ __all__ = [
     "step_errors",
     "step_times",
     "suite_regrets",
+    "timed_runs",
     "traffic_map",
 ]

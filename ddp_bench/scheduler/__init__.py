@@ -15,7 +15,7 @@ from ddp_bench.scheduler.counts import (
     solve_greedy,
     solve_order_statistic,
 )
-from ddp_bench.scheduler.fit import OnlineFit
+from ddp_bench.scheduler.fit import OnlineFit, fit_coefficients
 from ddp_bench.scheduler.packing import karmarkar_karp
 from ddp_bench.scheduler.pooled import split_pool
 
@@ -25,6 +25,7 @@ __all__ = [
     "CostModel",
     "Infeasible",
     "OnlineFit",
+    "fit_coefficients",
     "karmarkar_karp",
     "padded_length",
     "prefix_costs",

@@ -1,13 +1,86 @@
-"""Plan and network state -> cost of one training step."""
+"""Plan and network state -> cost of one training step, and of a change of plan.
 
-from jaxsim.step_time.closed_form import NetworkView, StepCost, job_step_cost
-from jaxsim.step_time.event_cost import BandwidthProfile, EventBounds, event_step_cost
+closed_form      What one training step of a plan costs under a network state: closed form
+collectives      Communication inside a domain: tensor, context and pipeline parallelism
+compute          Time that the GPUs of one stage spend computing, operator by operator
+event_cost       The step of a plan by the event-exact pipeline: the same inputs and results as
+event_exact      One training step of a pipeline, operation by operation: a max-plus recurrence
+greedy           A pipeline whose stages decide as they go: list scheduling on the network as it
+links            What stages and links of a pipeline take, and when a transfer over a changing
+memory           Memory per GPU of a plan
+pipeline         One training step of a pipeline over the WAN, closed form
+reconfiguration  What it takes to go from one plan to another: a restart, then bytes over the
+schedules        In which order a pipeline's stages run their operations
+stages           What the stages of a plan compute, before any WAN is known
+sync             Gradient synchronisation between the groups of a plan, over the WAN
+topology         Who talks to whom in a plan, and how often
+"""
+
+from jaxsim.step_time import sync
+from jaxsim.step_time.closed_form import (
+    NetworkView,
+    StepCost,
+    choice_fits,
+    group_periods,
+    job_step_cost,
+    sync_parts,
+)
+from jaxsim.step_time.collectives import tensor_reduce_s
+from jaxsim.step_time.compute import gemm_alone_s, layer_time
+from jaxsim.step_time.event_cost import (
+    BandwidthProfile,
+    EventBounds,
+    event_pipeline_time,
+    event_step_cost,
+)
+from jaxsim.step_time.event_exact import pipeline_events
+from jaxsim.step_time.links import StageTimes
+from jaxsim.step_time.memory import in_flight_chunks, layer_memory, state_bytes_per_param
+from jaxsim.step_time.pipeline import pipeline_time, run_ahead, stage_parts
+from jaxsim.step_time.reconfiguration import (
+    Transition,
+    advance_transition,
+    begin_transition,
+    transition_s,
+)
+from jaxsim.step_time.schedules import slot_count
+from jaxsim.step_time.stages import replicas_running, stages
+from jaxsim.step_time.sync import GRADIENT_BYTES, ring_rate_gb_per_s, statistical_efficiency
+from jaxsim.step_time.topology import topology, transfers_per_micro_batch
 
 __all__ = [
+    "GRADIENT_BYTES",
     "BandwidthProfile",
     "EventBounds",
     "NetworkView",
+    "StageTimes",
     "StepCost",
+    "Transition",
+    "advance_transition",
+    "begin_transition",
+    "choice_fits",
+    "event_pipeline_time",
     "event_step_cost",
+    "gemm_alone_s",
+    "group_periods",
+    "in_flight_chunks",
     "job_step_cost",
+    "layer_memory",
+    "layer_time",
+    "pipeline_events",
+    "pipeline_time",
+    "replicas_running",
+    "ring_rate_gb_per_s",
+    "run_ahead",
+    "slot_count",
+    "stage_parts",
+    "stages",
+    "state_bytes_per_param",
+    "statistical_efficiency",
+    "sync",
+    "sync_parts",
+    "tensor_reduce_s",
+    "topology",
+    "transfers_per_micro_batch",
+    "transition_s",
 ]

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.calibration import Calibration
-from jaxsim.cluster import Cluster
+from jaxsim.cluster import Calibration, Cluster
 from jaxsim.plan import (
     ALL_SCHEDULES,
     FULL_PRECISION_BITS,

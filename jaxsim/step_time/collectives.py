@@ -5,8 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsim.calibration import Calibration
-from jaxsim.cluster import Cluster
+from jaxsim.cluster import Calibration, Cluster
 from jaxsim.plan import PLACEMENT_DP_INNER, Plan
 from jaxsim.workload import Workload
 

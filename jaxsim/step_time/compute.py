@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.calibration import Calibration
-from jaxsim.gpu import Gpu
+from jaxsim.cluster import Calibration, Gpu
 from jaxsim.workload import FLOAT8, FP32, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Workload
 
 TILE = 128.0 * 128.0  # results that one thread block of a matrix product computes

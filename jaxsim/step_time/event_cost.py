@@ -11,8 +11,7 @@ from flax import struct
 from jax import Array
 from jax.custom_batching import custom_vmap
 
-from jaxsim.calibration import Calibration
-from jaxsim.cluster import Cluster
+from jaxsim.cluster import Calibration, Cluster
 from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, SCHEDULE_INTERLEAVED, Plan
 from jaxsim.step_time.closed_form import NetworkView, StepCost, job_step_cost
 from jaxsim.step_time.event_exact import pipeline_events

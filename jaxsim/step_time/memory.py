@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.calibration import Calibration
+from jaxsim.cluster import Calibration
 from jaxsim.plan import Plan
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, Workload
 

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.calibration import Calibration
-from jaxsim.cluster import Cluster
+from jaxsim.cluster import Calibration, Cluster
 from jaxsim.plan import Plan, per_domain
 from jaxsim.step_time import collectives
 from jaxsim.step_time.compute import LayerTime, layer_time

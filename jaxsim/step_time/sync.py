@@ -5,8 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsim.calibration import Calibration
-from jaxsim.cluster import GBIT_PER_GBYTE
+from jaxsim.cluster import GBIT_PER_GBYTE, Calibration
 from jaxsim.plan import FULL_PRECISION_BITS, Plan, layer_range, n_groups
 from jaxsim.step_time.topology import Topology
 from jaxsim.workload import Workload

@@ -6,13 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.plan import (
-    ALL_SCHEDULES,
-    INTERLEAVED_CHUNKS,
-    SCHEDULE_INTERLEAVED,
-    Plan,
-    steps_ahead,
-)
+from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, SCHEDULE_INTERLEAVED, Plan, steps_ahead
 
 
 @struct.dataclass

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analysis import report
-from experiments import cli, evaluate, train
-from experiments.evaluate import EvaluateConfig
-from experiments.options import from_mapping, parse
+from analysis.report import report
+from experiments import cli, train
+from experiments.common.options import from_mapping, parse
+from experiments.evaluate import __main__ as evaluate
+from experiments.evaluate.config import EvaluateConfig
 from experiments.train import TrainConfig
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,10 @@ import pandas as pd
 import pytest
 
 from experiments.cluster import main
-from experiments.cluster_trace import (
+from experiments.common.files import write_text
+from jaxsim.cluster.cluster import load_cluster
+from jaxsim.files.errors import InputError
+from jaxsim.network.replay import (
     FLOOR,
     MIN_INTERVALS,
     ROUNDS,
@@ -18,10 +21,7 @@ from experiments.cluster_trace import (
     read_measurements,
     relative_movement,
 )
-from experiments.files import write_text
-from jaxsim.cluster import load_cluster
-from jaxsim.errors import InputError
-from jaxsim.trace import read_network_trace
+from jaxsim.network.trace import read_network_trace
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 GRIDS = {

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from experiments import jobs as jobs_command
-from jaxsim.errors import InputError
-from jaxsim.jobs_drawn import JobMix, jobs_from_trace, random_jobs
-from jaxsim.jobs_file import DATA_COLUMNS, JOBS_COLUMNS, read_jobs, write_jobs
-from jaxsim.workload import MODEL_PRESETS, build_workload
+from jaxsim.files.errors import InputError
+from jaxsim.load.jobs_drawn import JobMix, jobs_from_trace, random_jobs
+from jaxsim.load.jobs_file import DATA_COLUMNS, JOBS_COLUMNS, read_jobs, write_jobs
+from jaxsim.workload.workload import MODEL_PRESETS, build_workload
 
 PHILLY = Path(__file__).parents[2].parent / "shared" / "data" / "load"
 PHILLY = PHILLY / "philly_vc_jobs_gavel.csv.gz"

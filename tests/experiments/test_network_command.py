@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from toy_world import cluster_spec
+from helpers.toy_world import cluster_spec
 
-from analysis.report import write_report
+from analysis.report.report import write_report
 from experiments import cli
-from experiments.network_check import (
+from jaxsim.files.errors import InputError
+from jaxsim.network.checks import (
     check_crossed,
     check_later,
     check_others,
@@ -20,17 +21,16 @@ from experiments.network_check import (
     replicate,
     simulate,
 )
-from experiments.network_fit import autocorrelation, fit_links, fit_path, hidden_states
-from experiments.network_paths import Series, read_series
-from experiments.network_predict import best_predictor, held_out_errors, summarise_errors
-from jaxsim.errors import InputError
-from jaxsim.link_process import (
+from jaxsim.network.fitted_links import (
     FITTED_KINDS,
     FittedLink,
     LinkProcesses,
     load_link_processes,
     process_of_links,
 )
+from jaxsim.network.fitting import autocorrelation, fit_links, fit_path, hidden_states
+from jaxsim.network.prediction import best_predictor, held_out_errors, summarise_errors
+from jaxsim.network.series import Series, read_series
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 TESTS_CSV = DATA / "traces" / "cloudpilot_iperf3_tests.csv"

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from refusals import refused
-from tiny_training import WORLD, compiled_pieces
+from helpers.refusals import refused
+from helpers.tiny_training import WORLD, compiled_pieces
 
 from agents.registry import LEARNED, LOW_COMMUNICATION, SCHEDULERS
 

@@ -8,14 +8,14 @@ import sys
 
 import numpy as np
 import pytest
-from tiny_training import cached_world
+from helpers.tiny_training import cached_world
 
 from experiments import respond
-from experiments.kpi_response import response_s
+from experiments.kpi.response import response_s
 from experiments.respond import RespondConfig, make_responder, serve
-from jaxsim.cluster import load_cluster
-from jaxsim.errors import InputError
-from jaxsim.plan import check_plan, empty_plan
+from jaxsim.cluster.cluster import load_cluster
+from jaxsim.files.errors import InputError
+from jaxsim.plan.plan import check_plan, empty_plan
 
 DOMAINS = ("virginia", "ohio", "oregon", "ireland")
 

@@ -13,8 +13,17 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from refusals import refused
-from tiny_training import ARGV, EPOCHS, SEEDS, WORLD, compiled_pieces, evaluators, shared_run
+from helpers.refusals import refused
+from helpers.summary_keys import SUMMARY_KEYS
+from helpers.tiny_training import (
+    ARGV,
+    EPOCHS,
+    SEEDS,
+    WORLD,
+    compiled_pieces,
+    evaluators,
+    shared_run,
+)
 
 from agents.hi_ppo.checkpoint import load_checkpoint
 from agents.registry import (
@@ -23,23 +32,19 @@ from agents.registry import (
     TUNING_GRID,
     SchedulerSettings,
 )
-from analysis import report
 from analysis.records import load
-from experiments import evaluate, evaluation, train
-from experiments.evaluate import EvaluateConfig
-from experiments.evaluation import tune
-from experiments.options import from_mapping
-from experiments.tables import scheduler_table
+from analysis.report import report
+from experiments import train
+from experiments.common.options import from_mapping
+from experiments.common.tables import scheduler_table
+from experiments.evaluate import __main__ as evaluate
+from experiments.evaluate import evaluator as evaluation
+from experiments.evaluate.config import EvaluateConfig
+from experiments.evaluate.evaluator import tune
 from experiments.train import TrainConfig, TrainingRun
-from jaxsim.scenario import scenario_bank
+from jaxsim.scenario.scenario import scenario_bank
 
 ROOT = Path(__file__).parents[2]
-SUMMARY_KEYS = {
-    *("regret_pct", "regret_ci95_pct", "bound_pct", "headroom_pct", "step_s", "step_s_std"),
-    *("tokens_per_s", "utilisation", "memory_utilisation", "bandwidth_utilisation"),
-    *("comm_to_compute", "overlap", "wan_gb_per_step", "usd_per_mtoken", "replans"),
-    *("decision_ms_p50", "decision_ms_p99"),
-}
 CLOCK = ["wall_s", "steps_per_s"]
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from measured_runs import write_runs
+from helpers.measured_runs import write_runs
 
 from analysis.records import load
 from experiments import calibrate, validate
-from experiments.measurements import find_measurements, published_table
-from jaxsim.shaped_links import COLUMNS
+from jaxsim.calibration.files import find_measurements, published_table
+from jaxsim.calibration.shaped_links import COLUMNS
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 needs_data = pytest.mark.skipif(

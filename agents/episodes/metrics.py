@@ -1,0 +1,110 @@
+"""What an episode comes to, in the units of the reports."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from agents.episodes.rollout import Episode
+from jaxsim.env import EnvParams, IntervalRecord
+
+
+@struct.dataclass
+class EpisodeMetrics:
+    """[] each; means are over the intervals in which the job computed, NaN where it never did."""
+
+    progress: Array  # [training steps], efficiency included
+    step_s: Array  # [s] computing time per step
+    step_s_std: Array  # [s] spread of the step time between intervals
+    tokens_per_s: Array  # downtime included
+    utilisation: Array  # useful FLOPs / peak FLOPs of the available GPUs
+    memory_utilisation: Array  # fullest GPU of each used domain / its memory
+    bandwidth_utilisation: Array  # WAN bytes / what all links could have carried
+    comm_to_compute: Array  # exposed communication / computation
+    overlap: Array  # share of the WAN's busy time behind computation; NaN if no plan used the WAN
+    wan_gb_per_step: Array  # [GB] training and migration
+    usd_per_mtoken: Array  # GPUs and egress
+    replans: Array  # reconfigurations after the first deployment
+    reward: Array  # mean per interval, as are its parts
+    reward_eff: Array
+    reward_util: Array
+    reward_cost: Array
+    reward_fair: Array
+
+
+def step_metrics(record: IntervalRecord, memory_gb: Array) -> dict[str, Array]:
+    """What the steps of each job were like, [J] each: the fields of EpisodeMetrics of these names.
+
+    `memory_gb` [] is that of a GPU.
+    """
+
+    def of_job(progress, train_s, cost):  # [T, ...]
+        steps = progress / cost.efficiency
+        ran = train_s > 0
+
+        def mean(values, over=ran):
+            count = over.astype(jnp.float32).sum()
+            return jnp.sum(jnp.where(over, values, 0.0)) / jnp.where(count > 0, count, jnp.nan)
+
+        # Not train_s: the budget may be used up before an interval ends.
+        busy_s = jnp.where(steps > 0, steps * cost.step_s, 0.0)
+        total = jnp.where(steps.sum() > 0, steps.sum(), jnp.nan)
+        used = (cost.memory_gb > 0).astype(jnp.float32)
+        fullness = (cost.memory_gb / memory_gb).sum(axis=1)
+        return {
+            "step_s": busy_s.sum() / total,
+            "step_s_std": jnp.sqrt(mean((cost.step_s - mean(cost.step_s)) ** 2)),
+            "memory_utilisation": mean(fullness / jnp.maximum(used.sum(axis=1), 1.0)),
+            "comm_to_compute": mean(cost.communication_s / jnp.maximum(cost.compute_s, 1e-9)),
+            "overlap": mean(cost.overlap, ran & (cost.wan_busy_s > 0)),
+        }
+
+    return jax.vmap(of_job, in_axes=1)(record.progress, record.train_s, record.cost)
+
+
+def traffic_metrics(
+    episode: Episode, params: EnvParams, counts: Array | bool = True
+) -> dict[str, Array]:
+    """What the jobs together trained, sent and cost, [] each: the fields of EpisodeMetrics of these
+    names, over the intervals that `counts` [T] names."""
+    record = episode.record
+    counts = jnp.broadcast_to(counts, episode.reward.shape)
+    each = jnp.sum(
+        jnp.where(counts[:, None], record.progress / record.cost.efficiency, 0.0), axis=0
+    )
+    steps, tokens = each.sum(), jnp.vdot(each, params.jobs.tokens_per_step)
+    moved_gb = jnp.sum(_where(counts, record.wan_gb + record.migration_gb))
+    carried_gb = jnp.sum(_where(counts, episode.bandwidth_gb_per_s)) * params.interval_s
+    usd = jnp.sum(_where(counts, record.egress_usd + record.gpu_usd))
+    span_s = jnp.sum(counts.astype(jnp.float32)) * params.interval_s
+    return {
+        "tokens_per_s": tokens / span_s,
+        "bandwidth_utilisation": moved_gb / jnp.maximum(carried_gb, 1e-9),
+        "wan_gb_per_step": moved_gb / jnp.where(steps > 0, steps, jnp.nan),
+        "usd_per_mtoken": usd / (jnp.where(tokens > 0, tokens, jnp.nan) / 1e6),
+    }
+
+
+def _where(counts: Array, values: Array) -> Array:
+    """The values [T, ...] of the intervals that count, 0 in the others."""
+    return jnp.where(counts.reshape(counts.shape + (1,) * (values.ndim - 1)), values, 0.0)
+
+
+def episode_metrics(episode: Episode, params: EnvParams) -> EpisodeMetrics:
+    """Reduce one episode of a single job; jit-able."""
+    record, parts = episode.record, episode.record.reward_parts
+    steps = step_metrics(record, params.cluster.gpu.memory_gb)
+    return EpisodeMetrics(
+        **{name: values[0] for name, values in steps.items()},
+        **traffic_metrics(episode, params),
+        progress=record.progress[:, 0].sum(),
+        utilisation=parts.utilisation.mean(),
+        replans=jnp.sum(record.switched[1:, 0].astype(jnp.float32)),
+        reward=episode.reward.mean(),
+        reward_eff=parts.efficiency.mean(),
+        reward_util=parts.utilisation.mean(),
+        reward_cost=parts.cost.mean(),
+        reward_fair=parts.fairness.mean(),
+    )

@@ -1,0 +1,65 @@
+"""Playing whole episodes: one scheduler, one scenario, everything recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from agents.oracles import Truth
+from agents.protocol import Scheduler, Setup
+from jaxsim.env import EnvParams, IntervalRecord, reset, step
+from jaxsim.plan import Plan
+
+
+@struct.dataclass
+class Episode:
+    """One episode, leaves [T, ...]."""
+
+    record: IntervalRecord
+    bandwidth_gb_per_s: Array  # [T, K, K] [GB/s]
+    plan: Plan  # [T, J] in force at the end of the interval
+    moving: Array  # [T, J] bool
+    reward: Array  # [T]
+
+
+def play(
+    make: Callable[[Setup], Scheduler],
+    params: EnvParams,
+    setup: Setup,
+    truth: Truth | None,
+    key: Array,
+    decision_key: Array,
+    horizon: int,
+    rates: Array | None = None,
+) -> Episode:
+    """Play `horizon` intervals of the scenario `key`; `truth` reaches oracles only. `rates`
+    [T, P, V] are the table's as measured before each interval, for everybody (None: not at hand).
+    """
+    scheduler = make(setup)
+    init_key, loop_key = jax.random.split(decision_key)
+    state, timestep = reset(key, params)
+
+    def body(carry, t):
+        state, observation, memory = carry
+        interval_key = jax.random.fold_in(loop_key, t)
+        extra = (truth,) if scheduler.oracle else ()
+        if rates is not None:
+            observation = observation.replace(rates=rates[t])
+        action, memory = scheduler.decide(interval_key, observation, memory, *extra)
+        state, timestep = step(interval_key, state, action, params)
+        out = Episode(
+            timestep.record,
+            state.view.bandwidth_gb_per_s,
+            state.plan,
+            state.moving,
+            timestep.reward,
+        )
+        return (state, timestep.observation, memory), out
+
+    carry = (state, timestep.observation, scheduler.init(init_key))
+    _, episode = jax.lax.scan(body, carry, jnp.arange(horizon))
+    return episode

@@ -1,0 +1,148 @@
+"""What an episode of many jobs comes to, for each of them and for the cluster."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from agents.episodes import Episode, step_metrics, traffic_metrics
+from jaxsim.env import EnvParams
+from jaxsim.planning import score_plans
+from jaxsim.scenario import JobsWorld
+from jaxsim.step_time import NetworkView
+
+DONE = 1.0 - 1e-5  # of the budget: the sum over intervals is rounded
+
+
+@struct.dataclass
+class JobMetrics:
+    """[J] each, [] where it says so; NaN for padding and for jobs that arrive after the end."""
+
+    jct_s: Array  # [s] from arrival to completion, charged where the job is not finished
+    jct_normalised: Array  # the same in units of what the job would need alone
+    queueing_s: Array  # [s] from arrival until it trains for the first time
+    finished: Array  # 1 or 0
+    progress: Array  # [training steps]
+    moves: Array  # reconfigurations after the first deployment
+    step_s: Array  # as in `EpisodeMetrics`, to overlap: of each job, NaN where it never trained
+    step_s_std: Array
+    memory_utilisation: Array
+    comm_to_compute: Array
+    overlap: Array
+    makespan_s: Array  # [] [s] from the first arrival to the last completion, NaN if one is missing
+    utilisation: Array  # [] useful / peak FLOPs of the available GPUs, while somebody is there
+    tokens_per_s: Array  # [] of all jobs together, as the next three: while somebody is there
+    bandwidth_utilisation: Array  # []
+    wan_gb_per_step: Array  # [] [GB] per training step of whichever job
+    usd_per_mtoken: Array  # []
+    fairness: Array  # [] Jain's index of jct_normalised: 1 = all alike, 1 / J = one has all
+    overcommitted: Array  # [] GPUs held beyond the available ones, the most in any domain: 0
+
+
+def job_metrics(
+    episode: Episode, params: EnvParams, alone_s: Array, available: Array
+) -> JobMetrics:
+    """Reduce one episode of T intervals; jit-able. `alone_s` [J] is `completion_alone_s`, and
+    `available` [T, K] the GPUs that local jobs left.
+
+    A job that is not finished is charged the time it has been there, and for the rest of its work
+    what it would need alone: less than any scheduler could.
+    """
+    record, interval_s = episode.record, params.interval_s
+    progress, train_s = record.progress, record.train_s
+    length = progress.shape[0]
+    begins_s = jnp.arange(length, dtype=jnp.float32) * interval_s
+    arrival_s, budget = params.jobs.arrival_s, params.jobs.step_budget
+    counts = params.jobs.mask & (arrival_s < length * interval_s)
+
+    share = jnp.cumsum(progress, axis=0) / budget[None]
+    complete = share >= DONE
+    finished = jnp.any(complete, axis=0)
+    busy_s = jnp.where(progress > 0, progress * record.cost.step_s / record.cost.efficiency, 0.0)
+    # Training fills the end of an interval; the budget may be used up before.
+    ends_s = begins_s[:, None] + (interval_s - train_s) + busy_s
+    finish_s = _at_first(complete, ends_s)
+    trains = train_s > 0
+    starts_s = jnp.where(
+        jnp.any(trains, axis=0),
+        _at_first(trains, begins_s[:, None] + interval_s - train_s),
+        length * interval_s,
+    )
+    charged_s = length * interval_s + (1.0 - share[-1]) * alone_s
+    jct_s = jnp.where(finished, finish_s, charged_s) - arrival_s
+    relative = jct_s / alone_s
+
+    there = counts[None] & (begins_s[:, None] + interval_s > arrival_s[None])
+    there = jnp.any(there & ~jnp.concatenate([jnp.zeros_like(complete[:1]), complete[:-1]]), axis=1)
+    first_s = jnp.min(jnp.where(counts, arrival_s, jnp.inf))
+    last_s = jnp.max(jnp.where(counts, finish_s, -jnp.inf))
+    # A deployment is no move: the job held nothing before.
+    deployments = jnp.any(record.switched, axis=0).astype(jnp.float32)
+    held = jnp.sum(record.cost.gpus_used, axis=1)
+    steps = step_metrics(record, params.cluster.gpu.memory_gb)
+
+    def of_jobs(values):
+        return jnp.where(counts, values.astype(jnp.float32), jnp.nan)
+
+    return JobMetrics(
+        **{name: of_jobs(values) for name, values in steps.items()},
+        **traffic_metrics(episode, params, there),
+        jct_s=of_jobs(jct_s),
+        jct_normalised=of_jobs(relative),
+        queueing_s=of_jobs(starts_s - arrival_s),
+        finished=of_jobs(finished),
+        progress=of_jobs(progress.sum(axis=0)),
+        moves=of_jobs(record.switched.astype(jnp.float32).sum(axis=0) - deployments),
+        makespan_s=jnp.where(jnp.all(finished | ~counts), last_s - first_s, jnp.nan),
+        utilisation=jnp.mean(record.reward_parts.utilisation, where=there),
+        fairness=jain_index(relative, counts),
+        overcommitted=jnp.maximum(jnp.max(held - available), 0),
+    )
+
+
+def jain_index(values: Array, counts: Array) -> Array:
+    """[] (sum x)^2 / (n sum x^2) of the values [J] that count (Jain, Chiu and Hawe 1984)."""
+    x = jnp.where(counts, values, 0.0)
+    n = jnp.maximum(jnp.sum(counts.astype(jnp.float32)), 1.0)
+    return jnp.sum(x) ** 2 / (n * jnp.maximum(jnp.sum(x**2), 1e-30))
+
+
+def completion_alone_s(params: EnvParams, world: JobsWorld, views: NetworkView) -> Array:
+    """[J] [s] from arrival to completion if the job had the cluster to itself, with the best plan
+    of its table in every interval and no cost of moving: what no scheduler can beat.
+
+    `views` [T + 1, ...] are those of the scenario; beyond the last, the mean rate goes on.
+    """
+    n_kinds = world.tables.mask.shape[0]
+    later = jax.tree.map(lambda x: x[1:], views)
+
+    def best_rate(kind):
+        work = params.jobs.job(jnp.argmax(world.kind == kind))
+        table = jax.tree.map(lambda x: x[kind], world.tables)
+        args = (params.choices, work, params.cluster, params.calibration)
+        rate, _ = score_plans(table.plans, later, *args)
+        return jnp.where(table.mask[None], rate, 0.0).max(axis=1)
+
+    rates = jax.lax.map(best_rate, jnp.arange(n_kinds))  # [U, T]
+    interval_s = params.interval_s
+    begins_s = jnp.arange(rates.shape[1], dtype=jnp.float32) * interval_s
+
+    def one(kind, arrival_s, budget):
+        rate = rates[kind]
+        steps = jnp.cumsum(rate * jnp.clip(begins_s + interval_s - arrival_s, 0.0, interval_s))
+        complete = steps >= budget
+        ends_s = begins_s + interval_s - (steps - budget) / jnp.maximum(rate, 1e-30)
+        beyond_s = (budget - steps[-1]) / jnp.maximum(jnp.mean(rate), 1e-30)
+        within = _at_first(complete[:, None], ends_s[:, None])[0]
+        end_s = jnp.where(jnp.any(complete), within, begins_s[-1] + interval_s + beyond_s)
+        return end_s - arrival_s
+
+    return jax.vmap(one)(world.kind, params.jobs.arrival_s, params.jobs.step_budget)
+
+
+def _at_first(happens: Array, values: Array) -> Array:
+    """[J] the value [T, J] in the first interval in which `happens` [T, J]."""
+    first = jnp.argmax(happens, axis=0)
+    return jnp.take_along_axis(values, first[None], axis=0)[0]

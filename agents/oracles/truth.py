@@ -1,0 +1,52 @@
+"""What the future holds: the course of a scenario, the optimum over a plan table, and the bound."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from agents.oracles.clairvoyant import clairvoyant_values, first_deployment, migration_table
+from agents.protocol import Estimate, Setup, best_choices, table_rates
+from jaxsim.env import EnvParams, world_tape
+from jaxsim.plan import Plan
+from jaxsim.planning import best_rate
+from jaxsim.step_time import NetworkView
+
+
+@struct.dataclass
+class Truth:
+    """A scenario's whole course, [T + 1, ...]; interval 0 is over when decisions begin."""
+
+    views: NetworkView
+    table: Estimate  # rate, choice [T + 1, P]
+    value: Array  # [T + 2, P] [training steps] still to be had from interval t on, starting in p
+    best: Array  # [T + 1, P] int32 row to be in or move to, 0 for interval 0
+    start: Array  # [] int32 row to deploy first
+    start_value: Array  # [] [training steps] from an idle start in interval 1
+    rates: Array | None = None  # [T + 1, P, V] what `table` is the best of
+
+
+def make_truth(params: EnvParams, setup: Setup, key: Array, horizon: int) -> Truth:
+    """Score the table in every interval and solve for the optimal plan sequence."""
+    views = world_tape(params, key, horizon + 1)
+    return solve_truth(setup, views, table_rates(setup, views))
+
+
+def solve_truth(setup: Setup, views: NetworkView, rates: Array) -> Truth:
+    """The optimal plan sequence, given `table_rates` of the views."""
+    estimate = best_choices(rates)
+    value, best = clairvoyant_values(setup, views, estimate.rate, migration_table(setup))
+    start, start_value = first_deployment(setup, estimate.rate, value)
+    return Truth(views, estimate, value, best, start, start_value, rates)
+
+
+def family_bound(params: EnvParams, plans: Plan, choice: Array, truth: Truth) -> Array:
+    """[] training steps over intervals 1.. of the best in each interval, with no switching cost, of the
+    table and of a family's plans [M, ...], each with one lower choice [M]: nothing in the family can
+    beat it, with batch shares as `complete` sets them (proportional to the groups' speed, in whole
+    micro-batches). Other shares are outside it."""
+    args = (params.choices, params.jobs.job(0), params.cluster, params.calibration)
+    rate = best_rate(plans, choice, jax.tree.map(lambda x: x[1:], truth.views), *args)
+    return jnp.sum(jnp.maximum(rate, truth.table.rate[1:].max(axis=1))) * params.interval_s

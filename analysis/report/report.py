@@ -1,0 +1,214 @@
+"""A report from run folders: `python -m analysis.report RUN [RUN ...]`.
+
+It writes report.md and its figures into the first run's folder, and takes every number from the
+records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from analysis import figures
+from analysis.records import RecordError, RunRecord, load, replacing
+from analysis.report.sections import (
+    MISSING,
+    VALIDATION_METHOD,
+    Section,
+    cell,
+    sections_of,
+    table,
+)
+from analysis.statistics import bootstrap as statistics
+
+_MISSING_VALUES = "- A dash means that a value was not measured."
+METHOD = f"""\
+- **Progress** is training work really done in an episode: downtime, transfers and stalls count as
+  no progress. Progress relative to clairvoyant is taken on each scenario, then averaged.
+- **Clairvoyant** knows the future of every link and load and plays the best sequence of plans of
+  the plan table, moves paid for. It cannot be built; it says what was possible. The sequence is
+  exact but for one thing: it never gives up a move halfway, which the simulator allows where the
+  move's target has lost a domain.
+- **Regret** [%] = 100 (1 - progress / clairvoyant's progress).
+- **To bound** [%] is the same against the best plan of every interval with moves free of charge.
+  No sequence of plans of that family can beat it; batch shares are proportional to the groups'
+  speed, and other shares lie outside the family.
+- **Headroom** of a scenario [%] is what clairvoyant gains over the best plan that never changes;
+  headroom of a scheduler what it gains over that scheduler, from the mean of relative progress.
+- **Intervals** are percentile bootstrap intervals of the mean, {100 * statistics.LEVEL:g} % nominal
+  coverage, {statistics.RESAMPLES:,} resamples. Scenarios are resampled as the independent units
+  they are; where a scheduler has several policy seeds these are resampled as well, crossed with the
+  scenarios. With few policy seeds the part of the interval that comes from them is too narrow.
+- **Paired gains** compare two schedulers on the same scenario, hence under the same links and load,
+  before averaging.
+- **Utilisation** is useful FLOPs over the peak FLOPs of the GPUs that were available."""
+
+
+class Page(NamedTuple):
+    """A section of the report, the run it is about, and the file name of each of its pictures."""
+
+    record: RunRecord
+    section: Section
+    files: list[str]
+
+
+def _method(records: Sequence[RunRecord]) -> str:
+    """Definitions of the numbers that runs of these kinds report."""
+    validations = [record.run["kind"] in ("validate", "calibrate") for record in records]
+    parts = [*([VALIDATION_METHOD] * any(validations)), *([METHOD] * (not all(validations)))]
+    return "\n".join([*parts, _MISSING_VALUES])
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line in one line."""
+
+    def error(self, message: str) -> None:
+        self.exit(2, f"error: {message}\n")
+
+
+def command_of(argv: Sequence[str] | None) -> str:
+    """The command line that starts the same run, from the `argv` a run recorded.
+
+    A run that was started from within Python has no command; a comment says so.
+    """
+    program, *arguments = argv or [""]
+    path = PurePath(program)
+    if path.name in ("", "-c", "-m"):
+        return "# a run that was started from Python code, not by a command"
+    if path.suffix == ".py" and path.parent.name.isidentifier():
+        module = path.parent.name if path.stem == "__main__" else f"{path.parent.name}.{path.stem}"
+        return shlex.join(["python", "-m", module, *arguments])
+    return shlex.join([path.name, *arguments])
+
+
+def _pages(records: Sequence[RunRecord], notes: list[str]) -> Iterator[Page]:
+    """Every section of every run with file names for its pictures; repeated names are numbered."""
+    seen: Counter[str] = Counter()
+    for record in records:
+        for section in sections_of(record, notes):
+            files = []
+            for picture in section.pictures:
+                seen[picture.name] += 1
+                number = "" if seen[picture.name] == 1 else f"-{seen[picture.name]}"
+                files.append(f"{picture.name}{number}.png")
+            yield Page(record, section, files)
+
+
+def _page_text(page: Page, suffix: str) -> list[str]:
+    """Title, text, and each picture with its caption."""
+    title = page.section.title
+    parts = [f"## {title}{suffix}"]
+    if page.section.text:
+        parts.append(page.section.text)
+    for picture, file in zip(page.section.pictures, page.files, strict=True):
+        parts += [f"![{title}](figures/{file})", f"*{picture.caption}*"]
+    return parts
+
+
+def _run_text(record: RunRecord) -> list[str]:
+    """What ran, where and with which settings."""
+    run = record.run
+    machine = run.get("machine") or {}
+    commit = run.get("git_commit") or "outside version control"
+    if run.get("git_dirty"):
+        commit += ", with uncommitted changes"
+    packages = ", ".join(f"{name} {v}" for name, v in (run.get("packages") or {}).items())
+    rows = {
+        "folder": record.dir,
+        "kind, status": f"{run['kind']}, {run['status']}",
+        "seed": run["seed"],
+        "started, ended (UTC)": f"{run.get('started')}, {run.get('ended') or MISSING}",
+        "commit": commit,
+        "machine": ", ".join(f"{key} {v}" for key, v in machine.items() if v is not None),
+        "packages": packages,
+    }
+    config = json.dumps(run["config"], indent=2, ensure_ascii=False)
+    return [
+        f"### {run['run_id']}",
+        table(["what", "value"], ([key, cell(str(value))] for key, value in rows.items()), 2),
+        f"```json\n{config}\n```",
+    ]
+
+
+def _reproduction(records: Sequence[RunRecord]) -> list[str]:
+    """The commands that make the runs again, in the order in which they were started."""
+    lines = []
+    ordered = sorted(records, key=lambda record: str(record.run.get("started")))
+    for commit in dict.fromkeys(record.run.get("git_commit") for record in ordered):
+        lines += [f"git checkout {commit}"] if commit else []
+        same = [record for record in ordered if record.run.get("git_commit") == commit]
+        lines += [command_of(record.run.get("argv")) for record in same]
+    folders = [str(record.dir) for record in records]
+    lines.append(shlex.join(["python", "-m", "analysis.report", *folders]))
+    return ["## Reproduce", "```bash\n" + "\n".join(dict.fromkeys(lines)) + "\n```"]
+
+
+def _compose(records: Sequence[RunRecord], pages: Sequence[Page], notes: Sequence[str]) -> str:
+    """The whole report as Markdown."""
+    parts = ["# Report: " + ", ".join(record.run["run_id"] for record in records)]
+    for record in records:
+        if record.run["status"] != "finished":
+            run_id, status = record.run["run_id"], record.run["status"]
+            parts.append(f"**Warning.** The run {run_id} is marked `{status}`.")
+    kinds = Counter(record.run["kind"] for record in records)
+    for page in pages:
+        run = page.record.run
+        parts += _page_text(page, f" ({run['run_id']})" if kinds[run["kind"]] > 1 else "")
+    if notes:
+        parts += ["## Left out", "\n".join(f"- {note}" for note in notes)]
+    parts += ["## What was run", *(text for record in records for text in _run_text(record))]
+    parts += ["## How the numbers are made", _method(records), *_reproduction(records)]
+    return "\n\n".join(parts) + "\n"
+
+
+def write_report(runs: Sequence[str | Path]) -> Path:
+    """Write report.md and figures/ into the first run's folder; everything is drawn before.
+
+    Args:
+        runs: run folders; an evaluation first and the training run it came from beside it gives
+            the whole story, but any mixture of kinds will do.
+
+    Returns:
+        The path of report.md.
+
+    Raises:
+        RecordError: when `runs` is empty, a folder is no run, a table that is there lacks a column,
+            or the first folder cannot be written.
+    """
+    folders = list(dict.fromkeys(Path(run) for run in runs))
+    if not folders:
+        raise RecordError("no run folder given; allowed is one or more")
+    notes: list[str] = []
+    records = [load(folder) for folder in folders]
+    pages = list(_pages(records, notes))
+    text = _compose(records, pages, notes)
+    target = folders[0] / "report.md"
+    try:
+        (folders[0] / "figures").mkdir(exist_ok=True)
+        for page in pages:
+            for picture, file in zip(page.section.pictures, page.files, strict=True):
+                figures.save(picture.figure, folders[0] / "figures" / file)
+        with replacing(target) as file:
+            file.write(text)
+    except OSError as error:
+        raise RecordError(f"{folders[0]}: cannot be written: {error.strerror}") from None
+    return target
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status: 0, or 2 for bad input."""
+    parser = _Parser(prog="analysis.report", description=__doc__, allow_abbrev=False)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
+    arguments = parser.parse_args(argv)
+    try:
+        print(write_report(arguments.runs))
+    except RecordError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0

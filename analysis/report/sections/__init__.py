@@ -1,0 +1,47 @@
+"""What a report says about one run, by the kind of run: text and figures, from its records only."""
+
+from __future__ import annotations
+
+from analysis.records import RunRecord
+from analysis.report.sections.calibration import calibration_sections
+from analysis.report.sections.common import Picture, Section
+from analysis.report.sections.evaluation import evaluation_sections
+from analysis.report.sections.jobs import jobs_sections
+from analysis.report.sections.markdown import MISSING, cell, table
+from analysis.report.sections.network import fit_sections, prediction_sections
+from analysis.report.sections.other import bench_sections, summary_sections
+from analysis.report.sections.scoreboard import kpi_sections, suite_sections
+from analysis.report.sections.training import training_sections
+from analysis.report.sections.validation import VALIDATION_METHOD, validation_sections
+
+__all__ = [
+    "MISSING",
+    "VALIDATION_METHOD",
+    "Picture",
+    "Section",
+    "cell",
+    "sections_of",
+    "table",
+]
+
+_MAKERS = {
+    "evaluate": evaluation_sections,
+    "evaluate_jobs": jobs_sections,
+    "suite": suite_sections,
+    "kpi": kpi_sections,
+    "train": training_sections,
+    "bench": bench_sections,
+    "network_fit": fit_sections,
+    "network_predict": prediction_sections,
+    "validate": validation_sections,
+    "calibrate": calibration_sections,
+}
+
+
+def sections_of(record: RunRecord, notes: list[str]) -> list[Section]:
+    """The sections of a run; what had to be left out, and why, is added to `notes`.
+
+    Raises:
+        RecordError: when a table that is there lacks a column or contradicts itself.
+    """
+    return list(_MAKERS.get(record.run["kind"], summary_sections)(record, notes))

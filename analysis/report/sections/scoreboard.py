@@ -1,0 +1,133 @@
+"""What a report says about the key figures, and about a suite of scenes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from analysis import figures
+from analysis.figures import KPI_COLUMNS, SCENE_COLUMNS
+from analysis.records import RunRecord
+from analysis.report.sections.common import Picture, Section, drawn_from, optional_table
+from analysis.report.sections.markdown import fixed, interval, number, table
+from analysis.statistics import front_note
+
+
+def kpi_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
+    """The scoreboard: how many KPIs pass, every row, and the picture."""
+    kpis = optional_table(record, "kpis", KPI_COLUMNS, "Key figures", notes)
+    if kpis is None:
+        return
+    text = [_passed(kpis)]
+    for name, rows in kpis.groupby("scheduler", sort=False):
+        text.append("\n\n".join([f"**{name}**", _kpi_rows(rows), *_on_fronts(rows)]))
+    text.append(
+        "Best possible is what clairvoyant reaches against the same rival (for WAN cost the better "
+        "of clairvoyant and a plan that stays in one domain; for load stability the intervals in "
+        "which anybody trains). Out of reach means that not even that meets the target: it is no "
+        "pass. Clairvoyant's own loss to jitter, and its own stability, stand beside the value and "
+        "bound nothing."
+    )
+    drawn = drawn_from(record, "kpis", figures.key_figures, kpis)
+    caption = (
+        "Values with 95 % intervals, the target (dashed) and the best possible (open square). "
+        "Savings and shares are to lie to the right of the target, times and losses to its left."
+    )
+    yield Section("Key figures", "\n\n".join(text), (Picture("key-figures", drawn, caption),))
+
+
+def _passed(kpis: pd.DataFrame) -> str:
+    """One sentence per scheduler; a KPI passes if all of its rows do."""
+    lines = []
+    for name, rows in kpis.groupby("scheduler", sort=False):
+        good = rows.assign(good=rows["status"] == "pass").groupby("name", sort=False)["good"].all()
+        passed = ", ".join(good[good].index) or "none"
+        lines.append(f"**{name}** passes {int(good.sum())} of {len(good)} KPIs: {passed}.")
+    return " ".join(lines)
+
+
+def _kpi_rows(rows: pd.DataFrame) -> str:
+    if "clairvoyant" not in rows.columns:  # runs from before it had a column
+        rows = rows.assign(clairvoyant=float("nan"))
+    header = ["KPI", "part", "against", "target", "value", "95 % interval", "best possible"]
+    body = [
+        [
+            row.name,
+            _text(row.part),
+            _text(row.rival),
+            f"{number(row.target)} {row.unit}",
+            fixed(row.value, _digits(row.unit)),
+            interval([row.lo, row.hi], _digits(row.unit)),
+            fixed(row.headroom, _digits(row.unit)),
+            fixed(row.clairvoyant, _digits(row.unit)),
+            row.status.replace("_", " "),
+        ]
+        for row in rows.itertuples(index=False)
+    ]
+    return table([*header, "clairvoyant", "status"], body, text_columns=3)
+
+
+def _on_fronts(rows: pd.DataFrame) -> Iterator[str]:
+    """What the figures on the Pareto front are of, where the run says it."""
+    if "plans_scored" not in rows.columns:
+        return
+    for row in rows[rows["hypervolume_ratio"].notna()].itertuples(index=False):
+        counts = int(row.plans_scored), int(row.plans_in_family)
+        yield front_note(row.rival, row.front_size, *counts, row.hypervolume_ratio)
+
+
+def _text(value) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _digits(unit: str) -> int:
+    return 1 if unit == "%" else 3
+
+
+def suite_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
+    """Every scene's schedulers, least regret first, and the picture."""
+    scenes = optional_table(record, "scenes", SCENE_COLUMNS, "Scenes", notes)
+    if scenes is None:
+        return
+    if "jct_normalised" not in scenes.columns:  # runs from before there were scenes of many jobs
+        scenes = scenes.assign(jct_normalised=float("nan"))
+    text = (
+        "Headroom is what clairvoyant gains over the scheduler, regret what the scheduler lacks of "
+        "clairvoyant, on the same scenarios; intervals are paired, over scenarios and policy seeds. "
+        "Of many jobs, for which no optimum is known, stands the mean completion time in units of "
+        "what each job would need alone."
+    )
+    whole = text + "\n\n" + _scene_rows(scenes)
+    scenes = scenes[scenes["jct_normalised"].isna()]  # many jobs have no regret to draw
+    if scenes.empty:
+        yield Section("Scenes", whole)
+        return
+    summaries = record.summary.get("scenes", {}).values()
+    learned = {name for one in summaries for name in one.get("paired") or {}}
+    drawn = drawn_from(record, "scenes", figures.suite_regrets, scenes, sorted(learned))
+    caption = (
+        "Regret to clairvoyant of every scheduler in every scene: mean and 95 % interval. Black "
+        "diamond: learned. Open square: sees the truth. Circle: rival."
+    )
+    pictures = (Picture("suite", drawn, caption),)
+    yield Section("Scenes", whole, pictures)
+
+
+def _scene_rows(scenes: pd.DataFrame) -> str:
+    header = ["scene", "scheduler", "headroom [%]", "regret [%]", "95 % interval", "to bound [%]"]
+    body = []
+    for scene, rows in scenes.groupby("scene", sort=False):
+        for row in rows.sort_values(["regret_pct", "jct_normalised"]).itertuples(index=False):
+            body.append(
+                [
+                    str(scene),
+                    row.scheduler,
+                    fixed(row.headroom_pct),
+                    fixed(row.regret_pct),
+                    interval([row.regret_lo_pct, row.regret_hi_pct]),
+                    fixed(row.bound_pct),
+                    fixed(row.jct_normalised, 2),
+                ]
+            )
+    return table([*header, "completion [x alone]"], body, text_columns=2)

@@ -1,0 +1,114 @@
+"""What the entry points share: compiled programs, loading of worlds."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from experiments.common.compiler_options import add_options
+from jaxsim.cluster import ClusterSpec, load_cluster, repeat_regions
+from jaxsim.files import InputError
+from jaxsim.load import read_load_trace
+from jaxsim.network import read_network_trace
+from jaxsim.planning import PlanRules, TableInfo
+from jaxsim.scenario import World, build_world
+from jaxsim.workload import JobSpec, load_model
+
+
+def use_compile_cache() -> None:
+    """Keep compiled programs between runs, unless the environment already says where."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        jax.config.update("jax_compilation_cache_dir", str(root / "hippo" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def compile_for_evaluation() -> None:
+    """For commands that compile many programs and run each for a moment; before JAX first computes.
+
+    The CPU's compiler emits code the older way: three quarters of the time, a quarter of the memory
+    maps, and these programs run no slower (training's do, by an eighth). What tracing makes lives on,
+    so the garbage collector need not look through it so often.
+    """
+    add_options("--xla_cpu_use_fusion_emitters=false")
+    gc.set_threshold(100_000)
+    use_compile_cache()
+
+
+def make_room_for_programs(most: float = 0.7) -> None:
+    """Drop this process's compiled programs where they take more than `most` of what it may map.
+
+    On a CPU every kernel of a program is mapped on its own, a few hundred for a step of the
+    environment, and beyond Linux's limit (vm.max_map_count, 65,530 by default) XLA crashes. What is
+    needed again comes from the compile cache.
+    """
+    try:
+        limit = int(Path("/proc/sys/vm/max_map_count").read_text())
+        taken = Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:  # not Linux
+        return
+    if taken > most * limit:
+        jax.clear_caches()
+        gc.collect()
+
+
+def load_regions(cluster: str | None, domains: int | None = None) -> ClusterSpec:
+    """Load a cluster file (None = the embedded one), with its regions repeated to `domains` where
+    that is given. Raises InputError that names the file and the key."""
+    spec = load_cluster(cluster)
+    return spec if domains is None else repeat_regions(spec, domains)
+
+
+def read_traces(
+    trace: str | None, load: str | None, spec: ClusterSpec, interval_s: float
+) -> dict[str, np.ndarray | None]:
+    """The traces of links and of local load, as `scenario_bank` takes them; None where no file is
+    given. Raises InputError that names the file and the line."""
+    links, held = None, None
+    if trace is not None:
+        links = read_network_trace(trace, spec, interval_s)
+    if load is not None:
+        held = read_load_trace(load, spec.domains, np.asarray(spec.gpus), interval_s)
+    return {"network_trace": links, "load_trace": held}
+
+
+def load_world(
+    cluster: str | None,
+    model: str,
+    global_batch: int,
+    seq: int,
+    table_size: int,
+    rules: Mapping[str, PlanRules] | None = None,
+    domains: int | None = None,
+    layout_limit: int = 4000,
+    loaded: bool = False,
+) -> tuple[ClusterSpec, World, TableInfo]:
+    """Load a cluster file (None = the embedded one), with its regions repeated to `domains` where
+    that is given, and enumerate plans for one job on it.
+
+    `rules`, such as `agents.registry.RULES`: rivals that bring plans of their own into the table;
+    `loaded`: local jobs will hold GPUs.
+    Raises InputError that names the file and the key, or says what memory is short.
+    """
+    sizes = {"global_batch": global_batch, "seq": seq, "table_size": table_size}
+    for name, value in {**sizes, "layout_limit": layout_limit}.items():
+        if value < 1:
+            raise InputError(f"{name}: expected an integer >= 1, got {value}")
+    spec = load_regions(cluster, domains)
+    job = JobSpec(load_model(model), global_batch, seq)
+    arguments = (spec, job, table_size, layout_limit, dict(rules or {}), loaded)
+    return spec, *_built(pickle.dumps(arguments))
+
+
+@functools.lru_cache(maxsize=4)
+def _built(arguments: bytes) -> tuple[World, TableInfo]:
+    """A world from its pickled description: the scenes of a suite share theirs."""
+    spec, job, table_size, layout_limit, rules, loaded = pickle.loads(arguments)
+    return build_world(spec, job, table_size, layout_limit, rules=rules, loaded=loaded)

@@ -1,0 +1,148 @@
+"""What an evaluation is asked for, and the checks of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from analysis.records import load
+from experiments.common import from_mapping, load_regions, parse_weights, read_traces
+from experiments.evaluate import jobs as evaluate_jobs
+from experiments.evaluate.contestants import requested
+from jaxsim.env import SHARING
+from jaxsim.files import InputError
+from jaxsim.load import read_jobs
+from jaxsim.scenario import ScenarioSettings
+from jaxsim.workload import load_model
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateConfig:
+    """An evaluation.
+
+    Attributes:
+        cluster: cluster file; the embedded four-region cluster if none is given
+        model: preset or YAML file
+        global_batch: sequences per training step
+        seq: tokens per sequence
+        weights: w1 to w4 of the reward, as w1,w2,w3,w4
+        trace: trace CSV of the links; each seed starts it elsewhere
+        load: load CSV of local jobs
+        jobs: jobs CSV of many jobs, which replaces model, global_batch and seq; the tunable rivals
+            play at their defaults, and weights, tuning_scenarios and threshold_pct are refused
+        sharing: how links are shared between jobs: fair or crux
+        jitter: uniform, ou, regime, heavy, outage, none or a fitted FILE.yaml; overrides
+            scenario.jitter; with a trace the default is none
+        schedulers: names and checkpoint paths, separated by commas; all = every one. Rivals that
+            plan by rules of their own put their plans into the table that all of them choose from,
+            so that everybody's figures are of the company they were measured in
+        checkpoint: what the name hi_ppo means; the checkpoint that ships if none is given
+        seeds: scenarios to play
+        steps: decision intervals per episode, overrides scenario.horizon
+        scenario: how worlds are drawn
+        tuning_scenarios: training scenarios on which tunable rivals are tuned, 0 = defaults
+        threshold_pct: headroom that a scenario must offer to enter the comparison
+        table_size: plans in the table at most
+        layout_limit: layouts of domains that are searched at most for the table
+        domains: repeat the cluster's regions to this number; as the file has them if none is given
+        suite: a list of scenes to evaluate one after another: a name, or FILE.yaml or
+            FILE.yaml:NAME with scenes of your own
+        resume: run folder of an evaluation or a suite that was interrupted; only json goes with it
+        json: file for the result, - = standard output and nothing else there
+        out: run folder; outputs/evaluate-<time> if none is given
+    """
+
+    cluster: str | None = None
+    model: str = "llama-7b"
+    global_batch: int = 512
+    seq: int = 4096
+    weights: str = "1,0,0,0"
+    trace: str | None = None
+    load: str | None = None
+    jobs: str | None = None
+    sharing: str = "fair"
+    jitter: str | None = None
+    schedulers: str = "all"
+    checkpoint: str | None = None
+    seeds: int = 32
+    steps: int | None = None
+    scenario: ScenarioSettings = dataclasses.field(default_factory=ScenarioSettings)
+    tuning_scenarios: int = 32
+    threshold_pct: float = 0.0
+    table_size: int = 48
+    layout_limit: int = 4000
+    domains: int | None = None
+    suite: str | None = None
+    resume: str | None = None
+    json: str | None = None
+    out: str | None = None
+
+    def __post_init__(self):
+        for name, low in (("seeds", 1), ("tuning_scenarios", 0)):
+            if getattr(self, name) < low:
+                raise ValueError(f"{name}: expected an integer >= {low}, got {getattr(self, name)}")
+        for name in ("steps", "domains"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: expected an integer >= 1, got {value}")
+        if self.sharing not in SHARING:
+            raise ValueError(f"sharing: expected {' or '.join(SHARING)}, got {self.sharing!r}")
+        _ = self.world_settings  # so that a bad override is refused before anything is loaded
+
+    @property
+    def loaded(self) -> bool:
+        """Do local jobs hold GPUs?"""
+        return self.load is not None or self.world_settings.load_share > 0
+
+    @property
+    def world_settings(self) -> ScenarioSettings:
+        """The scenario settings with the command line's overrides."""
+        changes: dict[str, Any] = {}
+        if self.jitter is not None:
+            changes["jitter"] = self.jitter
+        elif self.trace is not None:
+            changes["jitter"] = "none"
+        if self.steps is not None:
+            changes["horizon"] = self.steps
+        return dataclasses.replace(self.scenario, **changes)
+
+
+def check_inputs(config: EvaluateConfig) -> None:
+    """Read what an evaluation names, and build nothing: a suite is refused before its first scene.
+
+    Raises InputError.
+    """
+    settings = config.world_settings
+    settings.links()
+    parse_weights(config.weights)
+    if config.jobs is None:
+        requested(config.schedulers, config.checkpoint)
+        load_model(config.model)
+    else:
+        evaluate_jobs.requested(config.schedulers, config.checkpoint)
+        evaluate_jobs.arriving(read_jobs(config.jobs), settings, config.jobs)
+    spec = load_regions(config.cluster, config.domains)
+    read_traces(config.trace, config.load, spec, settings.interval_s)
+
+
+def kept(config: EvaluateConfig) -> dict:
+    """What determines an evaluation's numbers, for its run folder."""
+    body = dataclasses.asdict(config)
+    return {key: value for key, value in body.items() if key not in ("out", "resume", "json")}
+
+
+def resumed_config(config: EvaluateConfig, given: list[str]) -> EvaluateConfig:
+    """The configuration of the run that is to go on.
+
+    Raises InputError for `given` keys beside resume and json: a run's numbers are those of one
+    configuration.
+    """
+    others = [key for key in given if key not in ("resume", "json")]
+    if others:
+        raise InputError(
+            f"evaluate: {others[0]}: cannot be changed with --resume, {config.resume} keeps its "
+            "own configuration; allowed beside it: json"
+        )
+    body = {**load(config.resume).run["config"], "resume": config.resume, "json": config.json}
+    body.pop("given", None)  # a suite's
+    return from_mapping(EvaluateConfig, body, config.resume)

@@ -1,0 +1,168 @@
+"""One evaluation, from checked inputs to tables and summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from agents.registry import LOW_COMMUNICATION, RULES, SchedulerSettings
+from analysis.records import RunWriter
+from analysis.statistics import evaluation_summary
+from experiments.common import load_world, parse_weights, read_traces
+from experiments.evaluate import low_communication
+from experiments.evaluate.config import EvaluateConfig, kept
+from experiments.evaluate.contestants import contestants, requested
+from experiments.evaluate.evaluator import Evaluator, tune
+from experiments.evaluate.jobs import JobsEvaluation
+from experiments.evaluate.tables import (
+    Results,
+    bound_rows,
+    link_rows,
+    scenario_rows,
+    timeline_rows,
+    traffic_rows,
+)
+
+
+class Evaluation:
+    """One evaluation from checked inputs to records."""
+
+    def __init__(self, config: EvaluateConfig):
+        self.config = config
+        self.weights = parse_weights(config.weights)
+        names, self.checkpoints = requested(config.schedulers, config.checkpoint)
+        self.names = [n for n in names if n not in LOW_COMMUNICATION]
+        self.apart = [n for n in names if n in LOW_COMMUNICATION]
+        self.settings = config.world_settings
+        self.settings.links()  # refuse a bad jitter file before anything is computed
+        # Plans of those who do not play would cost everybody time.
+        self.nominating = [name for name in self.names if name in RULES]
+        self.spec, self.world, self.info = load_world(
+            *(config.cluster, config.model, config.global_batch, config.seq, config.table_size),
+            {name: RULES[name] for name in self.nominating},
+            domains=config.domains,
+            layout_limit=config.layout_limit,
+            loaded=config.loaded,
+        )
+        self.traces = read_traces(config.trace, config.load, self.spec, self.settings.interval_s)
+
+    def evaluator(self, count: int, split: str) -> Evaluator:
+        return Evaluator(
+            self.world, self.settings, range(count), split, self.weights, **self.traces
+        )
+
+    def run(self, writer: RunWriter) -> dict:
+        """Play everybody whom the run folder does not know yet, return the summary."""
+        results = Results(writer)
+        with tqdm(total=3 + len(self.names), desc="evaluate", unit="part", leave=None) as bar:
+            bar.set_postfix_str("tuning the rivals")
+            tuned = SchedulerSettings(**results.once("tuned", self._tuned).to_dict("records")[0])
+            bar.update()
+            bar.set_postfix_str("solving the scenarios")
+            evaluator = self.evaluator(self.config.seeds, "test")
+            bar.update()
+            bound = results.once("bounds", lambda: bound_rows(evaluator))["bound_steps"].to_numpy()
+            bar.update()
+            which = liveliest(evaluator, self.config.threshold_pct)
+            interval_s = self.settings.interval_s
+            results.once("links", lambda: link_rows(evaluator, which, self.spec, interval_s))
+            for name in self.names:
+                bar.set_postfix_str(name)
+                if name not in results.done:
+                    results.add(self._play(name, evaluator, bound, tuned, which))
+                bar.update()
+        return self._summary(results, evaluator, tuned)
+
+    def _tuned(self) -> pd.DataFrame:
+        """One row: what the rivals are tuned in, on training scenarios."""
+        tuned = SchedulerSettings()
+        if self.config.tuning_scenarios:
+            tuned = tune(self.evaluator(self.config.tuning_scenarios, "train"), self.names)
+        return pd.DataFrame([dataclasses.asdict(tuned)])
+
+    def _play(self, name: str, evaluator: Evaluator, bound, tuned, which: int) -> dict[str, Any]:
+        """All tables' rows of one scheduler: the first policy seed's timeline stands for all."""
+        everyone = contestants(name, self.checkpoints, tuned, self.world.table)
+        played = [evaluator.play(one.maker, one.policy) for one in everyone]
+        scenarios = [
+            scenario_rows(name, one.policy_seed, metrics, evaluator, bound)
+            for one, (metrics, _) in zip(everyone, played, strict=True)
+        ]
+        episode, interval_s = played[0][1], self.settings.interval_s
+        taken = evaluator.decision_ms(everyone[0].maker, everyone[0].policy)
+        p50, p99 = np.percentile(taken, (50, 99))
+        return {
+            "timeline": timeline_rows(name, episode, which, self.spec, interval_s),
+            "traffic": traffic_rows(name, episode, self.spec),
+            "scenarios": pd.concat(scenarios),
+            "decisions": [{"scheduler": name, "decision_ms_p50": p50, "decision_ms_p99": p99}],
+        }
+
+    def _summary(self, results: Results, evaluator: Evaluator, tuned: SchedulerSettings) -> dict:
+        threshold_pct = self.config.threshold_pct
+        if not np.any(evaluator.headroom_pct >= threshold_pct):
+            # Not on standard output, which may be for the JSON alone.
+            remark = f"no scenario has {threshold_pct:g} % headroom: all are compared"
+            if np.isnan(evaluator.headroom_pct).all():
+                remark = "no plan can run in any scenario: there is nothing to compare"
+            tqdm.write(remark, file=sys.stderr)
+            threshold_pct = 0.0
+        summary = evaluation_summary(
+            results["scenarios"],
+            results["decisions"],
+            threshold_pct,
+            learned=tuple(self.checkpoints),
+        )
+        summary["scenario"] = {
+            "cluster": self.spec.name,
+            "domains": list(self.spec.domains),
+            "model": self.config.model,
+            "weights": list(self.weights),
+            "trace": self.config.trace,
+            "load": self.config.load,
+            "seeds": self.config.seeds,
+            "settings": dataclasses.asdict(self.settings),
+            "tuned": dataclasses.asdict(tuned),
+            "nominated": self.nominating,
+            "table": {**dataclasses.asdict(self.info), "bound_over": evaluator.n_bounding},
+        }
+        if self.apart:
+            args = (self.apart, self.config, self.settings, self.weights, self.traces)
+            rows = results.once("low_communication", lambda: low_communication.played(*args))
+            summary["low_communication"] = low_communication.summaries(rows)
+        return summary
+
+
+def liveliest(evaluator: Evaluator, threshold_pct: float) -> int:
+    """The scenario for the timeline: of those that enter the comparison (or of all, if none does)
+    the one in which clairvoyant re-plans most, where a reader sees decisions."""
+    enters = evaluator.headroom_pct >= threshold_pct
+    replans = evaluator.clairvoyant[0].replans
+    return int(np.argmax(np.where(enters, replans, -1.0) if enters.any() else replans))
+
+
+def run_evaluation(config: EvaluateConfig) -> tuple[dict, Path]:
+    """Evaluate, or go on where `config.resume` stopped; returns the summary and the run folder.
+
+    Raises InputError, RecordError, KeyboardInterrupt.
+    """
+    one_job = config.jobs is None
+    kind, make = ("evaluate", Evaluation) if one_job else ("evaluate_jobs", JobsEvaluation)
+    folder = config.resume or config.out
+    resume = config.resume is not None
+    RunWriter.check(kind, folder, resume)
+    evaluation = make(config)
+    with RunWriter.create(kind, kept(config), config.seeds, folder, resume) as writer:
+        try:
+            summary = evaluation.run(writer)
+        except KeyboardInterrupt:
+            tqdm.write(f"interrupted; go on with --resume {writer.dir}", file=sys.stderr)
+            raise
+        writer.finish(summary)
+    return summary, writer.dir

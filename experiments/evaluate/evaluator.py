@@ -1,0 +1,288 @@
+"""Playing schedulers on one bank of scenarios: common random numbers, the truth solved once."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.episodes import Episode, EpisodeMetrics, episode_metrics, play
+from agents.oracles import Truth, family_bound, solve_truth
+from agents.protocol import Scheduler, make_setup, table_rates
+from agents.registry import TUNING_GRID, SchedulerSettings
+from experiments.common import make_room_for_programs
+from experiments.evaluate.contestants import Maker, named
+from experiments.evaluate.decision import Make, prepared
+from jaxsim.env import EnvParams, reset, world_tape
+from jaxsim.network import network_process
+from jaxsim.plan import Plan
+from jaxsim.planning import choice_rates
+from jaxsim.scenario import ScenarioSettings, World, scenario_bank
+from jaxsim.step_time import NetworkView
+
+BLOCK = 8  # scenarios that are played at once: banks of 8 and more share compiled programs
+# Plans of the family, with lower choices, that the bound is over; see `Evaluator.bound`.
+EVERY_PAIR, CONTENDERS, SAMPLED = 20_000, 2048, 64
+BLOCK_OF_PLANS = 256  # that are scored at once
+
+
+def lost_pct(progress: np.ndarray, best: np.ndarray) -> np.ndarray:
+    """What `progress` lacks of `best` [%]; NaN where nothing can run."""
+    best = np.where(best > 0, best, np.nan)
+    return 100.0 * (1.0 - progress / best)
+
+
+@functools.partial(jax.jit, static_argnames=("length",))
+def _tapes(params, keys, length: int) -> NetworkView:
+    """The course of each scenario's world, [S, T, ...]."""
+    return jax.vmap(lambda params, key: world_tape(params, key, length))(params, keys)
+
+
+@jax.jit
+def _truths(table, params) -> Truth:
+    """What the future of each scenario holds, [S, ...]."""
+
+    def one(params):
+        setup = make_setup(params, table)
+        return solve_truth(setup, params.tape, table_rates(setup, params.tape))
+
+    return jax.vmap(one)(params)
+
+
+@functools.partial(jax.jit, static_argnames=("maker", "horizon"))
+def _episodes(maker: Maker, horizon: int, policy, table, params, truth, keys, decision_keys):
+    """Metrics and episodes of one scheduler in each scenario, [S, ...]."""
+
+    def one(params, truth, key, decision_key):
+        setup = make_setup(params, table)
+
+        def make(s):
+            return maker(s, policy)
+
+        # What was measured is the same for all: the table is scored once, not by every scheduler.
+        episode = play(make, params, setup, truth, key, decision_key, horizon, truth.rates)
+        return episode_metrics(episode, params), episode
+
+    return jax.vmap(one)(params, truth, keys, decision_keys)
+
+
+@functools.cache
+def _decider(maker: Maker) -> Make:
+    """`decide(observation, memory)` of a scheduler; the truth lies ready for the oracles."""
+
+    def make(setup, policy, truth):
+        scheduler = maker(setup, policy)
+        extra = (truth,) if scheduler.oracle else ()
+        key = jax.random.key(1)
+        return lambda observation, memory: scheduler.decide(key, observation, memory, *extra)
+
+    return make
+
+
+@functools.partial(jax.jit, static_argnames=("maker",))
+def _first_memory(maker: Maker, policy, setup):
+    return maker(setup, policy).init(jax.random.key(0))
+
+
+_reset = jax.jit(reset)
+_bound = jax.jit(family_bound)
+
+
+@jax.jit
+def _rates(params: EnvParams, plans: Plan, views: NetworkView):
+    """[W, P, V] training steps per second."""
+    args = (params.choices, params.jobs.job(0), params.cluster, params.calibration)
+    return choice_rates(plans, views, *args)
+
+
+class Evaluator:
+    """A bank of scenarios with everything that schedulers are compared against.
+
+    Scenarios are played in blocks of one size, and compiled programs are shared by all evaluators:
+    banks of the same sizes, of other jitter, load or length of the bank, cost no compilation.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        settings: ScenarioSettings,
+        seeds: range,
+        split: str,
+        weights: tuple[float, float, float, float],
+        network_trace: np.ndarray | None = None,
+        load_trace: np.ndarray | None = None,
+    ):
+        self.world, self.horizon = world, settings.horizon
+        self.params, self.keys = scenario_bank(
+            world, settings, seeds, split, weights, network_trace, load_trace
+        )
+        self.taped = self._taped()
+        self.truth = self._solved()
+        self.clairvoyant = self.play(*self.named("clairvoyant"))
+        self.static = self._static()
+
+    def __len__(self) -> int:
+        return self.keys.shape[0]
+
+    def _static(self) -> tuple[EpisodeMetrics, Episode]:
+        """The best plan that never changes, played."""
+        return self.play(*self.named("best_static"))
+
+    def named(self, name: str) -> tuple[Maker, Any]:
+        """A scheduler that is not learned and not tuned, for `play`."""
+        return named(name, self.world.table, SchedulerSettings())
+
+    def _taped(self) -> EnvParams:
+        """The scenarios with their worlds' courses known beforehand: however these are drawn, the
+        compiled programs that play them are the same."""
+
+        def block(params, keys):
+            return _tapes(params, keys, self.horizon + 1)
+
+        tape = self._in_blocks(block, (self.params, self.keys))
+        count, k = self.params.load.trace.shape[0], self.params.load.trace.shape[-1]
+        still = jax.tree.map(lambda x: jnp.stack([x] * count), network_process(k))
+        load = self.params.load.replace(trace=jnp.zeros((count, 1, k), jnp.float32))
+        return self.params.replace(network=still, load=load, tape=tape)
+
+    def _solved(self) -> Truth:
+        """What the future of every scenario holds, [S, ...]."""
+        return self._in_blocks(lambda params: _truths(self.world.table, params), (self.taped,))
+
+    def _in_blocks(self, function: Callable, args: Any) -> Any:
+        """`function` of all scenarios, at most BLOCK of them at once; the last block is filled up
+        with scenarios from the start."""
+        count, parts = len(self), []
+        size = min(count, BLOCK)
+        for start in range(0, count, size):
+            index = np.arange(start, start + size) % count
+            part = function(*jax.tree.map(lambda x, index=index: x[index], args))
+            parts.append(jax.tree.map(np.asarray, part))
+        return jax.tree.map(lambda *xs: np.concatenate(xs)[:count], *parts)
+
+    @property
+    def headroom_pct(self) -> np.ndarray:
+        """[S] what clairvoyant gains over the best static plan (it can always play that one);
+        infinite where that one never runs, NaN where nothing can."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = self.clairvoyant[0].progress / self.static[0].progress
+        return np.maximum(100.0 * (ratio - 1.0), 0.0)
+
+    def bound(self) -> np.ndarray:
+        """[S] training steps of the best plan of the whole family in every interval, moves free.
+
+        A family of more than EVERY_PAIR plans with lower choices is represented by its CONTENDERS:
+        those that come nearest to the best in any of SAMPLED intervals of these scenarios.
+        """
+        row, choice = np.divmod(self._contenders(), self.world.choices.size)
+        plans = jax.tree.map(lambda x: x[row], self.world.family)
+        scenarios = (self.taped, self.truth)
+        pick = [jax.tree.map(lambda x, i=i: x[i], scenarios) for i in range(len(self))]
+        choice = jnp.asarray(choice, jnp.int32)
+        return np.array([float(_bound(p, plans, choice, truth)) for p, truth in pick])
+
+    @property
+    def n_bounding(self) -> int:
+        """Plans of the family, with lower choices, that the bound is over."""
+        return len(self._pairs()) if len(self._pairs()) <= EVERY_PAIR else CONTENDERS
+
+    def _pairs(self) -> range:
+        """Plans of the family with each lower choice: row x V + choice."""
+        return range(self.world.family.group.shape[0] * self.world.choices.size)
+
+    def _contenders(self) -> np.ndarray:
+        """[M] of `_pairs`, those that the bound is over."""
+        n_plans, n_pairs = self.world.family.group.shape[0], len(self._pairs())
+        if n_pairs <= EVERY_PAIR:
+            return np.arange(n_pairs)
+        scenario, t = np.divmod(
+            np.arange(SAMPLED) * len(self) * self.horizon // SAMPLED, self.horizon
+        )
+        views = jax.tree.map(lambda x: x[scenario, t + 1], self.truth.views)
+        params = jax.tree.map(lambda x: x[0], self.taped)
+        nearest = []
+        for start in range(0, n_plans, BLOCK_OF_PLANS):
+            rows = np.minimum(np.arange(start, start + BLOCK_OF_PLANS), n_plans - 1)
+            plans = jax.tree.map(lambda x, rows=rows: x[rows], self.world.family)
+            nearest.append(np.asarray(_rates(params, plans, views))[:, : n_plans - start])
+        rates = np.concatenate(nearest, axis=1).reshape(SAMPLED, n_pairs)
+        best = np.maximum(rates.max(axis=1, keepdims=True), 1e-30)
+        return np.sort(np.argsort(-(rates / best).max(axis=0), kind="stable")[:CONTENDERS])
+
+    def play(
+        self, maker: Maker, policy: Any = (), weights: tuple[float, ...] | None = None
+    ) -> tuple[EpisodeMetrics, Episode]:
+        """Play all scenarios, with other reward weights where some are given; NumPy leaves
+        [S, ...]. One compilation per maker."""
+        make_room_for_programs()
+        decision_keys = jax.random.split(jax.random.key(20), len(self))
+        params = self.taped
+        if weights is not None:
+            tiled = jnp.tile(jnp.asarray(weights, jnp.float32), (len(self), 1))
+            params = params.replace(weights=tiled)
+
+        def block(params, truth, keys, decision_keys):
+            table = self.world.table
+            return _episodes(maker, self.horizon, policy, table, params, truth, keys, decision_keys)
+
+        return self._in_blocks(block, (params, self.truth, self.keys, decision_keys))
+
+    def regret_pct(self, maker: Maker, policy: Any = ()) -> np.ndarray:
+        """[S] regret to clairvoyant, NaN where nothing can run."""
+        return lost_pct(self.play(maker, policy)[0].progress, self.clairvoyant[0].progress)
+
+    def decision_ms(self, maker: Maker, policy: Any = (), calls: int = 200) -> np.ndarray:
+        """[calls] time of one decision of both levels at batch 1 [ms]: from an observation on the
+        host to a plan on the host. What the scheduler is made from lies ready on the device."""
+        one = jax.tree.map(lambda x: x[0], (self.taped, self.keys, self.truth))
+        params, key, truth = jax.device_put(one)
+        setup = make_setup(params, self.world.table)
+        return decision_times_ms(maker, policy, setup, truth, params, key, calls)
+
+
+def decision_times_ms(
+    maker: Callable[[Any, Any], Scheduler],
+    policy: Any,
+    setup: Any,
+    truth: Any,
+    params: EnvParams,
+    key: jax.Array,
+    calls: int,
+) -> np.ndarray:
+    """[calls] time of one decision on what is observed at reset [ms]: from an observation on the host
+    to a plan on the host. `setup` and `truth` are those of one job or of many."""
+    observation = jax.tree.map(np.asarray, _reset(key, params)[1].observation)
+    memory = _first_memory(maker, policy, setup)
+    decide = prepared(_decider(maker), (setup, policy, truth), (observation, memory))
+    taken = []
+    for call in range(calls + 3):
+        start = time.perf_counter()
+        plan, memory = decide(observation, memory)
+        jax.tree.map(np.asarray, plan)
+        if call >= 3:  # the first calls compile
+            taken.append(1e3 * (time.perf_counter() - start))
+    return np.array(taken)
+
+
+def tune(evaluator: Evaluator, names: list[str]) -> SchedulerSettings:
+    """Tune the rivals that can be tuned, on the evaluator's (training) scenarios.
+
+    Tuned values are traced, so each rival compiles once for its whole grid.
+    """
+    best: dict[str, float] = {}
+    for name in names:
+        if name not in TUNING_GRID:
+            continue
+        field, grid = TUNING_GRID[name]
+        tried = [SchedulerSettings(**{field: value}) for value in grid]
+        table = evaluator.world.table
+        regrets = np.stack([evaluator.regret_pct(*named(name, table, s)) for s in tried])
+        regrets = regrets[:, np.isfinite(regrets).all(axis=0)]
+        if regrets.size:  # else nothing can run, and the default is as good as any value
+            best[field] = grid[int(np.argmin(regrets.mean(axis=1)))]
+    return SchedulerSettings(**best)

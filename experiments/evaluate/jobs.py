@@ -1,0 +1,264 @@
+"""Compare schedulers on many jobs: `python -m experiments.evaluate --jobs FILE --schedulers a,b`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from agents.episodes import play
+from agents.hi_ppo import load_checkpoint, load_shipped, make_hi_ppo, policies
+from agents.many_jobs import (
+    JOBS_SCHEDULERS,
+    ONE_JOB_ONLY,
+    JobMetrics,
+    JobsSetup,
+    completion_alone_s,
+    job_metrics,
+    lifted,
+    make_jobs_by_name,
+    make_jobs_setup,
+)
+from agents.protocol import Scheduler
+from agents.registry import LEARNED, SchedulerSettings
+from analysis.records import RunWriter, load
+from analysis.statistics import jobs_summary
+from experiments.common import CheckError, load_regions, make_room_for_programs, read_traces
+from experiments.evaluate.evaluator import decision_times_ms
+from jaxsim.env import EnvParams, world_tape
+from jaxsim.files import InputError
+from jaxsim.load import SubmittedJob, read_jobs
+from jaxsim.scenario import JobsWorld, ScenarioSettings, build_jobs_world, jobs_bank
+from jaxsim.step_time import NetworkView
+
+if TYPE_CHECKING:
+    from experiments.evaluate.config import EvaluateConfig
+
+JobsMaker = Callable[[JobsSetup, Any], Scheduler]  # (setup, policy) -> scheduler
+DECISIONS = 50  # that are timed
+# Keys of an evaluation that many jobs make no use of.
+WITHOUT_JOBS = ("weights", "tuning_scenarios", "threshold_pct")
+
+
+class JobsContestant(NamedTuple):
+    """One scheduler, or one policy seed of a learned one."""
+
+    name: str
+    policy_seed: int | None
+    maker: JobsMaker
+    policy: Any
+
+
+def requested(schedulers: str, checkpoint: str | None) -> list[JobsContestant]:
+    """Who is to play. Raises InputError that lists the known names."""
+    names = [n.strip() for n in schedulers.split(",") if n.strip()]
+    known = (*JOBS_SCHEDULERS, LEARNED)
+    if names == ["all"]:
+        names = list(known)
+    if not names:
+        raise InputError("schedulers: expected at least one name")
+    out = []
+    for name in dict.fromkeys(names):
+        if name in ONE_JOB_ONLY:
+            raise InputError(f"schedulers: {name!r} is for one job; known: {', '.join(known)}")
+        if name not in known and not Path(name).exists():
+            raise InputError(
+                f"schedulers: {name!r} is neither a checkpoint nor one of: {', '.join(known)}"
+            )
+        out += [_named(name)] if name in JOBS_SCHEDULERS else list(_learned(name, checkpoint))
+    return out
+
+
+def _named(name: str) -> JobsContestant:
+    make = make_jobs_by_name(name, SchedulerSettings())
+    return JobsContestant(name, None, lambda setup, _: make(setup), ())
+
+
+def _learned(name: str, checkpoint: str | None) -> Iterator[JobsContestant]:
+    path = checkpoint if name == LEARNED else name
+    found = load_shipped() if path is None else load_checkpoint(path)
+    hidden, every = found.meta["hidden"], found.meta["every"]
+
+    def maker(setup, policy):
+        return lifted(lambda one: make_hi_ppo(one, policy, hidden, every), setup, settled=False)
+
+    for seed, policy in zip(found.meta["seeds"], policies(found), strict=True):
+        yield JobsContestant(name, seed, maker, policy)
+
+
+def arriving(
+    submitted: Sequence[SubmittedJob], settings: ScenarioSettings, path: str | None
+) -> int:
+    """How many jobs arrive within an episode. Raises InputError where none does."""
+    span_s = settings.horizon * settings.interval_s
+    count = sum(job.spec.arrival_s < span_s for job in submitted)
+    if not count:
+        first_s = submitted[0].spec.arrival_s
+        raise InputError(
+            f"{path}: arrival_s: the first job arrives at {first_s:g} s, the episode of "
+            f"{settings.horizon} intervals ends at {span_s:g} s; allow for more steps"
+        )
+    return count
+
+
+class JobsEvaluation:
+    """One evaluation from checked inputs to records."""
+
+    def __init__(self, config: EvaluateConfig):
+        self.config, self.settings = config, config.world_settings
+        self.contestants = requested(config.schedulers, config.checkpoint)
+        self.settings.links()  # refuse a bad jitter file before anything is computed
+        self.submitted = read_jobs(config.jobs)
+        self.n_counted = arriving(self.submitted, self.settings, config.jobs)
+        self.spec = load_regions(config.cluster, config.domains)
+        traces = read_traces(config.trace, config.load, self.spec, self.settings.interval_s)
+        rows = max(1, config.table_size // 3)  # for each part of the GPUs
+        self.world = build_jobs_world(self.spec, self.submitted, rows, config.layout_limit)
+        bank = jobs_bank(
+            self.world, self.settings, range(config.seeds), "test", config.sharing, **traces
+        )
+        self.scenarios = []
+        for seed in range(config.seeds):
+            params, key = jax.tree.map(lambda x, seed=seed: x[seed], bank)
+            truth = _truth(params, self.world, key, self.settings.horizon)
+            self.scenarios.append((params, key, truth))
+
+    def run(self, writer: RunWriter) -> dict:
+        """Play everybody whom the run folder does not know yet, return the summary."""
+        record = load(writer.dir)
+        frames = [record.table("jobs")] if "jobs" in record.tables() else []
+        known = record.table("decisions") if "decisions" in record.tables() else pd.DataFrame()
+        decisions = known.to_dict("records")
+        seeds = self.config.seeds
+        with tqdm(total=len(self.contestants) * seeds, desc="evaluate jobs", unit="episode") as bar:
+            for one in self.contestants:
+                bar.set_postfix_str(one.name)
+                if frames and _is_in(one, frames[0]):
+                    bar.update(seeds)
+                    continue
+                played = []
+                for metrics in self.play(one):
+                    played.append(metrics)
+                    bar.update()
+                if one.name not in [row["scheduler"] for row in decisions]:
+                    decisions.append(self._timed(one))
+                    writer.write_table("decisions", pd.DataFrame(decisions))
+                frames.append(self._rows(one, played))
+                writer.write_table("jobs", pd.concat(frames, ignore_index=True))
+        table = pd.concat(frames, ignore_index=True)
+        summary = jobs_summary(table, pd.DataFrame(decisions))
+        check_allocation(table)
+        order = dict.fromkeys(one.name for one in self.contestants)
+        return {
+            "scenario": {
+                "cluster": self.spec.name,
+                "domains": list(self.spec.domains),
+                "jobs": self.config.jobs,
+                "n_jobs": len(self.submitted),
+                "n_counted": self.n_counted,
+                "sharing": self.config.sharing,
+                "trace": self.config.trace,
+                "load": self.config.load,
+                "seeds": self.config.seeds,
+                "settings": dataclasses.asdict(self.settings),
+                "tuned": dataclasses.asdict(SchedulerSettings()),
+            },
+            "best": summary["best"],
+            "schedulers": {name: summary["schedulers"][name] for name in order},
+        }
+
+    def play(self, one: JobsContestant) -> Iterator[JobMetrics]:
+        """One scenario after another: a job that is not there is skipped, which a batch cannot."""
+        make_room_for_programs()
+        played = _compiled(one.maker, self.settings.horizon)
+        for params, key, truth in self.scenarios:
+            yield jax.tree.map(np.asarray, played(one.policy, self.world, params, key, *truth))
+
+    def decision_ms(self, one: JobsContestant) -> np.ndarray:
+        """[DECISIONS] time in which all jobs have decided [ms], the longest that it can be: every job
+        is there, and none is deployed."""
+        params, key, (views, _) = self.scenarios[0]
+        at_once = params.jobs.replace(arrival_s=jnp.zeros_like(params.jobs.arrival_s))
+        params = params.replace(jobs=at_once)
+        setup = make_jobs_setup(params, self.world)
+        args = (setup, views, params, key, DECISIONS)
+        return decision_times_ms(one.maker, one.policy, *args)
+
+    def _timed(self, one: JobsContestant) -> dict:
+        """A row of the decisions table; the first policy seed stands for all."""
+        p50, p99 = np.percentile(self.decision_ms(one), (50, 99))
+        return {"scheduler": one.name, "decision_ms_p50": p50, "decision_ms_p99": p99}
+
+    def _rows(self, one: JobsContestant, played: list[JobMetrics]) -> pd.DataFrame:
+        """jobs.csv of one contestant: a row per scenario and job, the cluster's figures repeated."""
+        rows = []
+        for seed, metrics in enumerate(played):
+            values = dataclasses.asdict(metrics)
+            for j, job in enumerate(self.submitted):
+                head = {"scheduler": one.name, "policy_seed": _number(one), "scenario": seed}
+                head |= {"job": j, "model": job.model, "arrival_s": job.spec.arrival_s}
+                rows.append(head | {k: float(v[j] if v.ndim else v) for k, v in values.items()})
+        return pd.DataFrame(rows)
+
+
+def _number(one: JobsContestant) -> float:
+    return np.nan if one.policy_seed is None else float(one.policy_seed)
+
+
+def _is_in(one: JobsContestant, table: pd.DataFrame) -> bool:
+    """Does jobs.csv, which is whole after every contestant, hold this one?"""
+    seeds = table.loc[table["scheduler"] == one.name, "policy_seed"]
+    return bool((seeds.isna() if one.policy_seed is None else seeds == one.policy_seed).any())
+
+
+def check_allocation(table: pd.DataFrame) -> None:
+    """Raise CheckError where jobs.csv says that GPUs were given away which were not there."""
+    over = table["overcommitted"]
+    if (over > 0).any():
+        row = table.loc[over.idxmax()]
+        raise CheckError(
+            f"jobs: under {row['scheduler']} jobs held {row['overcommitted']:g} GPUs more in a domain "
+            f"than it had (scenario {row['scenario']})"
+        )
+
+
+@functools.cache
+def _compiled(maker: JobsMaker, horizon: int) -> Callable[..., JobMetrics]:
+    """One compilation for all scenarios and policy seeds."""
+    return jax.jit(functools.partial(_episode, maker, horizon))
+
+
+def _episode(
+    maker: JobsMaker,
+    horizon: int,
+    policy: Any,
+    world: JobsWorld,
+    params: EnvParams,
+    key: jax.Array,
+    views: NetworkView,
+    alone_s: jax.Array,
+) -> JobMetrics:
+    setup = make_jobs_setup(params, world)
+
+    def make(setup):
+        return maker(setup, policy)
+
+    episode = play(make, params, setup, views, key, jax.random.key(20), horizon)
+    return job_metrics(episode, params, alone_s, views.gpus_available[1:])
+
+
+@functools.partial(jax.jit, static_argnames="horizon")
+def _truth(
+    params: EnvParams, world: JobsWorld, key: jax.Array, horizon: int
+) -> tuple[NetworkView, jax.Array]:
+    """A scenario's views, and what each job would need alone."""
+    views = world_tape(params, key, horizon + 1)
+    return views, completion_alone_s(params, world, views)

@@ -1,0 +1,134 @@
+"""Low-communication training, apart from the rest: a plan table and a clairvoyant of its own, and every
+result under two assumptions on what a training step is then worth.
+
+`default` is `jaxsim.step_time.sync.statistical_efficiency`; `no_loss` takes every step for a full one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from agents.baselines import keep_best
+from agents.episodes import Episode, EpisodeMetrics
+from agents.oracles import Truth, solve_truth
+from agents.protocol import Scheduler, Setup, make_setup, table_rates
+from agents.registry import LOW_COMMUNICATION_RULES, keeper_number, kept_plans
+from analysis.statistics import evaluation_summary
+from experiments.common import load_world, scheduler_table
+from experiments.evaluate.contestants import Maker
+from experiments.evaluate.evaluator import Evaluator, lost_pct
+from jaxsim.step_time import statistical_efficiency
+
+YARDSTICKS = ("clairvoyant", "best_static", "single_domain")  # shown beside, on the same table
+
+
+@jax.jit
+def _truths(table, no_loss: jax.Array, params) -> Truth:
+    """[S, ...] of each scenario, on rates as `worth` takes them."""
+
+    def one(params):
+        setup = make_setup(params, table)
+        rates = table_rates(setup, params.tape) * worth(setup, no_loss)[None, :, None]
+        return solve_truth(setup, params.tape, rates)
+
+    return jax.vmap(one)(params)
+
+
+class ApartEvaluator(Evaluator):
+    """An Evaluator that may take every training step for a full one."""
+
+    no_loss = False
+
+    def _static(self) -> tuple[EpisodeMetrics, Episode]:
+        return self.play(*self.worthiest("best_static"))
+
+    def lose_nothing(self) -> None:
+        """Solve the scenarios again, every step taken for a full one from now on."""
+        self.no_loss = True
+        self.truth = self._solved()
+        self.clairvoyant = self.play(*self.named("clairvoyant"))
+        self.static = self._static()
+
+    def worthiest(self, name: str) -> tuple[Maker, tuple[jax.Array, jax.Array]]:
+        """A scheduler that keeps one plan, for `play`."""
+        number = keeper_number(name, self.world.table)
+        return keep_worthiest, (number, jnp.asarray(self.no_loss))
+
+    def _solved(self) -> Truth:
+        table, no_loss = self.world.table, jnp.asarray(self.no_loss)
+        return self._in_blocks(lambda params: _truths(table, no_loss, params), (self.taped,))
+
+    def play(self, maker: Maker, policy: Any = (), weights=None) -> tuple[EpisodeMetrics, Episode]:
+        metrics, episode = super().play(maker, policy, weights)
+        if self.no_loss:
+            steps = (episode.record.progress / episode.record.cost.efficiency).sum(axis=(1, 2))
+            metrics = metrics.replace(progress=steps)
+        return metrics, episode
+
+
+def worth(setup: Setup, no_loss: jax.Array | bool) -> jax.Array:
+    """[P] factor on the rows' rates: 1, or what turns progress into training steps."""
+    plans = setup.table.plans
+    efficiency = statistical_efficiency(setup.work.gparams, plans.sync_period, plans.wire_bits)
+    return jnp.where(jnp.asarray(no_loss), 1.0 / efficiency, jnp.ones_like(efficiency))
+
+
+def keep_worthiest(setup: Setup, policy: tuple[jax.Array, jax.Array]) -> Scheduler:
+    """Keep the row that is best at base by what a step is worth; `policy` is the keeper's number
+    and `no_loss`."""
+    number, no_loss = policy
+    return keep_best(setup, kept_plans(setup, number), worth(setup, no_loss))
+
+
+def played(names: list[str], config, settings, weights, traces) -> pd.DataFrame:
+    """A row per setting, scheduler and scenario: the low-communication schedulers `names` on the
+    scenarios that `config` (an EvaluateConfig) gives the others."""
+    job = (config.cluster, config.model, config.global_batch, config.seq, config.table_size)
+    sizes = {"domains": config.domains, "layout_limit": config.layout_limit}
+    _, world, _ = load_world(*job, LOW_COMMUNICATION_RULES, **sizes, loaded=config.loaded)
+    evaluator = ApartEvaluator(world, settings, range(config.seeds), "test", weights, **traces)
+    everyone, bound = names + list(YARDSTICKS), evaluator.bound()
+    rows = [_rows(evaluator, name, bound).assign(setting="default") for name in everyone]
+    evaluator.lose_nothing()
+    bound = np.full(config.seeds, np.nan)  # it counts by default alone
+    rows += [_rows(evaluator, name, bound).assign(setting="no_loss") for name in everyone]
+    return pd.concat(rows, ignore_index=True)
+
+
+def summaries(rows: pd.DataFrame) -> dict[str, dict]:
+    """{setting: summary like that of the evaluation} of the rows that were `played`."""
+    return {
+        setting: evaluation_summary(of.drop(columns="setting"), None, 0.0)
+        for setting, of in rows.groupby("setting")
+    }
+
+
+def _rows(evaluator: ApartEvaluator, name: str, bound: np.ndarray) -> pd.DataFrame:
+    chooses = name != "clairvoyant"  # whose truth says what a step is worth
+    one = evaluator.worthiest(name) if chooses else evaluator.named(name)
+    metrics, _ = evaluator.play(*one)
+    frame = pd.DataFrame(vars(metrics)).replace([np.inf, -np.inf], np.nan)
+    regret_pct = lost_pct(metrics.progress, evaluator.clairvoyant[0].progress)
+    return frame.assign(
+        scheduler=name,
+        policy_seed=None,
+        scenario=np.arange(len(frame)),
+        headroom_pct=evaluator.headroom_pct,
+        progress_rel=1.0 - regret_pct / 100.0,
+        regret_pct=regret_pct,
+        bound_pct=lost_pct(metrics.progress, bound),
+    )
+
+
+def tables(results: dict[str, dict]) -> str:
+    """For the terminal."""
+    said = {
+        "default": "Low-communication training, a step worth what the default table says",
+        "no_loss": "The same, every step taken for a full one",
+    }
+    return "\n".join(f"{said[k]}:\n{scheduler_table(v)}" for k, v in results.items())

@@ -1,0 +1,49 @@
+"""The key figure that one job cannot show: how well many jobs use a cluster that they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from agents.many_jobs import ONE_JOB_ONLY
+from experiments.evaluate import EvaluateConfig, JobsEvaluation, requested
+
+JOBS_FILE = Path(__file__).parents[1] / "configs" / "suites" / "jobs-8.csv"
+STEPS = 360  # intervals: two and a half times as long as jobs arrive in JOBS_FILE
+
+
+class SharedCluster:
+    """One cluster and the jobs that arrive on it."""
+
+    def __init__(self, config: EvaluateConfig):
+        """Raises InputError for a file that says nothing of use."""
+        self._evaluation = JobsEvaluation(config)
+
+    @property
+    def n_jobs(self) -> int:
+        """How many arrive within the episode."""
+        return self._evaluation.n_counted
+
+    def utilisation(self, name: str) -> np.ndarray | None:
+        """[S, M] useful FLOPs over peak FLOPs of the available GPUs while somebody is there, for a
+        name or a checkpoint; None for a scheduler that plans for one job alone."""
+        if name in ONE_JOB_ONLY:
+            return None
+        played = [
+            [metrics.utilisation for metrics in self._evaluation.play(one)]
+            for one in requested(name, None)
+        ]
+        return np.array(played, float).T
+
+
+def shared_cluster(
+    cluster: str | None, jobs: str | None, rivals: tuple[str, ...], **keys
+) -> SharedCluster:
+    """`cluster` with a jobs file (JOBS_FILE if none) against rivals; `keys` are others of
+    EvaluateConfig."""
+    file = str(JOBS_FILE) if jobs is None else jobs
+    names = ",".join(rivals)
+    return SharedCluster(
+        EvaluateConfig(cluster=cluster, jobs=file, schedulers=names, steps=STEPS, **keys)
+    )

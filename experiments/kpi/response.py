@@ -1,0 +1,73 @@
+"""The response of a real process: from a measurement sent to the new two-level plan received."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from jaxsim.cluster import ClusterSpec
+from jaxsim.files import InputError
+
+ROOT = Path(__file__).parents[2]
+
+
+def respond_command(argv: list[str]) -> list[str]:
+    """The command line of a process that answers measurements."""
+    return [sys.executable, "-m", "experiments.respond", *argv]
+
+
+def response_s(command: list[str], spec: ClusterSpec, count: int, seed: int = 0) -> np.ndarray:
+    """[count] seconds from writing a link's measurement to the process that `command` starts to
+    having read its new plan, both levels decided.
+
+    Raises InputError where the process does not answer with a plan.
+    """
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    try:
+        _plan_in(process.stdout.readline())
+        taken = []
+        for measurement in _measurements(spec, count, seed):
+            line = json.dumps(measurement) + "\n"
+            start = time.perf_counter()
+            process.stdin.write(line)
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            taken.append(time.perf_counter() - start)
+            _plan_in(answer)
+        process.stdin.close()
+        process.wait(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    return np.array(taken)
+
+
+def _measurements(spec: ClusterSpec, count: int, seed: int) -> Iterator[dict]:
+    """Links that turn out up to 90 % slower or twice as fast, so that there is much to decide."""
+    rng = np.random.default_rng(seed)
+    pairs = [(i, j) for i in range(spec.n_domains) for j in range(spec.n_domains) if i != j]
+    for which, factor in zip(
+        rng.integers(len(pairs), size=count), rng.uniform(0.1, 2.0, size=count), strict=True
+    ):
+        i, j = pairs[which]
+        gbps = float(spec.bandwidth_gbps[i, j] * factor)
+        yield {"src": spec.domains[i], "dst": spec.domains[j], "bandwidth_gbps": gbps}
+
+
+def _plan_in(answer: str) -> None:
+    if "plan" not in (json.loads(answer) if answer else {}):
+        raise InputError(f"respond: the process answered no plan but {answer.strip() or 'nothing'}")

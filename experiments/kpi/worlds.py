@@ -1,0 +1,128 @@
+"""The scenes that the KPIs are measured in: each cluster with jitter, without, and under load."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.episodes import Episode
+from agents.registry import SchedulerSettings
+from analysis.statistics import Played, front
+from experiments.evaluate import Contestant, Evaluator, named, tune
+from jaxsim.cluster import ClusterSpec
+from jaxsim.env import EnvParams
+from jaxsim.planning import TableInfo, base_view, objectives, plan_objectives
+from jaxsim.scenario import ScenarioSettings, World
+
+# The cluster beside the embedded one, of more regions than a table can hold every plan of.
+EIGHT_REGIONS = Path(__file__).parents[1] / "configs" / "suites" / "eight-aws-regions.yaml"
+JITTER, STEADY, LOAD = "jitter", "steady", "load"
+SCENES = {  # what the KPIs say of the world, stronger than the scenario settings
+    JITTER: {"jitter": "uniform", "uniform": 0.3},
+    STEADY: {"jitter": "none"},
+    LOAD: {"jitter": "uniform", "uniform": 0.3, "load_share": 0.5, "load_swing": 0.2},
+}
+# Preferences w of which a policy's trade-offs are asked: all that sum to one, in thirds.
+PREFERENCES = tuple(
+    (a / 3, b / 3, (3 - a - b) / 3, 0.0) for a in range(3, -1, -1) for b in range(3 - a, -1, -1)
+)
+
+
+class Stage:
+    """One cluster with its scenes; scenario s is drawn from the same seed in all of them."""
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        world: World,
+        info: TableInfo,
+        settings: ScenarioSettings,
+        counts: dict[str, int],
+        weights: tuple[float, float, float, float],
+    ):
+        """`counts` are the scenarios of the splits train and test; rivals are tuned on train."""
+        self.spec, self.world, self.info, self.settings = spec, world, info, settings
+        self._counts, self._weights = counts, weights
+        self._scenes: dict[tuple[str, str], Evaluator] = {}
+        self.tuned = SchedulerSettings()
+
+    def scene(self, name: str, split: str = "test") -> Evaluator:
+        """The bank of a scene, made when it is first asked for."""
+        if (name, split) not in self._scenes:
+            settings = dataclasses.replace(self.settings, **SCENES[name])
+            count = range(self._counts[split])
+            bank = Evaluator(self.world, settings, count, split, self._weights)
+            self._scenes[name, split] = bank
+        return self._scenes[name, split]
+
+    def tune(self, names: list[str]) -> dict[str, np.ndarray]:
+        """Tune the rivals on training scenarios with jitter; returns [S] regrets of all there."""
+        training = self.scene(JITTER, "train")
+        self.tuned = tune(training, names)
+        return {
+            name: training.regret_pct(*named(name, self.world.table, self.tuned)) for name in names
+        }
+
+    def play(self, scene: str, everyone: list[Contestant]) -> Played:
+        """One scheduler, all its policy seeds, in a scene."""
+        bank = self.scene(scene)
+        return _played([bank.play(one.maker, one.policy)[1] for one in everyone], bank.params)
+
+    def points(self, everyone: list[Contestant], preferences) -> np.ndarray:
+        """[S, M, W, 3] objectives of the plan each policy seed has settled on, by preference, at the
+        end of an episode without jitter; infinite where it then trains nothing."""
+        bank = self.scene(STEADY)
+        points = [
+            [_last_point(bank.play(one.maker, one.policy, w)[1], bank.params) for w in preferences]
+            for one in everyone
+        ]
+        return np.moveaxis(np.array(points), 2, 0)
+
+    def fronts(self) -> list[np.ndarray]:
+        """[S] times [F, 3]: the front of all scored plans on each scenario's links, exact where these
+        are all plans of the family (`info`)."""
+        bank, family = self.scene(STEADY), self.world.family
+        picked = (jax.tree.map(lambda x, i=i: x[i], bank.params) for i in range(len(bank)))
+        return [front(np.asarray(_family_points(p, family)).reshape(-1, 3)) for p in picked]
+
+
+@jax.jit
+def _family_points(params: EnvParams, family) -> jax.Array:
+    args = (params.choices, params.jobs.job(0), params.cluster, params.calibration)
+    return plan_objectives(family, base_view(params.cluster), *args)
+
+
+@jax.jit
+def _objectives(cost, params: EnvParams) -> jax.Array:
+    def one(cost, params):
+        return objectives(cost, params.jobs.job(0), params.cluster, params.cluster.gpus)
+
+    return jax.vmap(one)(cost, params)
+
+
+def _last_point(episode: Episode, params: EnvParams) -> np.ndarray:
+    """[S, 3] of the last interval, where no local job holds a GPU."""
+    record = jax.tree.map(lambda x: x[:, -1], episode.record)
+    points = _objectives(jax.tree.map(lambda x: jnp.asarray(x[:, 0]), record.cost), params)
+    return np.where(record.train_s > 0, np.asarray(points), np.inf)
+
+
+def _played(episodes: list[Episode], params: EnvParams) -> Played:
+    tokens_per_step = np.asarray(params.jobs.tokens_per_step)[:, 0]
+
+    def each(reduce) -> np.ndarray:
+        """[S, M, ...] from a function of one policy seed's record."""
+        return np.stack([reduce(episode.record) for episode in episodes], axis=1)
+
+    progress = each(lambda r: np.asarray(r.progress[:, :, 0], float))
+    return Played(
+        progress=progress,
+        utilisation=each(lambda r: r.reward_parts.utilisation.mean(axis=1)),
+        tokens=progress.sum(axis=-1) * tokens_per_step[:, None],
+        egress_usd=each(lambda r: r.egress_usd.sum(axis=1)),
+        wan_gb=each(lambda r: (r.wan_gb + r.migration_gb).sum(axis=(1, 2, 3))),
+    )

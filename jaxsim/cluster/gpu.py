@@ -1,0 +1,75 @@
+"""GPU presets: what one accelerator can do, from vendor data sheets."""
+
+from __future__ import annotations
+
+import dataclasses
+import reprlib
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from jaxsim.files import InputError
+
+LARGEST_FIGURE = 1e12  # in a cluster file, whatever its unit: float32 computes with it
+
+
+@struct.dataclass
+class Gpu:
+    """One accelerator; every field is a float32 scalar and may be traced."""
+
+    peak_tflops: Array  # [TFLOP/s] dense bf16
+    memory_gb: Array  # [GB] = 1e9 bytes
+    memory_gb_per_s: Array  # [GB/s] HBM
+    nvlink_gb_per_s: Array  # [GB/s] per direction, inside a node
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuSpec:
+    """The same figures on the host, as a user writes them."""
+
+    peak_tflops: float
+    memory_gb: float
+    memory_gb_per_s: float
+    nvlink_gb_per_s: float
+
+    def to_arrays(self) -> Gpu:
+        """Return the pytree that the simulator computes with."""
+        return Gpu(**{k: jnp.float32(v) for k, v in dataclasses.asdict(self).items()})
+
+
+# Sources: NVIDIA data sheets (A100 2021, H100 2023, GH200 2023, V100 2020); NVLink is half of the
+# advertised bidirectional figure. 80 GiB = 85.9 GB.
+GPU_PRESETS: dict[str, GpuSpec] = {
+    "V100-32GB": GpuSpec(125.0, 34.36, 900.0, 150.0),
+    "A100-40GB": GpuSpec(312.0, 42.95, 1555.0, 300.0),
+    "A100-80GB": GpuSpec(312.0, 85.90, 2039.0, 300.0),
+    "H100-80GB": GpuSpec(989.4, 85.90, 3352.0, 450.0),
+    "GH200-96GB": GpuSpec(989.4, 103.08, 4000.0, 450.0),
+    # Meta's part with HBM2e, limited to 500 W (torchtitan's published benchmarks).
+    "H100-96GB-500W": GpuSpec(989.4, 103.08, 2400.0, 450.0),
+}
+# Names under which published tables list the same part.
+GPU_ALIASES = {"GH-96": "GH200-96GB", "H100": "H100-80GB", "A100": "A100-80GB"}
+
+
+def gpu_spec(value: str | Mapping, source: str) -> GpuSpec:
+    """Resolve the `gpu` key of a cluster file: a preset's name or a mapping of its figures.
+
+    Raises InputError that names `source`, the key and the allowed values.
+    """
+    if isinstance(value, str):
+        value = GPU_ALIASES.get(value, value)
+        if value not in GPU_PRESETS:
+            raise InputError(f"{source}: gpu: unknown {value!r}; known: {', '.join(GPU_PRESETS)}")
+        return GPU_PRESETS[value]
+    fields = [f.name for f in dataclasses.fields(GpuSpec)]
+    if not isinstance(value, Mapping) or set(value) != set(fields):
+        raise InputError(f"{source}: gpu: expected a preset or a mapping with {', '.join(fields)}")
+    for key, number in value.items():
+        bad = isinstance(number, bool) or not isinstance(number, int | float)
+        if bad or not 0 < number <= LARGEST_FIGURE:
+            got = f"> 0 and at most {LARGEST_FIGURE:g}, got {reprlib.repr(number)}"
+            raise InputError(f"{source}: gpu.{key}: expected a number {got}")
+    return GpuSpec(**{k: float(value[k]) for k in fields})

@@ -1,0 +1,32 @@
+"""The environment: one decision interval per step, as pure functions on pytrees.
+
+env          The environment: one decision interval per step, as pure functions on pytrees
+observation  What a scheduler sees: the WAN as a graph, the jobs, the raw measurements, the
+reward       The books of one interval: what the jobs achieved, what it cost, the parts of the
+sharing      Several jobs on one cluster: which GPUs each of them holds, and how they share the
+types        What an environment is made of: the scenario, its state and what a step returns
+"""
+
+from jaxsim.env.env import reset, step, world_tape
+from jaxsim.env.observation import EDGE_FEATURES, observe
+from jaxsim.env.sharing import SHARING, Tenancy, allocate_gpus, held_gpus, step_cost
+from jaxsim.env.types import ActionMask, EnvParams, IntervalRecord, Observation, State, TimeStep
+
+__all__ = [
+    "EDGE_FEATURES",
+    "SHARING",
+    "ActionMask",
+    "EnvParams",
+    "IntervalRecord",
+    "Observation",
+    "State",
+    "Tenancy",
+    "TimeStep",
+    "allocate_gpus",
+    "held_gpus",
+    "observe",
+    "reset",
+    "step",
+    "step_cost",
+    "world_tape",
+]

@@ -1,0 +1,346 @@
+"""The environment: one decision interval per step, as pure functions on pytrees.
+
+Problem: keep training jobs at full speed on domains joined by links that move. In each interval a
+scheduler names a full plan for every job; free changes take effect at once, all others stop the job
+until the restart is over and the state it lacks has crossed the links. Jobs come, wait for GPUs and
+leave: `jaxsim.env.sharing` says who holds which GPUs and how links are shared.
+
+- observation: `Observation`, what was measured in the interval before and nothing newer
+- action: a `Plan` with leading job axis [J]; ignored for a job whose mask `retarget` is False
+- reward: w1 R_eff + w2 R_util - w3 R_cost - w4 R_fair, the parts returned beside it
+- end: `truncated` after `horizon` intervals; `terminated` when all jobs, those still to come
+  included, have used their budget
+- `step` never resets: `auto_reset` wraps it and keeps the final observation
+
+    state, timestep = reset(key, params)
+    state, timestep = step(key, state, params.initial_plan, params)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsim.env.observation import observe
+from jaxsim.env.reward import account
+from jaxsim.env.sharing import Tenancy, allocate_gpus, settle, step_cost
+from jaxsim.env.types import EnvParams, Observation, State, TimeStep
+from jaxsim.load import gpus_available
+from jaxsim.network import NetworkState, init_network, step_network
+from jaxsim.plan import Plan, needs_reconfiguration
+from jaxsim.step_time import NetworkView, StepCost, Transition, advance_transition, begin_transition
+
+
+def world_at(
+    params: EnvParams, key: Array, network: NetworkState, t: Array
+) -> tuple[NetworkState, NetworkView]:
+    """The network and the free GPUs in interval t: independent of every action."""
+    if params.tape is not None:
+        return network, jax.tree.map(lambda x: x[t], params.tape)
+    interval_key = jax.random.fold_in(key, t)
+    network, factor, rtt_factor = step_network(params.network, network, interval_key, t)
+    view = NetworkView(
+        bandwidth_gb_per_s=params.cluster.bandwidth_gb_per_s * factor,
+        rtt_s=params.cluster.rtt_s * rtt_factor,
+        gpus_available=gpus_available(params.load, params.cluster.gpus, interval_key, t),
+    )
+    # Behind the barrier, who reads the links reads them: no loop computes them again.
+    return network, jax.lax.optimization_barrier(view)
+
+
+def world_tape(params: EnvParams, key: Array, length: int) -> NetworkView:
+    """The views of intervals 0..length-1 of a scenario, leaves [T, ...]; interval 0 is what a
+    scheduler has measured at reset, decisions begin in interval 1. For oracles and for training."""
+
+    def body(network, t):
+        return world_at(params, key, network, t)
+
+    _, views = jax.lax.scan(body, init_network(params.network, key), jnp.arange(length))
+    return views
+
+
+# `reset` and `step` are traced once for all their callers, see `jaxsim.step_time.stages.stages`.
+@functools.partial(jax.jit, inline=True)
+def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
+    """Start the scenario that `key` names."""
+    network, view = world_at(params, key, init_network(params.network, key), jnp.int32(0))
+    n_jobs, n_domains = params.initial_plan.group.shape
+    zeros = jnp.zeros((n_jobs,), jnp.float32)
+    plan = params.initial_plan
+    tenancy = None
+    if n_jobs > 1:  # static; nothing is sent before the first interval
+        active = params.jobs.mask & (params.jobs.arrival_s <= 0)
+        tenancy = Tenancy.of_whole_links(allocate_gpus(plan, active, view.gpus_available))
+    cost = _step_cost(params, view, plan, tenancy)
+    state = State(
+        key=key,
+        t=jnp.int32(1),
+        network=network,
+        view=view,
+        plan=plan,
+        target=plan,
+        moving=jnp.zeros((n_jobs,), bool),
+        transition=Transition(
+            restart_s=zeros, bytes_gb=jnp.zeros((n_jobs, n_domains, n_domains), jnp.float32)
+        ),
+        owed_gb=_owed_gb(plan, cost),
+        steps_done=zeros,
+        since_sync=zeros,
+        since_switch=jnp.full((n_jobs,), 1000, jnp.int32),
+    )
+    observation = _observe(state, params)
+    record = account(params, view, cost, jnp.zeros_like(zeros), zeros, None, jnp.zeros((), bool))
+    return state, TimeStep(
+        observation=observation,
+        reward=jnp.float32(0.0),
+        terminated=jnp.array(False),
+        truncated=jnp.array(False),
+        final_observation=observation,
+        record=record,
+    )
+
+
+@functools.partial(jax.jit, inline=True)
+def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[State, TimeStep]:
+    """Play one interval. The world draws from the scenario's key, so `key` is not used: the same
+    scenario is the same world for every scheduler."""
+    del key
+    network, view = world_at(params, state.key, state.network, state.t)
+    plan, target, moving, transition, switched = _apply(state, action, params)
+    played = _play(state, params, view, plan, target, moving, transition)
+    plan, cost, running, train_s = played.plan, played.cost, played.running, played.train_s
+    progress = jnp.where(running, train_s / cost.step_s * cost.efficiency, 0.0)
+    progress = jnp.minimum(progress, params.jobs.step_budget - state.steps_done)
+    period = plan.sync_period.astype(jnp.float32)
+    since_sync = jnp.where(switched, 0.0, state.since_sync + progress / cost.efficiency)
+    new = State(
+        key=state.key,
+        t=state.t + 1,
+        network=network,
+        view=view,
+        plan=plan,
+        target=target,
+        moving=moving & ~played.arrived,
+        transition=played.transition,
+        owed_gb=played.owed_gb,
+        steps_done=state.steps_done + progress,
+        since_sync=jnp.where(period > 1.0, since_sync % period, 0.0),
+        since_switch=jnp.where(switched, 0, state.since_switch + 1),
+    )
+    billed = params.replace(jobs=params.jobs.replace(mask=_active(state, params)))
+    record = account(billed, view, cost, progress, train_s, played.moved, switched)
+    observation = _observe(new, params)
+    parts = record.reward_parts
+    signed = jnp.stack([parts.efficiency, parts.utilisation, -parts.cost, -parts.fairness])
+    finished = ~jnp.any(_unfinished(new, params))
+    timestep = TimeStep(
+        observation=observation,
+        reward=jnp.sum(params.weights * signed),
+        terminated=finished,
+        truncated=(new.t > params.horizon) & ~finished,
+        final_observation=observation,
+        record=record,
+    )
+    return new, timestep
+
+
+def auto_reset(
+    draw_scenario: Callable[[Array], tuple[Array, EnvParams]],
+) -> Callable[[Array, State, Plan, EnvParams], tuple[State, TimeStep, EnvParams]]:
+    """Wrap `step` so that an ended episode starts another scenario.
+
+    `draw_scenario(key)` returns a scenario key and its params (an index into a bank: keep it cheap,
+    it runs in every step under vmap). The wrapped step also returns the params now in force;
+    `timestep.final_observation` is the observation before the reset.
+    """
+
+    def wrapped(key: Array, state: State, action: Plan, params: EnvParams):
+        step_key, draw_key = jax.random.split(key)
+        state, timestep = step(step_key, state, action, params)
+        scenario_key, fresh_params = draw_scenario(draw_key)
+        fresh_state, fresh = reset(scenario_key, fresh_params)
+        over = timestep.terminated | timestep.truncated
+
+        def choose(new, old):
+            return jax.tree.map(lambda a, b: jax.lax.select(over, a, b), new, old)
+
+        timestep = timestep.replace(observation=choose(fresh.observation, timestep.observation))
+        return choose(fresh_state, state), timestep, choose(fresh_params, params)
+
+    return wrapped
+
+
+def _apply(state: State, action: Plan, params: EnvParams):
+    """Take the action: free changes at once, a reconfiguration where one is needed and allowed."""
+    may = _may_retarget(state)
+    reconfigures = jax.vmap(needs_reconfiguration)
+    changes = reconfigures(state.plan, action)
+    # While moving, the target is what a new plan must differ from: holding on to a target whose
+    # domain is lost does not start over, going back to the plan in force does (a restart).
+    differs = jnp.where(state.moving, reconfigures(state.target, action), changes)
+    # A finished job stays as it is: its moves would only crowd the links of the others.
+    switched = may & differs & _active(state, params)
+    # Free fields follow the action, those of the target while a transition runs.
+    free = (state.moving | may) & ~differs
+    begin = jax.vmap(begin_transition, in_axes=(0, 0, 0, None, 0))
+    fresh = begin(state.plan, action, params.jobs, params.calibration, state.owed_gb)
+    target = _select(switched | free, action, state.target)
+    plan = _select(free & ~state.moving, action, state.plan)
+    transition = _select(switched, fresh, state.transition)
+    return plan, target, state.moving | switched, transition, switched
+
+
+class _Played(NamedTuple):
+    """What the jobs came to in an interval, [J] leading."""
+
+    plan: Plan
+    transition: Transition
+    arrived: Array  # bool, a move ended
+    moved: Array  # [J, K, K] [GB]
+    owed_gb: Array  # [J, K, K] [GB]
+    cost: StepCost
+    running: Array  # bool, the job trained
+    train_s: Array  # [s]
+
+
+def _play(
+    state: State,
+    params: EnvParams,
+    view: NetworkView,
+    plan: Plan,
+    target: Plan,
+    moving: Array,
+    moves: Transition,
+) -> _Played:
+    """Moves go on, some end; who is not moving trains."""
+    rate = view.bandwidth_gb_per_s * params.calibration.wan_efficiency
+    active = _active(state, params)
+    transition, train_s, moved = _ADVANCE(moves, rate, params.interval_s)
+    arrived = moving & (train_s > 0)
+    next_plan = _select(arrived, target, plan)
+    # Jobs that are finished or still moving leave the links to the others.
+    training = active & (~moving | arrived)
+    tenancy = _settle(params, view, next_plan, active, training, moves)
+    cost = _step_cost(params, view, next_plan, tenancy)
+    owed_gb = _owed_gb(next_plan, cost)
+    if tenancy is not None:
+        # With the links to itself a move might have ended: its target's GPUs were kept for that.
+        # Moves begin together: each is as slow as their sum.
+        crowd = jnp.maximum(jnp.sum((moves.bytes_gb > 0).astype(jnp.float32), axis=0), 1.0)
+        found = rate[None] * jnp.minimum(tenancy.share, 1.0 / crowd[None])
+        transition, train_s, moved = _ADVANCE_EACH(moves, found, params.interval_s)
+        arrived = moving & (train_s > 0)
+        training = active & (~moving | arrived)
+        owed_gb = _select(training, owed_gb, state.owed_gb)
+        next_plan = _select(arrived, target, plan)
+    running = training & cost.runs
+    train_s = jnp.where(running, jnp.where(moving, train_s, params.interval_s), 0.0)
+    return _Played(next_plan, transition, arrived, moved, owed_gb, cost, running, train_s)
+
+
+# All jobs at the rates of the links, and each at its own.
+_ADVANCE = jax.vmap(advance_transition, in_axes=(0, None, None))
+
+
+_ADVANCE_EACH = jax.vmap(advance_transition, in_axes=(0, 0, None))
+
+
+def _settle(
+    params: EnvParams,
+    view: NetworkView,
+    plan: Plan,
+    active: Array,
+    computing: Array,
+    moves: Transition,
+) -> Tenancy | None:
+    """Who has what; None for one job (static), which shares with nobody."""
+    if plan.group.shape[0] == 1:
+        return None
+    rate = jnp.maximum(view.bandwidth_gb_per_s * params.calibration.wan_efficiency, 1e-9)
+    pending = moves.bytes_gb / (rate[None] * params.interval_s)
+    return settle(
+        plan,
+        active,
+        computing,
+        pending,
+        params.jobs,
+        params.cluster,
+        params.calibration,
+        view,
+        params.sharing,
+        params.schedules,
+    )
+
+
+def _step_cost(
+    params: EnvParams, view: NetworkView, plan: Plan, tenancy: Tenancy | None
+) -> StepCost:
+    args = (params.jobs, params.cluster, params.calibration, view)
+    return step_cost(plan, *args, tenancy, params.schedules)
+
+
+def _unfinished(state: State, params: EnvParams) -> Array:
+    """[J] bool: neither padding nor finished, arrived or not."""
+    return params.jobs.mask & (state.steps_done < params.jobs.step_budget)
+
+
+def _here(state: State, params: EnvParams) -> Array:
+    """[J] bool: arrived before the interval to be played; the first one, t = 1, begins at 0 s."""
+    return params.jobs.arrival_s <= (state.t - 1).astype(jnp.float32) * params.interval_s
+
+
+def _active(state: State, params: EnvParams) -> Array:
+    """[J] bool: arrived and not finished."""
+    return _unfinished(state, params) & _here(state, params)
+
+
+def _owed_gb(plan: Plan, cost: StepCost) -> Array:
+    """[J, K, K] [GB] of the outer sync before the next reconfiguration: local SGD alone owes one."""
+    return jnp.where((plan.sync_period > 1)[:, None, None], cost.sync_gb, 0.0)
+
+
+def _may_retarget(state: State) -> Array:
+    """[J] bool: not in a transition, or the transition's target lost a domain."""
+    lost = state.target.used & (state.view.gpus_available == 0)[None, :]
+    return ~state.moving | jnp.any(lost, axis=1)
+
+
+def _select(mask: Array, new: Any, old: Any) -> Any:
+    """Choose between pytrees with leading [J]."""
+
+    def pick(a, b):
+        return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - 1)), a, b)
+
+    return jax.tree.map(pick, new, old)
+
+
+def _observe(state: State, params: EnvParams) -> Observation:
+    jobs = params.jobs.replace(mask=params.jobs.mask & _here(state, params))
+    gpus = None
+    if jobs.mask.shape[0] > 1:  # static
+        active = _active(state, params)
+        gpus = allocate_gpus(state.plan, active, state.view.gpus_available)
+    return observe(
+        params.cluster,
+        jobs,
+        params.calibration,
+        params.choices,
+        state.view,
+        state.plan,
+        state.target,
+        state.moving,
+        state.transition,
+        state.since_switch,
+        state.since_sync,
+        state.steps_done,
+        _may_retarget(state),
+        state.t,
+        params.interval_s,
+        params.schedules,
+        gpus,
+    )

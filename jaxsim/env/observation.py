@@ -1,0 +1,151 @@
+"""What a scheduler sees: the WAN as a graph, the jobs, the raw measurements, the action masks."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import jraph
+from jax import Array
+
+from jaxsim.cluster import Calibration, Cluster
+from jaxsim.env.types import ActionMask, Observation
+from jaxsim.plan import ALL_SCHEDULES, LowerChoices, Plan, n_groups, per_domain
+from jaxsim.step_time import NetworkView, Transition, choice_fits
+from jaxsim.workload import Workload
+
+NODE_FEATURES = 5
+
+
+EDGE_FEATURES = 5
+
+
+JOB_NODE_FEATURES = 7
+
+
+def observe(
+    cluster: Cluster,
+    jobs: Workload,
+    calibration: Calibration,
+    choices: LowerChoices,
+    view: NetworkView,
+    plan: Plan,
+    target: Plan,
+    moving: Array,
+    transition: Transition,
+    since_switch: Array,
+    since_sync: Array,
+    steps_done: Array,
+    may_retarget: Array,
+    t: Array,
+    interval_s: Array,
+    schedules: tuple[int, ...] = ALL_SCHEDULES,
+    gpus: Array | None = None,
+) -> Observation:
+    """Assemble the observation of one scenario; features are scaled to about one.
+
+    `jobs.mask` is False for jobs that have not arrived, too. `schedules` (static): those that occur,
+    see `jaxsim.step_time.pipeline`. `gpus` [J, K] is what each job holds; None = all that local jobs
+    leave (one job).
+    """
+    active = jobs.mask & (steps_done < jobs.step_budget)
+    fits = functools.partial(choice_fits, schedules=schedules)
+    gpus_axis = None if gpus is None else 0
+    lower = jax.vmap(fits, in_axes=(0, None, 0, None, None, gpus_axis))(
+        plan, choices, jobs, cluster, calibration, view.gpus_available if gpus is None else gpus
+    )
+    return Observation(
+        graph=_graph(cluster, view, transition, interval_s),
+        graph_mask=cluster.mask,
+        job_nodes=jax.vmap(_job_nodes, (0, 0, 0, None))(plan, jobs, active, cluster.mask),
+        view=view,
+        plan=plan,
+        target=target,
+        moving=moving,
+        transition=transition,
+        since_switch=since_switch,
+        since_sync=since_sync,
+        steps_done=steps_done,
+        job_mask=active,
+        mask=ActionMask(
+            retarget=may_retarget & active,
+            domains=cluster.mask & (view.gpus_available > 0),
+            lower=lower,
+        ),
+        t=t,
+    )
+
+
+def _graph(
+    cluster: Cluster, view: NetworkView, transition: Transition, interval_s: Array
+) -> jraph.GraphsTuple:
+    n = cluster.mask.shape[0]
+    real = cluster.mask.astype(jnp.float32)
+    gpus = cluster.gpus.astype(jnp.float32)
+    total = jnp.maximum(jnp.sum(gpus), 1.0)
+    available = view.gpus_available.astype(jnp.float32)
+    nodes = _columns(
+        [
+            real,
+            gpus / total,
+            available / jnp.maximum(gpus, 1.0),
+            cluster.usd_per_gpu_hour / jnp.maximum(jnp.max(cluster.usd_per_gpu_hour), 1e-9),
+            jnp.log1p(gpus) * 0.2,
+        ],
+    )
+    link = real[:, None] * real[None, :] * (1.0 - jnp.eye(n, dtype=jnp.float32))
+    base = jnp.maximum(cluster.bandwidth_gb_per_s, 1e-9)
+    measured = jnp.maximum(view.bandwidth_gb_per_s, 1e-3 * base)
+    pending = jnp.sum(transition.bytes_gb, axis=0)
+    edges = _columns(
+        [
+            link,
+            link * jnp.log(base) * 0.5,
+            link * jnp.log(measured / base),
+            link * view.rtt_s * 10.0,
+            link * jnp.log1p(pending / (measured * interval_s)),
+        ]
+    )
+    index = jnp.arange(n, dtype=jnp.int32)
+    return jraph.GraphsTuple(
+        nodes=nodes * real[:, None],
+        edges=edges.reshape(n * n, EDGE_FEATURES),
+        senders=jnp.repeat(index, n),
+        receivers=jnp.tile(index, n),
+        globals=None,
+        n_node=jnp.array([n], jnp.int32),
+        n_edge=jnp.array([n * n], jnp.int32),
+    )
+
+
+def _job_nodes(plan: Plan, work: Workload, active: Array, real: Array) -> Array:
+    """[K, JOB_NODE_FEATURES] of one job."""
+    used = plan.used.astype(jnp.float32)
+    share = per_domain(plan, plan.batch_share * plan.micro_batch * plan.dp).astype(jnp.float32)
+    groups = jnp.maximum(n_groups(plan), 1).astype(jnp.float32)
+    features = [
+        used,
+        plan.layers.astype(jnp.float32) / work.layers.astype(jnp.float32),
+        plan.position.astype(jnp.float32) / jnp.sum(real.astype(jnp.float32)),
+        share / work.global_batch.astype(jnp.float32),
+        used / groups,
+        jnp.log2(jnp.maximum(per_domain(plan, plan.micro_batch), 1).astype(jnp.float32)) / 3.0,
+        per_domain(plan, plan.dp).astype(jnp.float32) / 8.0,
+    ]
+    return _columns(features) * (used * active.astype(jnp.float32))[:, None]
+
+
+def _columns(features: list[Array]) -> Array:
+    """Stack along a new last axis, [...] -> [..., F].
+
+    A chain of selects: four times faster on CPU than a concatenation along a short last axis. The
+    barrier keeps the compiler from computing every feature again for every column.
+    """
+    features = jax.lax.optimization_barrier(features)
+    place = jnp.arange(len(features))
+    out = features[0][..., None]
+    for i, feature in enumerate(features[1:]):
+        shape = (*feature.shape, len(features))
+        out = jnp.where(jnp.broadcast_to(place <= i, shape), out, feature[..., None])
+    return out

@@ -1,0 +1,53 @@
+"""The books of one interval: what the jobs achieved, what it cost, the parts of the reward."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsim.env.types import EnvParams, IntervalRecord, RewardParts
+from jaxsim.step_time import NetworkView, StepCost
+
+
+def account(
+    params: EnvParams,
+    view: NetworkView,
+    cost: StepCost,
+    progress: Array,
+    train_s: Array,
+    moved: Array | None,
+    switched: Array,
+) -> IntervalRecord:
+    """Account for one interval; `moved` [J, K, K] is None at reset."""
+    wan_gb = jnp.sum(cost.wan_gb * (progress / cost.efficiency)[:, None, None], axis=0)
+    migration = jnp.zeros_like(wan_gb) if moved is None else jnp.sum(moved, axis=0)
+    egress_usd = jnp.vdot(wan_gb + migration, params.cluster.egress_usd_per_gb)
+    in_force = jnp.where(params.jobs.mask[:, None], cost.gpus_used, 0)
+    price = params.cluster.usd_per_gpu_hour * (params.interval_s / 3600.0)
+    gpu_usd = jnp.sum(in_force.astype(jnp.float32) * price[None, :])
+    peak = params.cluster.gpu.peak_tflops * view.gpus_available.astype(jnp.float32)
+    available_tflop = jnp.maximum(jnp.sum(peak), 1e-9) * params.interval_s
+    active = params.jobs.mask.astype(jnp.float32)
+    n_active = jnp.maximum(jnp.sum(active), 1.0)
+    relative = progress / params.progress_ref - 1.0
+    held = in_force.sum(axis=0) + params.cluster.gpus - view.gpus_available
+    load = held.astype(jnp.float32) / jnp.maximum(params.cluster.gpus, 1).astype(jnp.float32)
+    real = params.cluster.mask.astype(jnp.float32)
+    mean = jnp.sum(load * real) / jnp.sum(real)
+    parts = RewardParts(
+        efficiency=jnp.sum(active * relative) / n_active,
+        utilisation=jnp.sum(progress * params.jobs.useful_tflop) / available_tflop,
+        cost=egress_usd / jnp.maximum(gpu_usd, 1e-9),
+        fairness=jnp.sum(real * (load - mean) ** 2) / jnp.sum(real),
+    )
+    return IntervalRecord(
+        progress=progress,
+        train_s=train_s,
+        cost=cost,
+        wan_gb=wan_gb,
+        migration_gb=migration,
+        egress_usd=egress_usd,
+        gpu_usd=gpu_usd,
+        switched=jnp.broadcast_to(switched, progress.shape),
+        reward_parts=parts,
+    )

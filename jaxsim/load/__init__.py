@@ -1,0 +1,33 @@
+"""Who else wants the GPUs: local jobs of a domain, and lists of submitted jobs.
+
+jobs_drawn  Lists of jobs drawn from a trace of cluster jobs, or at random
+jobs_file   Jobs CSV files: who submits what, and when
+local_jobs  Background load: local jobs that occupy GPUs of a domain before any geo-job may use
+"""
+
+from jaxsim.load.jobs_drawn import USEFUL_SHARE, V100_TFLOPS, JobMix, jobs_from_trace, random_jobs
+from jaxsim.load.jobs_file import MOST_JOBS, SubmittedJob, read_jobs, write_jobs
+from jaxsim.load.local_jobs import (
+    LoadProcess,
+    burst_trace,
+    gpus_available,
+    load_process,
+    read_load_trace,
+)
+
+__all__ = [
+    "MOST_JOBS",
+    "USEFUL_SHARE",
+    "V100_TFLOPS",
+    "JobMix",
+    "LoadProcess",
+    "SubmittedJob",
+    "burst_trace",
+    "gpus_available",
+    "jobs_from_trace",
+    "load_process",
+    "random_jobs",
+    "read_jobs",
+    "read_load_trace",
+    "write_jobs",
+]

@@ -1,0 +1,156 @@
+"""Background load: local jobs that occupy GPUs of a domain before any geo-job may use them."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array
+
+from jaxsim.files import InputError
+from jaxsim.network import check_span, domain_uniforms
+
+SETTLED = 4.0  # mean stays after which the empty start of a load is forgotten (e^-4 of it is left)
+LOAD_COLUMNS = ("arrival_s", "domain", "gpus", "duration_s")
+
+
+@struct.dataclass
+class LoadProcess:
+    """Local jobs hold share * (1 + swing * u) of a domain's GPUs, plus what the trace holds; for jobs
+    that come in bursts that is what they hold beyond the share, or less."""
+
+    share: Array  # [] mean share of the GPUs held by local jobs
+    swing: Array  # [] relative uniform movement, 0.2 = +-20 % of the share
+    trace: Array  # [R, K] GPUs held by replayed jobs, or beyond the share, cyclic; zeros = none
+    trace_offset: Array  # [] int32
+
+
+def load_process(
+    n_domains: int, share: float = 0.0, swing: float = 0.0, trace: Array | None = None, offset=0
+) -> LoadProcess:
+    """Build settings from plain numbers; the default leaves all GPUs to geo-jobs."""
+    return LoadProcess(
+        share=jnp.float32(share),
+        swing=jnp.float32(swing),
+        trace=jnp.zeros((1, n_domains), jnp.float32) if trace is None else trace,
+        trace_offset=jnp.int32(offset),
+    )
+
+
+def gpus_available(process: LoadProcess, gpus: Array, key: Array, t: Array) -> Array:
+    """[K] int32 GPUs left to geo-jobs; `key` is the interval's own key, `t` the row of the trace."""
+    uniform = domain_uniforms(key, gpus.shape[-1])
+    total = gpus.astype(jnp.float32)
+    row = jax.lax.rem(t + process.trace_offset, jnp.int32(process.trace.shape[0]))
+    replay = jax.lax.dynamic_index_in_dim(process.trace, row, keepdims=False)
+    held = process.share * (1.0 + process.swing * (2.0 * uniform - 1.0)) * total + replay
+    return jnp.clip(gpus - jnp.round(held).astype(jnp.int32), 0, gpus)
+
+
+def bursty_load(
+    gpus: np.ndarray,
+    share: float,
+    intervals: int,
+    job_share: float,
+    stay: float,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Draw a trace [R, K] of GPUs held by local jobs, which swings further the larger they are.
+
+    Jobs arrive at random (Poisson), hold a geometric number of GPUs with mean `job_share` of the
+    domain's for an exponential time with mean `stay` [intervals], and would hold `share` of all on
+    average; one that does not fit goes elsewhere (Erlang's loss system), so that they hold less.
+    """
+    held = np.zeros((intervals, len(gpus)), np.float32)
+    for k, total in enumerate(np.asarray(gpus, int)):
+        size = max(1.0, job_share * total)
+        arrivals = rng.poisson(share * total / (size * stay), intervals)
+        for t in np.flatnonzero(arrivals):
+            for _ in range(arrivals[t]):
+                need = int(rng.geometric(1.0 / size))
+                stop = min(intervals, t + 1 + int(rng.exponential(stay)))
+                if held[t:stop, k].max() + need <= total:
+                    held[t:stop, k] += need
+    return held
+
+
+def burst_trace(
+    gpus: np.ndarray,
+    share: float,
+    intervals: int,
+    job_share: float,
+    stay: float,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """[R, K] what `bursty_load`, long since under way, holds beyond `share` of the GPUs (often less):
+    the trace of a process of that share, so that the share alone is known ahead."""
+    before = math.ceil(SETTLED * stay)
+    held = bursty_load(gpus, share, before + intervals, job_share, stay, rng)[before:]
+    return held - np.float32(share) * np.asarray(gpus, np.float32)
+
+
+def read_load_trace(
+    path: str | Path, names: tuple[str, ...], gpus: np.ndarray, interval_s: float
+) -> np.ndarray:
+    """Replay a load CSV (arrival_s,domain,gpus,duration_s) first come, first served.
+
+    Returns [R, K] mean GPUs held in each interval. A job with an empty domain goes to the domain
+    where it can start first. Raises InputError for a bad row, a job larger than its domain, or one
+    that ends too late.
+    """
+    rows = _read_load_rows(Path(path), names, gpus)
+    free_at = [np.zeros(int(g)) for g in gpus]
+    spans: list[tuple[int, float, float, int]] = []
+    for arrival, domain, need, duration, line in rows:
+        options = [domain] if domain is not None else [k for k, g in enumerate(gpus) if g >= need]
+        starts = {k: max(arrival, np.partition(free_at[k], need - 1)[need - 1]) for k in options}
+        chosen = min(starts, key=starts.get)
+        slots = np.argsort(free_at[chosen], kind="stable")[:need]
+        free_at[chosen][slots] = starts[chosen] + duration
+        stop = starts[chosen] + duration
+        where = f"{path}: line {line}: arrival_s, wait and duration_s together"
+        check_span(stop, interval_s, where)
+        spans.append((chosen, starts[chosen], stop, need))
+    end = max((stop for _, _, stop, _ in spans), default=interval_s)
+    held = np.zeros((max(1, math.ceil(end / interval_s)), len(names)), np.float32)
+    edges = np.arange(held.shape[0]) * interval_s
+    for k, start, stop, need in spans:
+        overlap = np.minimum(stop, edges + interval_s) - np.maximum(start, edges)
+        held[:, k] += need * np.clip(overlap, 0.0, None) / interval_s
+    return held
+
+
+def _read_load_rows(path: Path, names, gpus):
+    try:
+        with path.open(newline="") as handle:
+            reader = csv.DictReader(handle)
+            if tuple(reader.fieldnames or ()) != LOAD_COLUMNS:
+                raise InputError(f"{path}: expected the columns {','.join(LOAD_COLUMNS)}")
+            raw = list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"{path}: cannot be read: {why}") from None
+    rows = []
+    for line, row in enumerate(raw, start=2):
+        domain = row["domain"] or None
+        if domain is not None and domain not in names:
+            known = ", ".join(names)
+            raise InputError(f"{path}: line {line}: domain {domain!r} is unknown; known: {known}")
+        try:
+            arrival, need, duration = float(row["arrival_s"]), int(row["gpus"]), row["duration_s"]
+            duration = float(duration)
+        except (TypeError, ValueError):
+            raise InputError(f"{path}: line {line}: expected numbers, got {row}") from None
+        k = None if domain is None else names.index(domain)
+        largest = int(max(gpus)) if k is None else int(gpus[k])
+        if not (math.isfinite(arrival) and math.isfinite(duration)) or arrival < 0 or duration <= 0:
+            raise InputError(f"{path}: line {line}: arrival_s >= 0 and duration_s > 0 are needed")
+        if not 1 <= need <= largest:
+            raise InputError(f"{path}: line {line}: gpus: 1 to {largest} allowed, got {need}")
+        rows.append((arrival, k, need, duration, line))
+    return sorted(rows, key=lambda r: r[0])

@@ -1,0 +1,237 @@
+"""How WAN links move: one process whose settings cover steady, jittered, drifting, heavy-tailed,
+regime-switching, failing and replayed links.
+
+    factor_t = clip(body_t, low, high) * regime_t * outage_t * trace_t
+
+body: without a `tail`, 1 + white * u_t + x_t: u uniform on [-1, 1], x an Ornstein-Uhlenbeck path
+sampled at the interval (Gaussian, standard deviation `ou_sigma`, correlation time `ou_tau`). With a
+`tail`, the same two draws make a Gaussian z_t of unit variance, which `heavy_tail` maps to a factor
+whose dips and peaks have their own scale and weight of tail: Tukey's h transform with one h a side
+(Hoaglin, "Summarizing shape numerically: the g-and-h distributions", 1985; as a distribution:
+Goerg, "The Lambert way to Gaussianize heavy-tailed data", 2015).
+
+regime, outage: a Markov chain of two states per link, the second of which multiplies the factor by
+its `level`. Gilbert, "Capacity of a burst-noise channel", 1960; Elliott, "Estimates of error rates
+for codes on burst-noise channels", 1963. The two differ in their settings alone: a regime lasts and
+leaves much of the bandwidth, an outage is short and leaves next to none.
+
+The round trip has a body of its own (`latency_amplitude`, or `rtt_tail`) without memory, and takes
+part in the states: congestion and another route show in both.
+
+A part that is None costs nothing, for it is not compiled. Settings are [] for all links or [K, K]
+for each. Noise depends on (scenario key, t, link) alone: neither actions nor padding change it.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from jaxsim.network.noise import gaussian, link_uniforms
+
+STATE_BLOCK = 1  # of link_uniforms, for the two chains
+RTT_LIMITS = (0.1, 20.0)  # of the round trip's factor
+
+
+@struct.dataclass
+class HeavyTail:
+    """A factor from a standard normal z: median `centre`, each side with its own scale and tail."""
+
+    centre: Array  # factor at z = 0
+    dip_scale: Array  # [1] standard deviation of the log of the factor, below the median
+    dip_tail: Array  # h of the dips, 0 = log-normal, larger = heavier, 0 to 1
+    peak_scale: Array  # the same above the median
+    peak_tail: Array
+    white: Array  # share of the variance of z that has no memory, 0 to 1; the rest has `ou_tau`
+
+
+@struct.dataclass
+class TwoState:
+    """A Markov chain of a usual state and another."""
+
+    level: Array  # factor of the bandwidth in the other state, > 0
+    rtt: Array  # factor of the round trip in it, > 0
+    share: Array  # of the time in it, 0 to < 1
+    stay: Array  # [intervals] mean time in it before the link returns
+
+
+@struct.dataclass
+class NetworkProcess:
+    """Traced settings; which parts there are, and the length of the trace, is static."""
+
+    white_amplitude: Array  # uniform jitter, 0.3 = +-30 %
+    latency_amplitude: Array  # uniform jitter of the round trip
+    ou_sigma: Array  # standard deviation of the drift; 1 with a tail
+    ou_tau: Array  # [intervals] correlation time of the drift
+    low: Array  # [] smallest factor of the body
+    high: Array  # [] largest factor of the body
+    trace: Array  # [R, K, K] factor relative to base, replayed cyclically; ones = none
+    trace_offset: Array  # [] int32, where the replay starts
+    tail: HeavyTail | None = None
+    rtt_tail: HeavyTail | None = None  # instead of latency_amplitude; `white` is not used
+    regime: TwoState | None = None
+    outage: TwoState | None = None
+
+
+@struct.dataclass
+class NetworkState:
+    """What the process must remember."""
+
+    drift: Array  # [K, K] the Ornstein-Uhlenbeck path
+    regime: Array | None = None  # [K, K] bool, in the other state
+    outage: Array | None = None  # [K, K] bool
+
+
+def network_process(
+    n_domains: int,
+    white: float | Array = 0.0,
+    latency: float | Array = 0.0,
+    ou_sigma: float | Array = 0.0,
+    ou_tau: float | Array = 1.0,
+    low: float = 0.05,
+    high: float = 3.0,
+    trace: Array | None = None,
+    trace_offset: int = 0,
+    tail: HeavyTail | None = None,
+    rtt_tail: HeavyTail | None = None,
+    regime: TwoState | None = None,
+    outage: TwoState | None = None,
+) -> NetworkProcess:
+    """Build settings from plain numbers; everything 0 is a steady network.
+
+    A `tail` takes the place of `white` and `ou_sigma`, an `rtt_tail` that of `latency`.
+    """
+    ones = jnp.ones((1, n_domains, n_domains), jnp.float32)
+    return NetworkProcess(
+        white_amplitude=_float32(white),
+        latency_amplitude=_float32(latency),
+        ou_sigma=_float32(ou_sigma if tail is None else 1.0),
+        ou_tau=_float32(ou_tau),
+        low=_float32(low),
+        high=_float32(high),
+        trace=ones if trace is None else trace,
+        trace_offset=jnp.int32(trace_offset),
+        tail=jax.tree.map(_float32, tail),
+        rtt_tail=jax.tree.map(_float32, rtt_tail),
+        regime=jax.tree.map(_float32, regime),
+        outage=jax.tree.map(_float32, outage),
+    )
+
+
+def _float32(value: float | Array) -> Array:
+    return jnp.asarray(value, jnp.float32)
+
+
+def heavy_tail(z: Array, tail: HeavyTail, low: Array, high: Array) -> Array:
+    """Map standard normal numbers to factors between `low` and `high`, monotone in z."""
+    dips = z < 0
+    scale = jnp.where(dips, tail.dip_scale, tail.peak_scale)
+    weight = jnp.where(dips, tail.dip_tail, tail.peak_tail)
+    log_factor = scale * z * jnp.exp(0.5 * weight * z * z) + jnp.log(tail.centre)
+    # Limited as a logarithm: exp would overflow, and its gradient with it.
+    return jnp.exp(jnp.clip(log_factor, jnp.log(low), jnp.log(high)))
+
+
+def init_network(process: NetworkProcess, key: Array) -> NetworkState:
+    """Draw the drift and the states from their stationary distributions."""
+    n_domains = process.trace.shape[-1]
+    first, _, _ = link_uniforms(key, n_domains)
+    drift = process.ou_sigma * gaussian(first)
+    if process.regime is None and process.outage is None:
+        return NetworkState(drift=drift)
+    uniforms = link_uniforms(key, n_domains, STATE_BLOCK)
+    regime, outage = (
+        None if chain is None else uniform < chain.share
+        for chain, uniform in zip((process.regime, process.outage), uniforms, strict=False)
+    )
+    return NetworkState(drift=drift, regime=regime, outage=outage)
+
+
+def step_network(
+    process: NetworkProcess, state: NetworkState, key: Array, t: Array
+) -> tuple[NetworkState, Array, Array]:
+    """Return the next state, the bandwidth factor [K, K] and the round-trip factor [K, K].
+
+    `key` is the interval's own key, `t` (int32) the row of the trace.
+    """
+    white, second, latency = link_uniforms(key, process.trace.shape[-1])
+    rho = jnp.exp(-1.0 / process.ou_tau)
+    innovation = process.ou_sigma * jnp.sqrt(1.0 - rho * rho) * gaussian(second)
+    drift = rho * state.drift + innovation
+    bandwidth_factor = _body(process, drift, white)
+    rtt_factor = _rtt_body(process, latency)
+    row = jax.lax.rem(t + process.trace_offset, jnp.int32(process.trace.shape[0]))
+    replay = jax.lax.dynamic_index_in_dim(process.trace, row, keepdims=False)
+    bandwidth_factor = bandwidth_factor * replay
+    state = state.replace(drift=drift)
+    if process.regime is None and process.outage is None:
+        return state, bandwidth_factor, rtt_factor
+    first, second, _ = link_uniforms(key, process.trace.shape[-1], STATE_BLOCK)
+    if process.regime is not None:
+        regime = _next(process.regime, state.regime, first)
+        state = state.replace(regime=regime)
+        bandwidth_factor *= jnp.where(regime, process.regime.level, 1.0)
+        rtt_factor *= jnp.where(regime, process.regime.rtt, 1.0)
+    if process.outage is not None:
+        outage = _next(process.outage, state.outage, second)
+        state = state.replace(outage=outage)
+        bandwidth_factor *= jnp.where(outage, process.outage.level, 1.0)
+        rtt_factor *= jnp.where(outage, process.outage.rtt, 1.0)
+    return state, bandwidth_factor, rtt_factor
+
+
+def _body(process: NetworkProcess, drift: Array, white: Array) -> Array:
+    if process.tail is None:
+        factor = 1.0 + process.white_amplitude * (2.0 * white - 1.0) + drift
+        return jnp.clip(factor, process.low, process.high)
+    share = process.tail.white
+    z = jnp.sqrt(1.0 - share) * drift + jnp.sqrt(share) * gaussian(white)
+    return heavy_tail(z, process.tail, process.low, process.high)
+
+
+def _rtt_body(process: NetworkProcess, uniform: Array) -> Array:
+    if process.rtt_tail is None:
+        return 1.0 + process.latency_amplitude * (2.0 * uniform - 1.0)
+    low, high = (jnp.float32(x) for x in RTT_LIMITS)
+    # Half a step of the 16 bits: the lowest number must not look like one of 24 bits.
+    return heavy_tail(gaussian(uniform + 2.0**-17), process.rtt_tail, low, high)
+
+
+def _memory(chain: TwoState) -> Array:
+    """The chain's lag-1 autocorrelation: a chain in continuous time, seen once an interval."""
+    return jnp.exp(-1.0 / jnp.maximum((1.0 - chain.share) * chain.stay, 1e-3))
+
+
+def _next(chain: TwoState, state: Array, uniform: Array) -> Array:
+    memory = _memory(chain)
+    enter = chain.share * (1.0 - memory)
+    return uniform < jnp.where(state, enter + memory, enter)
+
+
+def mean_factor(process: NetworkProcess) -> Array:
+    """Stationary mean of the bandwidth factor, [] or [K, K], a trace left out.
+
+    Without a tail it is that of a body which its limits do not cut: 1 before the states.
+    """
+    mean = jnp.float32(1.0)
+    if process.tail is not None:
+        z = jnp.linspace(-6.0, 6.0, 481, dtype=jnp.float32)
+        weight = jnp.exp(-0.5 * z * z)
+        weight = weight / jnp.sum(weight)
+
+        def add(total, at):
+            point, mass = at
+            return total + mass * heavy_tail(point, process.tail, process.low, process.high), None
+
+        start = jnp.zeros(jnp.broadcast_shapes(*(jnp.shape(x) for x in _leaves(process.tail))))
+        mean, _ = jax.lax.scan(add, start.astype(jnp.float32), (z, weight))
+    for chain in (process.regime, process.outage):
+        if chain is not None:
+            mean = mean * (1.0 + chain.share * (chain.level - 1.0))
+    return mean
+
+
+def _leaves(tree) -> list[Array]:
+    return jax.tree.leaves(tree)

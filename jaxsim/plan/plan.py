@@ -1,0 +1,229 @@
+"""The decision as a pytree: which domains take part, who computes what, and how.
+
+A plan of one job has the fields below without the job axis; stacked over jobs, every leaf gains a
+leading [J]. Domains with the same `group` form one pipeline over the WAN in the order of
+`position`; groups are data-parallel replicas of each other and form a gradient ring in the order of
+their number. Groups are numbered from 0 without gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array
+
+from jaxsim.files import InputError
+from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, Workload
+
+# Pipeline schedules by the micro-batches that a stage at distance d from the last (counted from 1)
+# may hold in flight: d, 2 d - 1 (Zhuang et al., MLSys 2023, hides the wire), all of them.
+SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE = 0, 1, 2
+# Narayanan et al., SC 2021; ZB-H1 of Qi et al., ICLR 2024; list scheduling on the network as it is.
+# `jaxsim.step_time.schedules` defines the orders.
+SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE, SCHEDULE_GREEDY = 3, 4, 5
+MENU_SCHEDULES = (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE)  # of the default menu
+ALL_SCHEDULES = (*MENU_SCHEDULES, SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE, SCHEDULE_GREEDY)
+INTERLEAVED_CHUNKS = 2  # model chunks per stage under SCHEDULE_INTERLEAVED
+PLACEMENT_DP_INNER, PLACEMENT_PP_INNER = 0, 1
+UNUSED = -1
+FULL_PRECISION_BITS = 16
+
+
+@struct.dataclass
+class Plan:
+    """Leaves are int32; [K] runs over domains, [G] over groups (G = K)."""
+
+    group: Array  # [K] UNUSED or the number of the domain's group
+    position: Array  # [K] place in the group's pipeline, 0 = first
+    layers: Array  # [K] layers held; those of one group sum to the model's
+    batch_share: Array  # [G] micro-batches per replica and step
+    sync_period: Array  # [] H, steps between gradient syncs over the WAN; 1 = synchronous
+    wire_bits: Array  # [] bits per value on the WAN
+    dp: Array  # [G] replicas of the pipeline inside the group
+    micro_batch: Array  # [G] [sequences]
+    recompute: Array  # [G] RECOMPUTE_*
+    schedule: Array  # [G] SCHEDULE_*
+    tp: Array  # [K] tensor parallelism
+    pp: Array  # [K] pipeline stages inside the domain
+    cp: Array  # [K] context parallelism
+    zero_stage: Array  # [K] 0-3, over the dp replicas of the group
+    placement: Array  # [K] PLACEMENT_*: which of dp and pp is packed into a node first
+
+    @property
+    def used(self) -> Array:
+        """[K] bool, True where the domain takes part."""
+        return self.group >= 0
+
+    @property
+    def gpus(self) -> Array:
+        """[K] int32 GPUs that the plan asks for."""
+        return per_domain(self, self.dp) * self.tp * self.pp * self.cp * self.used.astype(jnp.int32)
+
+
+# Fields that change without stopping the job; all others force a reconfiguration.
+FREE_FIELDS = ("batch_share", "micro_batch", "recompute", "schedule", "wire_bits")
+
+
+@struct.dataclass
+class LowerChoices:
+    """The lower policy's menu: settings that change at no cost, [V] each, the same in all groups."""
+
+    micro_batch: Array  # [V] int32 [sequences]
+    recompute: Array  # [V] int32
+    schedule: Array  # [V] int32
+    # Static: those that occur. What only others need is not compiled.
+    schedules: tuple[int, ...] = struct.field(pytree_node=False, default=ALL_SCHEDULES)
+
+    @staticmethod
+    def of(rows: Iterable[tuple[int, int, int]]) -> LowerChoices:
+        """From (micro-batch, recompute, schedule)."""
+        columns = np.array(list(rows), np.int32).T
+        plain = set(columns[2].tolist()) <= set(MENU_SCHEDULES)
+        schedules = MENU_SCHEDULES if plain else ALL_SCHEDULES
+        return LowerChoices(*(jnp.asarray(column) for column in columns), schedules)
+
+    @property
+    def size(self) -> int:
+        return self.micro_batch.shape[-1]
+
+
+def default_lower_choices() -> LowerChoices:
+    """Micro-batches 1, 2, 4, each with four settings from fast and large to slow and small."""
+    settings = [
+        (RECOMPUTE_NONE, SCHEDULE_1F1B),
+        (RECOMPUTE_NONE, SCHEDULE_EAGER_1F1B),
+        (RECOMPUTE_FULL, SCHEDULE_EAGER_1F1B),
+        (RECOMPUTE_FULL, SCHEDULE_GPIPE),
+    ]
+    return LowerChoices.of((b, *s) for b in (1, 2, 4) for s in settings)
+
+
+def membership(plan: Plan) -> Array:
+    """[K, G] float32, 1 where the domain belongs to the group."""
+    groups = jnp.arange(plan.group.shape[-1], dtype=jnp.int32)
+    return (plan.group[:, None] == groups[None, :]).astype(jnp.float32)
+
+
+def per_domain(plan: Plan, of_group: Array) -> Array:
+    """Give each domain its group's value >= 0: [G] -> [K], 0 for unused domains.
+
+    The largest of a one-hot column: on CPU a batched gather is several times slower, and so are
+    reductions along rows, which do not vectorise.
+    """
+    groups = jnp.arange(plan.group.shape[-1], dtype=jnp.int32)
+    hot = plan.group[None, :] == groups[:, None]
+    return jnp.where(hot, of_group[:, None], jnp.zeros_like(of_group)[:, None]).max(axis=0)
+
+
+def n_groups(plan: Plan) -> Array:
+    """[] int32 number of groups in use."""
+    return jnp.max(plan.group) + 1
+
+
+def empty_plan(n_domains: int) -> Plan:
+    """A plan that uses nothing; a starting point for building one on the host (NumPy leaves)."""
+    zeros = np.zeros(n_domains, np.int32)
+    ones = np.ones(n_domains, np.int32)
+    return Plan(
+        group=zeros - 1,
+        position=zeros,
+        layers=zeros,
+        batch_share=zeros,
+        sync_period=np.int32(1),
+        wire_bits=np.int32(FULL_PRECISION_BITS),
+        dp=ones,
+        micro_batch=ones,
+        recompute=zeros,
+        schedule=zeros,
+        tp=ones,
+        pp=ones,
+        cp=ones,
+        zero_stage=ones,
+        placement=zeros,
+    )
+
+
+def needs_reconfiguration(old: Plan, new: Plan) -> Array:
+    """[] bool: does going from `old` to `new` stop the job (one job each)?"""
+    # All per-domain and per-group fields side by side: one reduction instead of one per field.
+    differs = jnp.zeros(old.group.shape, bool)
+    for name in Plan.__dataclass_fields__:
+        if name not in FREE_FIELDS and name != "sync_period":
+            differs = differs | (getattr(old, name) != getattr(new, name))
+    return jnp.any(differs) | (old.sync_period != new.sync_period)
+
+
+def layer_range(plan: Plan) -> tuple[Array, Array]:
+    """[K], [K] float32: first layer and one past the last layer that each domain holds."""
+    layers = jnp.where(plan.used, plan.layers, 0).astype(jnp.float32)
+    ahead = steps_ahead(plan)
+    before = (ahead < 0.0) & (ahead > -plan.group.shape[-1])
+    start = masked_sums(before, layers[None])[0]
+    return start, start + layers
+
+
+def masked_sums(mask: Array, vectors: Array) -> Array:
+    """[C, K]: for every row of mask [K, K], the vectors [C, K] summed over the columns where it is
+    True. One product with a vector each: on CPU several times faster than a masked reduction."""
+    hot = mask.astype(jnp.float32)
+    products = [jnp.matmul(hot, v, precision=jax.lax.Precision.HIGHEST) for v in vectors]
+    return jnp.stack(products)
+
+
+def steps_ahead(plan: Plan) -> Array:
+    """[K, K] float32: by how many places the column's domain follows the row's in its pipeline,
+    below 0 where it precedes; at least K away from 0 where they do not share one.
+
+    One number instead of comparisons of groups, positions and uses: the masks made from it are two
+    operations each, and a compiler computes them again wherever they are read.
+    """
+    n_domains = plan.group.shape[-1]
+    place = (2 * n_domains * plan.group + plan.position).astype(jnp.float32)
+    row, column = (jnp.where(plan.used, place, apart) for apart in (jnp.inf, -jnp.inf))
+    return column[None, :] - row[:, None]
+
+
+def check_plan(plan: Plan, work: Workload, gpus: np.ndarray, names: tuple[str, ...]) -> None:
+    """Refuse, on the host, a plan that cannot be carried out on `gpus` [K] GPUs (one job).
+
+    Raises InputError that names the first field that is wrong.
+    """
+    p = jax.tree.map(np.asarray, plan)
+    used = p.group >= 0
+    if not used.any():
+        raise InputError("plan: group: no domain is used")
+    groups = sorted(set(p.group[used].tolist()))
+    if groups != list(range(len(groups))):
+        raise InputError(f"plan: group: expected numbers 0..{len(groups) - 1}, got {groups}")
+    total = 0
+    for g in groups:
+        members = np.flatnonzero(p.group == g)
+        if sorted(p.position[members].tolist()) != list(range(len(members))):
+            raise InputError(f"plan: position: group {g} needs 0..{len(members) - 1}")
+        if p.layers[members].sum() != int(work.layers):
+            got = int(p.layers[members].sum())
+            raise InputError(f"plan: layers: group {g} holds {got} of {int(work.layers)} layers")
+        total += int(p.batch_share[g] * p.micro_batch[g] * p.dp[g])
+    if total != int(work.global_batch):
+        raise InputError(f"plan: batch_share: {total} sequences of {int(work.global_batch)}")
+    need = p.dp[np.clip(p.group, 0, None)] * p.tp * p.pp * p.cp * used
+    for k in np.flatnonzero(used):
+        if need[k] > gpus[k] or need[k] < 1 or not 1 <= p.pp[k] <= p.layers[k]:
+            raise InputError(
+                f"plan: {names[k]}: dp x tp x pp x cp = {need[k]} GPUs of {gpus[k]}, "
+                f"{p.pp[k]} stages for {p.layers[k]} layers"
+            )
+
+
+def describe(plan: Plan, names: tuple[str, ...]) -> str:
+    """Short label of one job's plan, such as 'ohio>virginia | oregon'."""
+    group, position = np.asarray(plan.group), np.asarray(plan.position)
+    parts = []
+    for g in range(group.max() + 1):
+        members = np.flatnonzero(group == g)
+        parts.append(">".join(names[k] for k in members[np.argsort(position[members])]))
+    return " | ".join(parts) if parts else "idle"

@@ -1,0 +1,83 @@
+"""Completing a plan: micro-batches shared among groups in proportion to their speed."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsim.cluster import Calibration, Cluster
+from jaxsim.plan import LowerChoices, Plan, n_groups
+from jaxsim.step_time import NetworkView, group_periods
+from jaxsim.workload import Workload
+
+
+def balanced_blocks(total: Array, block_s: Array, active: Array) -> Array:
+    """Share `total` equal blocks so that the slowest group ends early; [G] int32.
+
+    block_s [G] [s] is each group's time per block. Every active group gets at least one block where
+    there are enough: groups too slow for one get one, the others floors of their proportional
+    shares of the rest, then what remains (fewer blocks than groups) goes one each to the groups
+    that would end first with one more.
+    """
+    blocks_total = total.astype(jnp.float32)
+    time_s = jnp.maximum(block_s, 1e-9)
+    speed = jnp.where(active, 1.0 / time_s, 0.0)
+    # Row i: what all groups take in the time in which group i does one block, one each at least.
+    taken = jnp.where(active[None, :], jnp.maximum(time_s[:, None] * speed[None, :], 1.0), 0.0)
+    starved = active & (taken.sum(axis=1) > blocks_total)
+    speed = jnp.where(starved, 0.0, speed)
+    rest = blocks_total - starved.astype(jnp.float32).sum()
+    share = rest * speed / jnp.maximum(speed.sum(), 1e-9)
+    floor = jnp.where(active, jnp.maximum(jnp.floor(share), 1.0), 0.0)
+    give = jnp.where(active, (floor + 1.0) * block_s, jnp.inf)
+    blocks = floor + jnp.where(_rank(give) < blocks_total - floor.sum(), 1.0, 0.0)
+    return jnp.where(active, blocks, 0.0).astype(jnp.int32)
+
+
+def _rank(values: Array) -> Array:
+    """[G] float32: how many entries come before each in ascending order (ties by index)."""
+    index = jnp.arange(values.shape[0])
+    before = (values[None, :] < values[:, None]) | (
+        (values[None, :] == values[:, None]) & (index[None, :] < index[:, None])
+    )
+    return before.sum(axis=1).astype(jnp.float32)
+
+
+def complete(
+    plan: Plan,
+    choices: LowerChoices,
+    choice: Array,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    view: NetworkView,
+) -> tuple[Plan, Array]:
+    """Fill a plan's free fields (one job): the choice in all groups, shares balanced under `view`.
+
+    Returns the plan and [] bool whether the global batch splits exactly: it must be a multiple of
+    the block, micro_batch x the largest dp, with at least one block per group, and every dp must
+    divide the largest.
+    """
+    n_domains = plan.group.shape[0]
+    one_hot = jnp.arange(choices.size) == choice
+
+    def pick(menu):
+        value = jnp.sum(jnp.where(one_hot, menu, 0))
+        return jnp.full((n_domains,), value, jnp.int32)
+
+    chosen = plan.replace(
+        micro_batch=pick(choices.micro_batch),
+        recompute=pick(choices.recompute),
+        schedule=pick(choices.schedule),
+    )
+    active = jnp.arange(n_domains) < n_groups(plan)
+    dp = jnp.where(active, jnp.maximum(plan.dp, 1), 1)
+    largest = dp.max()
+    block = chosen.micro_batch[0] * largest  # [sequences]
+    per_block = block // (chosen.micro_batch * dp)  # [G] micro-batches per replica in one block
+    total = work.global_batch // block
+    period = group_periods(chosen, work, cluster, calibration, view, choices.schedules)
+    blocks = balanced_blocks(total, period * per_block.astype(jnp.float32), active)
+    legal = (total * block == work.global_batch) & (total >= n_groups(plan))
+    legal = legal & jnp.all(largest % dp == 0)
+    return chosen.replace(batch_share=blocks * per_block), legal

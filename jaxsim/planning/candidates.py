@@ -1,0 +1,153 @@
+"""Plans that schedulers bring along: each by its own rules, all in the one table that everybody plays.
+
+A scheduler with rules of its own (an automatic planner, a framework's rule of thumb) nominates its
+plans on the host, once per cluster and job: for the links of the cluster file, and for links as the
+bases of scenarios may differ from them; which of its plans it plays is settled there. They join the
+rows that `enumeration` found, and their lower choices join the menu, so that the optimum over the table
+covers whatever anyone can play.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsim.cluster import Calibration, ClusterSpec
+from jaxsim.plan import LowerChoices, Plan, default_lower_choices
+from jaxsim.planning.enumeration import PlanTable, TableBuilder, plan_key, stack_plans
+from jaxsim.planning.scoring import base_view, one_view
+from jaxsim.planning.table import TableInfo
+from jaxsim.workload import Workload
+
+Triple = tuple[int, int, int]  # micro-batch, recompute, schedule
+# Rows of a joined table come in so many: clusters that differ in what is nominated share programs.
+ROWS_STEP = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanRules:
+    """What a scheduler may play: `nominate(builder, allowed)` returns its plans, best first, given
+    which lower choices of the builder's menu it may use [V] bool."""
+
+    nominate: Callable[[TableBuilder, np.ndarray], list[Plan]]
+    recompute: tuple[int, ...]  # RECOMPUTE_*
+    schedules: tuple[int, ...]  # SCHEDULE_*
+
+    def allowed(self, menu: LowerChoices) -> np.ndarray:
+        """[V] bool: the choices that the rules know."""
+        return np.isin(menu.recompute, self.recompute) & np.isin(menu.schedule, self.schedules)
+
+
+def nominate(
+    spec: ClusterSpec,
+    work: Workload,
+    calibration: Calibration,
+    rules: Mapping[str, PlanRules],
+    factors: Iterable[np.ndarray] = (),
+) -> tuple[LowerChoices, dict[str, list[Plan]]]:
+    """Ask everyone for plans: for the links of the file, and for these times each of `factors` [K, K].
+
+    Returns the menu and {scheduler: plans with NumPy leaves, each once}. The menu is the default one
+    and what else somebody's plan does best with, while all GPUs are free or half of them: every entry
+    costs everybody time, so those that nobody wants are left out.
+    """
+    default = default_lower_choices()
+    offered = _menu(default, _demanded(default, rules))
+    nominated: dict[str, dict[bytes, Plan]] = {name: {} for name in rules}
+    wanted: list[Triple] = []
+    for factor in (1.0, *factors):
+        links = dataclasses.replace(spec, bandwidth_gbps=spec.bandwidth_gbps * factor)
+        builder = TableBuilder(links, work, calibration, offered)
+        for name, own in rules.items():
+            allowed = own.allowed(offered)
+            plans = own.nominate(builder, allowed)
+            wanted += _best_choices(builder, plans, allowed)
+            for plan in plans:
+                nominated[name].setdefault(plan_key(plan), plan)
+    return _menu(default, wanted), {name: list(own.values()) for name, own in nominated.items()}
+
+
+def _best_choices(builder: TableBuilder, plans: list[Plan], allowed: np.ndarray) -> list[Triple]:
+    """What each of the plans does best with, all GPUs free and half of them."""
+    if not plans:
+        return []
+    base = base_view(builder.cluster)
+    views = [one_view(base), one_view(base.replace(gpus_available=base.gpus_available // 2))]
+    rates = [builder.choice_rates(plans, view)[0] * allowed for view in views]
+    offered = _triples(builder.choices)
+    return [offered[row.argmax()] for row in np.concatenate(rates) if row.max() > 0]
+
+
+def admit(
+    table: PlanTable,
+    info: TableInfo,
+    family: Plan,
+    builder: TableBuilder,
+    nominated: Mapping[str, list[Plan]],
+    rules: Mapping[str, PlanRules],
+) -> tuple[PlanTable, TableInfo, Plan]:
+    """Join nominated plans to a table and to its family [N, ...]; rows that are there already are
+    not doubled."""
+    rows = _unstack(table.plans, np.flatnonzero(table.mask))
+    known = {plan_key(plan): i for i, plan in enumerate(rows)}
+    for plan in (p for plans in nominated.values() for p in plans):
+        if known.setdefault(plan_key(plan), len(rows)) == len(rows):
+            rows.append(plan)
+    n_core = int(table.mask.sum())
+    size = ROWS_STEP * -(-max(table.size, len(rows)) // ROWS_STEP)
+    new = rows[n_core:]
+    base = builder.base_rates(rows).max(axis=-1)
+    single = [int((np.asarray(p.group) >= 0).sum()) == 1 for p in rows]
+    pad = size - len(rows)
+
+    def column(values: Iterable, filler) -> jax.Array:
+        return jnp.asarray([*values, *[filler] * pad])
+
+    admitted = {}
+    for name, plans in nominated.items():
+        chosen = np.zeros(size, bool)
+        chosen[[known[plan_key(p)] for p in plans]] = True
+        admitted[name] = jnp.asarray(chosen[:, None] & rules[name].allowed(builder.choices))
+    table = PlanTable(
+        plans=builder.complete_at_base(rows + [rows[0]] * pad),
+        mask=column([True] * len(rows), False),
+        base_rate=column(base.tolist(), 0.0),
+        single_domain=column(single, False),
+        even_split=column([*np.asarray(table.even_split)[:n_core], *[False] * len(new)], False),
+        admitted=admitted,
+    )
+    if new:
+        family = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), family, stack_plans(new))
+    info = dataclasses.replace(
+        info,
+        family=f"{info.family}; and what {', '.join(nominated)} nominate",
+        plans_in_table=len(rows),
+        plans_scored=info.plans_scored + len(new),
+    )
+    return table, info, family
+
+
+def _triples(menu: LowerChoices) -> list[Triple]:
+    columns = (menu.micro_batch, menu.recompute, menu.schedule)
+    return list(zip(*(np.asarray(x).tolist() for x in columns), strict=True))
+
+
+def _menu(default: LowerChoices, more: Iterable[Triple]) -> LowerChoices:
+    """The default choices first, in their order; then the others, each once."""
+    return LowerChoices.of(dict.fromkeys([*_triples(default), *more]))
+
+
+def _demanded(default: LowerChoices, rules: Mapping[str, PlanRules]) -> list[Triple]:
+    sizes = sorted(set(np.asarray(default.micro_batch).tolist()))
+    pairs = [p for own in rules.values() for p in itertools.product(own.recompute, own.schedules)]
+    return [(size, *pair) for pair in dict.fromkeys(pairs) for size in sizes]
+
+
+def _unstack(plans: Plan, rows: np.ndarray) -> list[Plan]:
+    host = jax.tree.map(np.asarray, plans)
+    return [jax.tree.map(lambda x, i=i: x[i], host) for i in rows]

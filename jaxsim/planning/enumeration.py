@@ -1,0 +1,297 @@
+"""The admissible plans of a cluster and a job, found on the host, scored in batches.
+
+Family (every table's claim of exactness is relative to it): ordered groups of ordered domains; the
+layers of a group spread evenly over its stages; one tp per plan, in powers of two up to a node;
+one dp per group, a divisor of the global batch; as many stages per domain as its GPUs allow; cp = 1,
+ZeRO-1, dp packed into nodes first, H = 1, 16 bits; the free fields from a menu of lower choices, the
+same in all groups, with batch shares balanced under the network at hand. Where local jobs take GPUs,
+the same for a half and a quarter of each domain's.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import pickle
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array
+
+from jaxsim.cluster import Calibration, ClusterSpec
+from jaxsim.plan import (
+    FREE_FIELDS,
+    Layout,
+    LowerChoices,
+    Plan,
+    count_layouts,
+    empty_plan,
+    enumerate_layouts,
+    extensions,
+    split_layers,
+)
+from jaxsim.planning.balance import complete
+from jaxsim.planning.family import PlanFamily
+from jaxsim.planning.scoring import base_view, choice_rates, one_view
+from jaxsim.step_time import NetworkView
+from jaxsim.workload import Workload
+
+Settings = tuple[int, tuple[int, ...]]  # tp, dp of each group
+Owner = tuple[Layout, int]  # of a plan, with the part of the GPUs that it was made for
+COMBINATIONS = 16  # of the dp of a layout's groups, per tp: all there are of up to four groups
+# Of the GPUs of a domain: plans for all of them need not run where local jobs hold some.
+WHOLE, PARTS = (1,), (1, 2, 4)
+VIEWS_AT_ONCE = 16  # networks under which plans are scored together
+
+
+@struct.dataclass
+class PlanTable:
+    """Plans of one job, one row each; the free fields of a row are those best at base."""
+
+    plans: Plan  # leaves [P, ...]
+    mask: Array  # [P] bool, False for padding
+    base_rate: Array  # [P] [training steps / s] at base bandwidth, best lower choice; 0 if unfit
+    single_domain: Array  # [P] bool, the row uses one domain
+    even_split: Array  # [P] bool, the row uses all domains, all alike
+    # {scheduler: [P, V] bool}, the rows and lower choices that its rules admit: `planning.candidates`
+    admitted: dict[str, Array] = struct.field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return self.mask.shape[0]
+
+
+def make_plan(
+    layout: Layout, settings: Settings, gpus: np.ndarray, n_layers: int, n_domains: int
+) -> Plan | None:
+    """Build one plan with NumPy leaves, or None where the GPUs or layers do not allow it."""
+    tp, dps = settings
+    splits = []
+    for members, dp in zip(layout, dps, strict=True):
+        stages = [int(gpus[k]) // (tp * dp) for k in members]
+        if min(stages) < 1 or len(members) > n_layers:
+            return None
+        splits.append(split_layers(n_layers, stages))
+    return assemble_plan(layout, tp, dps, splits, n_domains)
+
+
+def assemble_plan(
+    layout: Layout,
+    tp: int | dict[int, int],
+    dps: tuple[int, ...],
+    splits: list[tuple[list[int], list[int]]],
+    n_domains: int,
+    **fields: int,
+) -> Plan:
+    """A plan with NumPy leaves from its numbers; the free fields are left for `complete`.
+
+    `tp` holds for all domains or is {domain: tp}; `dps` is one dp per group; `splits` holds per group
+    (layers, stages) of its domains in order; further fields (zero_stage, sync_period, wire_bits)
+    hold for the whole plan.
+    """
+    plan = empty_plan(n_domains)
+    names = ("group", "position", "layers", "pp", "dp", "tp")
+    values = {name: np.array(getattr(plan, name)) for name in names}
+    for g, (members, dp, (layers, stages)) in enumerate(zip(layout, dps, splits, strict=True)):
+        values["dp"][g] = dp
+        for i, k in enumerate(members):
+            values["group"][k], values["position"][k] = g, i
+            values["layers"][k], values["pp"][k] = layers[i], stages[i]
+            values["tp"][k] = tp[k] if isinstance(tp, dict) else tp
+    whole = {k: np.full_like(getattr(plan, k), v) for k, v in fields.items()}
+    return plan.replace(**values, **whole)
+
+
+def plan_key(plan: Plan) -> bytes:
+    """Equal for plans between which no reconfiguration is needed; NumPy leaves."""
+    names = (n for n in Plan.__dataclass_fields__ if n not in FREE_FIELDS)
+    return b"".join(np.asarray(getattr(plan, n), np.int32).tobytes() for n in names)
+
+
+def stack_plans(plans: list[Plan]) -> Plan:
+    """Plans with NumPy leaves, one row each."""
+    return jax.tree.map(lambda *xs: jnp.asarray(np.stack(xs), jnp.int32), *plans)
+
+
+def all_settings(layout: Layout, gpus: np.ndarray, per_node: np.ndarray, batch: int):
+    """Every (tp, dp per group) that the GPUs of a layout allow."""
+    members = [k for group in layout for k in group]
+    largest_tp = min(int(min(gpus[k], per_node[k])) for k in members)
+    for tp in (2**i for i in range(largest_tp.bit_length())):
+        options = []
+        for group in layout:
+            room = min(int(gpus[k]) for k in group) // tp
+            options.append([d for d in range(1, room + 1) if batch % d == 0])
+        yield from ((tp, dps) for dps in itertools.product(*options))
+
+
+# Compiled once for all builders.
+_score = jax.jit(choice_rates)
+_complete_each = jax.jit(jax.vmap(complete, in_axes=(0, None, 0, None, None, None, None)))
+
+
+class TableBuilder:
+    """Finds the plans worth having in a table for one cluster and one job."""
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        work: Workload,
+        calibration: Calibration,
+        choices: LowerChoices,
+        pad_to: int | None = None,
+        parts: tuple[int, ...] = WHOLE,
+    ):
+        self.cluster = spec.to_arrays(pad_to)
+        self.spec, self.work, self.choices = spec, work, choices
+        self.calibration = calibration
+        self.gpus = np.asarray(self.cluster.gpus)
+        self.per_node = np.asarray(self.cluster.gpus_per_node)
+        self.n_domains = self.cluster.mask.shape[0]
+        # What plans are made for: all GPUs of every domain, or a part.
+        self.rooms = [np.minimum(self.gpus, np.maximum(self.gpus // part, 1)) for part in parts]
+        self._group_settings: dict[tuple[int, tuple[int, ...]], list[tuple[float, int, int]]] = {}
+
+    def rates(self, plans: list[Plan], views: NetworkView, block: int = 256) -> np.ndarray:
+        """[W, P] training steps per second, best lower choice; 0 where nothing fits."""
+        return self.choice_rates(plans, views, block).max(axis=-1)
+
+    def choice_rates(self, plans: list[Plan], views: NetworkView, block: int = 256) -> np.ndarray:
+        """[W, P, V] training steps per second; blocks of one size, so that one compilation serves."""
+        count = views.gpus_available.shape[0]
+        at_once = 1 if count == 1 else VIEWS_AT_ONCE
+        rows = [np.arange(w, w + at_once) % count for w in range(0, count, at_once)]
+        worlds = [jax.tree.map(lambda x, w=w: x[w], views) for w in rows]
+        out = []
+        for start in range(0, len(plans), block):
+            part = plans[start : start + block]
+            padded = stack_plans(part + [part[0]] * (block - len(part)))
+            args = (self.choices, self.work, self.cluster, self.calibration)
+            rates = [np.asarray(_score(padded, world, *args)) for world in worlds]
+            out.append(np.concatenate(rates)[:count, : len(part)])
+        return np.concatenate(out, axis=1)
+
+    def base_rates(self, plans: list[Plan]) -> np.ndarray:
+        """[P, V] training steps per second with the cluster as its file states it."""
+        return self.choice_rates(plans, one_view(base_view(self.cluster)))[0]
+
+    def complete_at_base(self, plans: list[Plan]) -> Plan:
+        """Stack plans, their free fields set by the lower choice that is best at base."""
+        choice = jnp.asarray(self.base_rates(plans).argmax(axis=-1), jnp.int32)
+        args = (self.work, self.cluster, self.calibration, base_view(self.cluster))
+        done, _ = _complete_each(stack_plans(plans), self.choices, choice, *args)
+        return done
+
+    def count(self) -> int:
+        """Plans of the family, free fields apart, whether or not they fit memory."""
+        family = PlanFamily(cuts=("even",), choices=((1, 0, 0),))
+        clusters = [self.cluster.replace(gpus=jnp.asarray(room)) for room in self.rooms]
+        return sum(family.count(cluster, self.work) for cluster in clusters)
+
+    def group_settings(self, groups: list[tuple[int, ...]], keep: int = 2) -> None:
+        """Remember the best `keep` (tp, dp) of each pipeline on its own, at base bandwidth."""
+        new = [
+            (part, group)
+            for part in range(len(self.rooms))
+            for group in groups
+            if (part, group) not in self._group_settings
+        ]
+        trials, owners = [], []
+        for part, group in new:
+            for settings in self._every((group,), self.rooms[part]):
+                plan = self._plan((group,), settings, self.rooms[part])
+                if plan is not None:
+                    trials.append(plan)
+                    owners.append(((part, group), settings))
+        if not trials:
+            return
+        rate = self.base_rates(trials).max(axis=-1)
+        found: dict[tuple[int, tuple[int, ...]], list] = {key: [] for key in new}
+        for (key, (tp, dps)), r in zip(owners, rate, strict=True):
+            found[key].append((float(r), tp, dps[0]))
+        for key, options in found.items():
+            options.sort(reverse=True)
+            # A group that fits only beside others does not exist: memory is per group.
+            self._group_settings[key] = [o for o in options if o[0] > 0][:keep]
+
+    def plans_of(
+        self, layouts: list[Layout], every: bool = False
+    ) -> tuple[list[Plan], list[Owner]]:
+        """Plans of layouts and whose they are: with `every` setting of the family, or with those found
+        for their groups (same tp in all groups)."""
+        if not every:
+            self.group_settings(sorted({g for layout in layouts for g in layout}))
+        found: dict[
+            bytes, tuple[Plan, Owner]
+        ] = {}  # where layers are few, parts have plans in common
+        for part, room in enumerate(self.rooms):
+            for layout in layouts:
+                allowed = self._every(layout, room) if every else self._found(layout, part)
+                for settings in allowed:
+                    plan = self._plan(layout, settings, room)
+                    if plan is not None:
+                        found.setdefault(plan_key(plan), (plan, (layout, part)))
+        return [plan for plan, _ in found.values()], [owner for _, owner in found.values()]
+
+    def _plan(self, layout: Layout, settings: Settings, room: np.ndarray) -> Plan | None:
+        return make_plan(layout, settings, room, int(self.work.layers), self.n_domains)
+
+    def _every(self, layout: Layout, room: np.ndarray) -> Iterator[Settings]:
+        return all_settings(layout, room, self.per_node, int(self.work.global_batch))
+
+    def _found(self, layout: Layout, part: int) -> list[Settings]:
+        """What was found for the groups, joined where they have the same tp; of an even layout all
+        that its domains have in common too, as what is best for each alone need not agree."""
+        options = [self._group_settings.get((part, g), []) for g in layout]
+        settings: list[Settings] = []
+        for tp in dict.fromkeys(tp for found in options for _, tp, _ in found):
+            dps = [[dp for _, t, dp in found if t == tp] for found in options]
+            joined = itertools.islice(itertools.product(*dps), COMBINATIONS)
+            settings += [(tp, combination) for combination in joined]
+        if layout in even_layouts(self.spec.n_domains):
+            everyone = (tuple(k for group in layout for k in group),)
+            common = self._every(everyone, self.rooms[part])
+            settings += [(tp, dps * len(layout)) for tp, dps in common]
+        return list(dict.fromkeys(settings))
+
+    def layouts(self, limit: int = 4000) -> tuple[list[Layout], bool]:
+        """All layouts where there are at most `limit`, else a beam's and the even ones."""
+        n = self.spec.n_domains
+        if count_layouts(n) <= limit:
+            return list(enumerate_layouts(tuple(range(n)), n)), True
+        told = (self.spec, self.work, self.calibration, self.choices)
+        found = _beam(pickle.dumps(told), limit)
+        return list(dict.fromkeys([*found, *even_layouts(n)])), False
+
+    def beam(self, width: int, limit: int) -> list[Layout]:
+        """Grow layouts one domain at a time, keeping the `width` fastest at base of each size."""
+        n = self.spec.n_domains
+        frontier: list[Layout] = [((k,),) for k in range(n)]
+        found = list(frontier)
+        while frontier and len(found) < limit:
+            grown = sorted({new for old in frontier for new in extensions(old, n)})
+            plans, owners = self.plans_of(grown)
+            if not plans:
+                break
+            rate = self.base_rates(plans).max(axis=-1)
+            best: dict[Layout, float] = {}
+            for (layout, _), r in zip(owners, rate, strict=True):
+                best[layout] = max(best.get(layout, 0.0), float(r))
+            frontier = sorted(best, key=lambda x: -best[x])[:width]
+            found += frontier
+        return found[:limit]
+
+
+@functools.lru_cache(maxsize=4)
+def _beam(told: bytes, limit: int) -> tuple[Layout, ...]:
+    """What a builder finds, given what it was told, pickled: tables of one cluster and job that differ
+    in the plans of rivals share the search."""
+    return tuple(TableBuilder(*pickle.loads(told)).beam(width=max(64, limit // 32), limit=limit))
+
+
+def even_layouts(n_domains: int) -> tuple[Layout, Layout]:
+    """All domains in one pipeline in the file's order, and each a replica of its own."""
+    return (tuple(range(n_domains)),), tuple((k,) for k in range(n_domains))

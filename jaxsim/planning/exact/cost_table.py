@@ -1,0 +1,301 @@
+"""The tables of `jaxsim.planning.exact.costs`: of many plans, all that no link changes.
+
+What stages compute, how far they run ahead, which links carry how much, memory, the sync inside
+domains: computed by `jaxsim.step_time`'s own functions, then reordered slot by slot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxsim.cluster import Calibration, Cluster
+from jaxsim.files import InputError
+from jaxsim.plan import (
+    FULL_PRECISION_BITS,
+    SCHEDULE_GPIPE,
+    SCHEDULE_GREEDY,
+    SCHEDULE_INTERLEAVED,
+    Plan,
+    masked_sums,
+    n_groups,
+)
+from jaxsim.planning.exact.costs import PlanCostTable
+from jaxsim.step_time import (
+    NetworkView,
+    job_step_cost,
+    pipeline_time,
+    run_ahead,
+    stage_parts,
+    stages,
+    sync_parts,
+    transfers_per_micro_batch,
+)
+from jaxsim.workload import Workload
+
+NEVER = np.float32(-1e30)  # as the constant part of a path that a schedule does not have
+BLOCK = 1024  # plans that one compiled call prepares
+
+
+def build_cost_table(
+    plans: Plan,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    gpus_available: Array | None = None,
+) -> PlanCostTable:
+    """Prepare P complete plans, leaves [P, ...], of one job; on the host.
+
+    The table holds for the free GPUs it was built with, [K] (all of the cluster's if None): it serves
+    networks that change, not loads. Raises InputError for the greedy order, whose memory and limits
+    depend on the network.
+    """
+    if np.any(np.asarray(plans.schedule)[np.asarray(plans.group) >= 0] == SCHEDULE_GREEDY):
+        raise InputError("plans: schedule: the greedy order follows the network, no table holds it")
+    free = cluster.gpus if gpus_available is None else gpus_available
+    view = NetworkView(cluster.bandwidth_gb_per_s, cluster.rtt_s, free)
+    parts = _in_blocks(plans, work, cluster, calibration, view)
+    slots = _Slots.of(np.asarray(plans.group), np.asarray(plans.position))
+    rows = {name: x if x.ndim == 1 else slots.rows(x) for name, x in parts.items() if x.ndim < 3}
+    virtual = float(work.virtual_stages)
+    fields = _path_rows(slots, rows, virtual) | _link_rows(slots, rows, parts["transfers"])
+    fields |= _rare_rows(slots, rows, parts["transfers"], virtual)
+    fields |= _ring_rows(parts["sync_gb"], rows["period"])
+    fields |= {
+        name: rows[name]
+        for name in PlanCostTable.__dataclass_fields__
+        if name in rows and rows[name].ndim == 1
+    }
+    pairs = fields.pop("pairs")
+    arrays = {
+        k: jnp.asarray(v, jnp.int32 if v.dtype.kind == "i" else jnp.float32)
+        for k, v in fields.items()
+    }
+    return PlanCostTable(**arrays, pairs=pairs, virtual_stages=virtual)
+
+
+def _in_blocks(plans: Plan, work, cluster, calibration, view) -> dict[str, np.ndarray]:
+    """`_static_parts` of all plans, in blocks of one size so that one compilation serves."""
+    size = plans.group.shape[0]
+    block = min(BLOCK, size)
+    out = []
+    for start in range(0, size, block):
+        rows = np.minimum(np.arange(start, start + block), size - 1)
+        part = jax.tree.map(lambda x, rows=rows: jnp.asarray(np.asarray(x)[rows]), plans)
+        done = _static_parts(part, work, cluster, calibration, view)
+        out.append(jax.tree.map(lambda x, n=size - start: np.asarray(x)[:n], done))
+    return {name: np.concatenate([part[name] for part in out]) for name in out[0]}
+
+
+@jax.jit
+def _static_parts(plans: Plan, work, cluster, calibration, view) -> dict[str, Array]:
+    return jax.vmap(lambda plan: _static_part(plan, work, cluster, calibration, view))(plans)
+
+
+def _static_part(plan: Plan, work, cluster, calibration, view: NetworkView) -> dict[str, Array]:
+    """What no link changes, by domain; [K], [K, K] or []."""
+    seen = {}
+
+    def pipeline(*args):
+        seen["args"], seen["timed"] = args, pipeline_time(*args)
+        return seen["timed"]
+
+    cost = job_step_cost(plan, work, cluster, calibration, view, pipeline=pipeline)
+    topo, pp, schedule, m, stage_s, head_s, hop_s, _, _, forward_s = seen["args"]
+    st = stages(plan, work, cluster, calibration, view.gpus_available)
+    parts = stage_parts(topo, pp, schedule, stage_s, head_s, forward_s, None)
+    depth = masked_sums(topo.after, parts.stages[None])[0]
+    total, heads_s = masked_sums(topo.together, jnp.stack([parts.stages, parts.head_s]))
+    _, (ahead, ahead_last) = run_ahead(schedule, parts, depth, m, total, m)
+    inside_s, hidden_s, sharded_s = sync_parts(plan, work, cluster, calibration, st)
+    sent = st.micro_batch.astype(jnp.float32) * st.dp.astype(jnp.float32)
+    precision = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
+    busiest_s = jnp.where(topo.together, parts.busy_s[None, :], 0.0).max(axis=1)
+    plain = {name: getattr(parts, name) for name in type(parts).__dataclass_fields__}
+    return plain | {
+        "schedule": schedule,
+        "m": m,
+        "inner_hop_s": hop_s,
+        "before": total - depth,
+        "total": total,
+        "heads_s": heads_s,
+        "ahead": ahead,
+        "ahead_last": ahead_last,
+        "ideal_s": seen["timed"].ideal_s,
+        "sent_gb": work.boundary_gb * sent * precision,
+        "transfers": transfers_per_micro_batch(topo, schedule) * m[:, None],
+        "busiest_s": m * busiest_s,
+        "sync_gb": cost.sync_gb,
+        "phases": 2.0 * (n_groups(plan).astype(jnp.float32) - 1.0),
+        "period": plan.sync_period.astype(jnp.float32),
+        "slack_s": inside_s - hidden_s,
+        "after_s": jnp.where(cost.runs, cost.optimizer_s + sharded_s, jnp.inf),
+        "sharded_s": sharded_s,
+        "wan_gb": cost.wan_gb.sum(),
+        "egress_usd": cost.egress_usd,
+        "efficiency": cost.efficiency,
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slots:
+    """Where the domains of P plans stand in the tables."""
+
+    order: np.ndarray  # [P, S] domain in the slot
+    linked: np.ndarray  # [S - 1, P] bool, the next slot is the next of the same pipeline
+    first: np.ndarray  # [S, P] bool, a pipeline begins here
+    used: np.ndarray  # [S, P] bool
+    n_domains: int
+
+    @staticmethod
+    def of(group: np.ndarray, position: np.ndarray) -> _Slots:
+        used = group >= 0
+        n_domains = group.shape[1]
+        key = np.where(used, group * n_domains + position, n_domains**2)
+        n_slots = max(int(used.sum(axis=1).max()), 1)
+        order = np.argsort(key, axis=1, kind="stable")[:, :n_slots]
+        mine = np.take_along_axis(np.where(used, group, -1), order, axis=1).T
+        linked = (mine[1:] == mine[:-1]) & (mine[1:] >= 0)
+        first = np.concatenate([mine[:1] >= 0, ~linked & (mine[1:] >= 0)])
+        return _Slots(order, linked, first, mine >= 0, n_domains)
+
+    def rows(self, of_domain: np.ndarray) -> np.ndarray:
+        """[P, K] -> [S, P]."""
+        return np.take_along_axis(of_domain, self.order, axis=1).T
+
+    def last_of(self) -> np.ndarray:
+        """[S, P] slot in which the slot's pipeline ends."""
+        last = np.broadcast_to(np.arange(len(self.first))[:, None], self.first.shape).copy()
+        for k in reversed(range(len(self.linked))):
+            last[k] = np.where(self.linked[k], last[k + 1], k)
+        return last
+
+    def links(self, source: np.ndarray, destination: np.ndarray, where: np.ndarray) -> np.ndarray:
+        """Link numbers from domains, all of one shape; K * K where there is none."""
+        return np.where(where, source * self.n_domains + destination, self.n_domains**2)
+
+
+def _link_rows(slots: _Slots, rows: dict, transfers: np.ndarray) -> dict:
+    """The links between slots."""
+    source, destination = slots.order[:, :-1].T, slots.order[:, 1:].T
+    plan = np.arange(slots.order.shape[0])[None, :]
+    count = transfers[plan, source, destination]
+    return {
+        "link": slots.links(source, destination, slots.linked),
+        "sent_gb": np.where(slots.linked, rows["sent_gb"][:-1], 0.0),
+        "transfers": np.where(slots.linked, count, 0.0),
+    }
+
+
+def _path_rows(slots: _Slots, r: dict, virtual_stages: float) -> dict:
+    """What `jaxsim.step_time.pipeline` says of the paths, without the wire."""
+    m, stage_count, used = r["m"], r["stages"], slots.used
+    simple = used & (r["chunks"] == 1.0) & (r["schedule"] != SCHEDULE_GPIPE)
+    ordered = used & (r["schedule"] != SCHEDULE_GPIPE)
+    within_s = (stage_count - 1.0) * (r["pass_s"] + 2.0 * r["inner_hop_s"])
+
+    def held_back(stage):
+        return np.minimum(np.where(stage > 0.0, stage + 1.0, 0.0), m) * r["weight_s"]
+
+    inner_s = np.where(stage_count > 1.0, r["inner_hop_s"], 0.0)
+    own_s = r["critical_s"] + 2.0 * (stage_count - 1.0) * r["inner_hop_s"]
+    steady_s = within_s + m * r["busy_s"] - held_back(r["before"] + stage_count - 1.0)
+    waiting_s = m * r["first_s"] - held_back(r["before"])
+    beyond_s = r["first_forward_s"] + r["first_backward_s"]
+    ahead_by, inverse = r["ahead"] - 1.0, 1.0 / np.maximum(r["ahead"], 1.0)
+    left, left_last = m - 1.0 - r["ahead"], m - 1.0 - r["ahead_last"]
+    own_loops = np.floor(left * inverse + np.float32(1e-4))
+    exists, exists_last = simple & (left >= 0.0), simple & (left_last >= 0.0)
+    slow_s = np.maximum(r["busy_s"] - r["weight_s"], inner_s)
+    return {
+        "own_s": np.where(used, own_s, 0.0),
+        "within_s": np.where(used, within_s, 0.0),
+        "beyond_s": np.where(used, beyond_s, 0.0),
+        "steady_s": np.where(ordered, steady_s, NEVER),
+        "waiting_s": np.where(simple & (m > r["ahead"]), waiting_s, NEVER),
+        "forward_slack_s": beyond_s + ahead_by * r["first_forward_s"],
+        "backward_slack_s": beyond_s + ahead_by * (r["first_backward_s"] + r["weight_s"]),
+        "queue_s": np.where(
+            used, np.maximum(np.maximum(r["forward_s"], r["backward_s"]), inner_s), 0
+        ),
+        "queued": np.where(ordered, m * r["chunks"] - 1.0, 0.0),
+        "slow_s": np.where(used, slow_s, 0.0),
+        "own_loops": np.where(exists, own_loops, 0.0),
+        "own_left": np.where(exists, left - own_loops * np.maximum(r["ahead"], 1.0), 0.0),
+        "left": np.where(exists, left, -1.0),
+        "left_last": np.where(exists_last, left_last, -1.0),
+        "ideal_s": r["busiest_s"] + (r["ideal_s"] - r["busiest_s"]) / virtual_stages,
+        **_loop_rows(slots, r, left_last, exists_last),
+    }
+
+
+def _loop_rows(slots: _Slots, r: dict, left_last: np.ndarray, exists: np.ndarray) -> dict:
+    """Loops from the last stage of an earlier slot to the first of a later one and back."""
+    pairs, loops, loops_left = [], [], []
+    for earlier in range(len(slots.first)):
+        together = slots.used[earlier]
+        for later in range(earlier, len(slots.first)):
+            if later > earlier:
+                together = together & slots.linked[later - 1]
+            ahead = 0.0 if later == earlier else r["ahead"][later] - 1.0
+            inverse = 1.0 / np.maximum(r["ahead_last"][earlier] - ahead, 1.0)
+            count = np.floor(left_last[earlier] * inverse + np.float32(1e-4))
+            mine = together & exists[earlier]
+            if not mine.any():
+                continue
+            pairs.append((later, earlier))
+            loops.append(np.where(mine, count, 0.0))
+            loops_left.append(np.where(mine, left_last[earlier] - count / inverse, 0.0))
+    none = np.zeros((0, slots.used.shape[1]), np.float32)
+    return {
+        "pairs": tuple(pairs),
+        "loops": np.stack(loops) if loops else none,
+        "loops_left": np.stack(loops_left) if loops else none,
+    }
+
+
+def _rare_rows(slots: _Slots, r: dict, transfers: np.ndarray, virtual_stages: float) -> dict:
+    """Rows that only some schedules need, none where no plan has one."""
+    none = np.zeros((0, slots.used.shape[1]), np.float32)
+    gpipe = slots.first & (r["schedule"] == SCHEDULE_GPIPE)
+    inner_s = np.where(r["stages"] > 1.0, r["inner_hop_s"], 0.0)
+    out = {
+        "gpipe_forward_s": np.maximum(r["forward_s"], inner_s),
+        "gpipe_backward_s": np.maximum(r["backward_s"], inner_s),
+        "gpipe": np.where(gpipe, r["m"] - 1.0, -1.0),
+    }
+    out = {k: v if gpipe.any() else none for k, v in out.items()}
+    begins = slots.first & (r["schedule"] == SCHEDULE_INTERLEAVED)
+    last = slots.last_of()
+    wraps = begins & (last > np.arange(len(last))[:, None])
+    plan = np.arange(slots.order.shape[0])[None, :]
+    tail, head = slots.order[plan, last], slots.order.T
+    trips = np.floor((r["m"] - 1.0) / (2.0 * np.maximum(r["total"], 1.0)) + np.float32(1e-4)) + 1.0
+    chunked = {
+        "wrap_link": slots.links(tail, head, wraps),
+        "wrap_gb": np.where(wraps, r["sent_gb"], 0.0),
+        "wrap_transfers": np.where(wraps, transfers[plan, tail, head], 0.0),
+        "trips": np.where(begins, trips, 0.0),
+        "again_s": np.where(begins, r["heads_s"], 0.0),
+    }
+    if not begins.any():
+        chunked = {k: v[:0] for k, v in chunked.items()}
+    return out | chunked | {"busy_s": none if virtual_stages == 1.0 else r["busiest_s"]}
+
+
+def _ring_rows(sync_gb: np.ndarray, period: np.ndarray) -> dict:
+    """The links of the gradient rings, those that carry bytes, [P, K, K] -> [R, P]."""
+    flat = sync_gb.reshape(len(sync_gb), -1)
+    n_links = flat.shape[1]
+    width = int((flat > 0).sum(axis=1).max())
+    index = np.argsort(flat <= 0, axis=1, kind="stable")[:, :width]
+    sent_gb = np.take_along_axis(flat, index, axis=1)
+    index = np.where(sent_gb > 0, index, n_links)
+    return {
+        "ring": (index + np.where(period > 1, n_links + 1, 0)[:, None]).T,
+        "ring_gb": sent_gb.T,
+    }

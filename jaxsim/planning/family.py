@@ -1,0 +1,285 @@
+"""Plan families: which plans a search spans, how many they are, and the pipelines they consist of.
+
+A plan of a family is a layout (ordered groups of ordered domains, see `jaxsim.plan.layouts`), settings
+common to all its groups (tensor parallelism, ZeRO stage, the way layers are cut, and a lower choice:
+micro-batch, recompute, schedule) and one data parallelism per group. Each domain holds as many stages
+as its GPUs allow; cp = 1, dp is packed into nodes first, H = 1, 16 bits; batch shares follow from the
+network (`jaxsim.planning.balance.complete`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxsim.cluster import Cluster
+from jaxsim.files import InputError
+from jaxsim.plan import (
+    MENU_SCHEDULES,
+    Layout,
+    LowerChoices,
+    Plan,
+    count_layouts,
+    default_lower_choices,
+    empty_plan,
+    enumerate_layouts,
+    split_layers,
+)
+from jaxsim.workload import Workload
+
+Cut = Literal["even", "min_max"]
+Choice = tuple[int, int, int]  # micro-batch, recompute, schedule
+
+
+def _default_choices() -> tuple[Choice, ...]:
+    menu = jax.tree.map(lambda x: np.asarray(x).tolist(), default_lower_choices())
+    return tuple(zip(menu.micro_batch, menu.recompute, menu.schedule, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanFamily:
+    """The dimensions of the plan that are enumerated, and their values; None = no limit.
+
+    Attributes:
+        max_domains: domains that one plan may use
+        max_groups: groups (data-parallel replicas over the WAN) of one plan
+        tensor_parallel: None = powers of two up to a node
+        data_parallel: per group, None = divisors of the global batch
+        zero_stages: ZeRO stages
+        cuts: even = layers spread evenly over the stages; min_max = the slowest stage, logits
+            included, as fast as contiguous layers allow
+        choices: (micro-batch, recompute, schedule), the same in all groups
+    """
+
+    max_domains: int | None = None
+    max_groups: int | None = None
+    tensor_parallel: tuple[int, ...] | None = None
+    data_parallel: tuple[int, ...] | None = None
+    zero_stages: tuple[int, ...] = (1,)
+    cuts: tuple[Cut, ...] = ("even", "min_max")
+    choices: tuple[Choice, ...] = dataclasses.field(default_factory=_default_choices)
+
+    def __post_init__(self):
+        known = set(MENU_SCHEDULES)
+        if any(schedule not in known for _, _, schedule in self.choices):
+            raise InputError("choices: schedules: a search knows 1F1B, eager 1F1B and GPipe only")
+
+    @staticmethod
+    def within(n_domains: int, layouts: int, **limits) -> PlanFamily:
+        """The family of the most domains per plan that has at most `layouts` layouts."""
+        sizes = [m for m in range(1, n_domains + 1) if count_subsets(n_domains, m) <= layouts]
+        return PlanFamily(max_domains=max(sizes, default=1), **limits)
+
+    @property
+    def menu(self) -> LowerChoices:
+        """The lower choices as arrays [V]."""
+        return LowerChoices.of(self.choices)
+
+    def describe(self) -> str:
+        """One line for reports."""
+        domains = "any number of" if self.max_domains is None else f"up to {self.max_domains}"
+        zero = ", ".join(map(str, self.zero_stages))
+        return (
+            f"ordered groups of {domains} ordered domains, {' or '.join(self.cuts)} cuts, one tp, "
+            f"dp per group, ZeRO {zero}, {len(self.choices)} choices of micro-batch, recompute and "
+            "schedule, cp 1, H 1, 16 bits"
+        )
+
+    def tensor_sizes(self, cluster: Cluster) -> list[int]:
+        """Tensor parallelism that the largest node has room for."""
+        room = int(_node_room(cluster).max())
+        sizes = self.tensor_parallel or [2**i for i in range(room.bit_length())]
+        return [t for t in sizes if t <= room]
+
+    def replicas(self, cluster: Cluster, work: Workload) -> list[int]:
+        """Data parallelism that the largest domain has room for."""
+        room, batch = int(np.asarray(cluster.gpus).max()), int(work.global_batch)
+        sizes = self.data_parallel or range(1, room + 1)
+        return [d for d in sizes if d <= room and batch % d == 0]
+
+    def count(self, cluster: Cluster, work: Workload) -> int:
+        """Plans of the family on a cluster, lower choices included, whether or not they fit memory.
+
+        Nothing is listed. Domains are added in the order of their room for replicas, so that the
+        first of a group is its tightest and alone says how many dp the group has: every later one
+        goes to one of the m + g places in the g groups of m domains, begins a group, or stays out.
+        """
+        total = 0
+        replicas = self.replicas(cluster, work)
+        for tp in self.tensor_sizes(cluster):
+            fits = _node_room(cluster) >= tp
+            room = np.sort(np.asarray(cluster.gpus)[fits] // tp)
+            total += self._count([sum(d <= r for d in replicas) for r in room.tolist()])
+        return total * len(self.zero_stages) * len(self.cuts) * len(self.choices)
+
+    def _count(self, settings: list[int]) -> int:
+        """Layouts, each as often as its groups' settings; `settings` by domain, ascending."""
+        ways = {(0, 0): 1}  # (domains, groups) -> sets of ordered groups
+        for own in settings:
+            grown = dict(ways)
+            for (m, g), count in ways.items():
+                grown[m + 1, g] = grown.get((m + 1, g), 0) + count * (m + g)
+                grown[m + 1, g + 1] = grown.get((m + 1, g + 1), 0) + count * own
+            ways = grown
+        most = len(settings)
+        domains, groups = self.max_domains or most, self.max_groups or most
+        rings = (
+            count * math.factorial(g - 1)  # orders of a ring up to rotation
+            for (m, g), count in ways.items()
+            if m <= domains and 0 < g <= groups
+        )
+        return sum(rings)
+
+    def layouts(self, domains: tuple[int, ...]) -> list[Layout]:
+        """All layouts of the family."""
+        most = min(self.max_domains or len(domains), len(domains))
+        groups = self.max_groups or most
+        return [x for x in enumerate_layouts(domains, most) if len(x) <= groups]
+
+
+def count_subsets(n_domains: int, most: int) -> int:
+    """Layouts over at most `most` of the domains."""
+    of_size = [0, *(count_layouts(m) for m in range(1, most + 1))]
+    total = 0
+    for m in range(1, most + 1):  # layouts over exactly m domains, by inclusion and exclusion
+        exact = sum((-1) ** (m - k) * math.comb(m, k) * of_size[k] for k in range(m + 1))
+        total += math.comb(n_domains, m) * exact
+    return total
+
+
+def _node_room(cluster: Cluster) -> np.ndarray:
+    """[K] GPUs of a node that a plan can use."""
+    return np.minimum(np.asarray(cluster.gpus), np.asarray(cluster.gpus_per_node))
+
+
+def cut_layers(
+    n_layers: int, stages: list[int], layer_s: float, extra_s: list[float]
+) -> tuple[list[int], list[int]]:
+    """The contiguous cut of equal layers over domains of `stages` equal stages each that makes the
+    slowest stage as fast as can be; exact dynamic programme, O(domains x layers^2).
+
+    A stage of domain k takes ceil(layers / stages) x layer_s + extra_s[k]. Of the cuts that are as
+    fast, the evenest (least sum of squared layers over stages). Stages beyond the layers are dropped
+    as in `split_layers`. Returns layers and stages by domain; ValueError for more domains than layers.
+    """
+    if len(stages) > n_layers:
+        raise ValueError(f"{len(stages)} domains for {n_layers} layers")
+    _, stages = split_layers(n_layers, stages)
+    size = n_layers + 1
+    held = np.arange(size)
+    each = np.array([np.ceil(held / s) * layer_s + e for s, e in zip(stages, extra_s, strict=True)])
+    each[held[None, :] < np.array(stages)[:, None]] = np.inf  # no stage without a layer
+
+    def programme(costs: np.ndarray, combine) -> tuple[float, list[int]]:
+        best, choice = np.where(held == 0, 0.0, np.inf), []
+        for cost in costs:
+            # Row: layers of the domains up to here; column: those of this one.
+            before = np.where(held[None, :] <= held[:, None], best[held[:, None] - held], np.inf)
+            options = combine(before, cost[None, :])
+            choice.append(options.argmin(axis=1))
+            best = options.min(axis=1)
+        layers, left = [], n_layers
+        for picks in reversed(choice):
+            layers.insert(0, int(picks[left]))
+            left -= layers[0]
+        return float(best[n_layers]), layers
+
+    fastest, _ = programme(each, np.maximum)
+    uneven = held[None, :] ** 2 / np.array(stages)[:, None]
+    _, layers = programme(np.where(each <= fastest * (1 + 1e-9), uneven, np.inf), np.add)
+    return layers, stages
+
+
+class Common(NamedTuple):
+    """What all groups of a plan share, lower choices apart."""
+
+    tp: int
+    zero_stage: int
+    cut: Cut
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipelines:
+    """Every pipeline that groups of a family may be: N orders of domains, C common settings, D data
+    parallelisms; S domains at most. NumPy arrays on the host."""
+
+    members: np.ndarray  # [N, S] domain, -1 = none
+    common: tuple[Common, ...]  # [C]
+    dp: np.ndarray  # [D]
+    layers: np.ndarray  # [N, C, D, S]
+    stages: np.ndarray  # [N, C, D, S]
+    exists: np.ndarray  # [N, C, D] bool, GPUs and layers suffice
+    index: dict[tuple[int, ...], int]  # order of domains -> N
+
+    def plans(self, order: np.ndarray, common: np.ndarray, dp: np.ndarray, n_domains: int) -> Plan:
+        """Plans [P, ...] (NumPy) whose group g is pipeline order[:, g] with dp[:, g] (indices; [P, G]
+        both) under settings common [P]; free fields as in `empty_plan`."""
+        size, n_groups = order.shape
+        empty = empty_plan(n_domains)
+        fields = {
+            name: np.repeat(np.asarray(getattr(empty, name))[None], size, axis=0)
+            for name in Plan.__dataclass_fields__
+        }
+        tp, zero = (np.array([x[i] for x in self.common], np.int32)[common] for i in (0, 1))
+        for g in range(n_groups):
+            fields["dp"][:, g] = self.dp[dp[:, g]]
+            at = order[:, g], common, dp[:, g]
+            for s in range(self.members.shape[1]):
+                domain = self.members[order[:, g], s]
+                p = np.flatnonzero(domain >= 0)
+                k = domain[p]
+                fields["group"][p, k], fields["position"][p, k] = g, s
+                fields["layers"][p, k] = self.layers[at][p, s]
+                fields["pp"][p, k] = self.stages[at][p, s]
+                fields["tp"][p, k], fields["zero_stage"][p, k] = tp[p], zero[p]
+        return Plan(**fields)
+
+
+def list_pipelines(
+    family: PlanFamily,
+    cluster: Cluster,
+    work: Workload,
+    orders: list[tuple[int, ...]],
+    head_share: dict[int, float],
+) -> Pipelines:
+    """All settings of the given orders of domains. `head_share`: the logits' time over a layer's,
+    by tensor parallelism."""
+    gpus, room, layers = np.asarray(cluster.gpus), _node_room(cluster), int(work.layers)
+    sizes, cuts = family.tensor_sizes(cluster), family.cuts
+    common = tuple(Common(*x) for x in itertools.product(sizes, family.zero_stages, cuts))
+    dp = np.array(family.replicas(cluster, work), np.int32)
+    longest = max(map(len, orders))
+    shape = (len(orders), len(common), len(dp))
+    held, stages = np.zeros((2, *shape, longest), np.int32)
+    exists = np.zeros(shape, bool)
+    members = np.full((len(orders), longest), -1)
+
+    @functools.cache
+    def split(counts: tuple[int, ...], tp: int, cut: Cut):
+        if cut == "even":
+            return split_layers(layers, list(counts))
+        extra = [0.0] * (len(counts) - 1) + [head_share[tp]]
+        best = cut_layers(layers, list(counts), 1.0, extra)
+        same = "even" in cuts and best == split_layers(layers, list(counts))
+        return None if same else best  # listed once
+
+    for n, order in enumerate(orders):
+        members[n, : len(order)] = order
+        if len(order) > layers:
+            continue
+        for (c, (tp, _, cut)), (d, replicas) in itertools.product(enumerate(common), enumerate(dp)):
+            counts = tuple(int(gpus[k]) // (tp * int(replicas)) for k in order)
+            if min(counts) < 1 or min(room[list(order)]) < tp:
+                continue
+            found = split(counts, tp, cut)
+            if found is not None:
+                exists[n, c, d] = True
+                held[n, c, d, : len(order)], stages[n, c, d, : len(order)] = found
+    index = {order: n for n, order in enumerate(orders)}
+    return Pipelines(members, common, dp, held, stages, exists, index)

@@ -1,0 +1,57 @@
+"""What a plan is worth besides its speed: the three objectives of a trade-off, all to be small."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsim.cluster import Calibration, Cluster
+from jaxsim.plan import LowerChoices, Plan
+from jaxsim.planning.balance import complete
+from jaxsim.step_time import NetworkView, StepCost, job_step_cost
+from jaxsim.workload import Workload
+
+OBJECTIVES = ("seconds per step", "peak / useful FLOPs", "USD per million tokens")
+
+
+def objectives(cost: StepCost, work: Workload, cluster: Cluster, gpus_available: Array) -> Array:
+    """[3] of one job's plan where gpus_available [K] are free.
+
+    Time per step [s] (statistical efficiency included), the inverse of its utilisation (peak FLOPs of
+    the available GPUs over useful FLOPs), and the price of a million tokens [USD], GPUs and egress;
+    infinite where the plan cannot run. While the free GPUs stay the same, the second is the first
+    times a constant: such a front has two dimensions, and a volume in three counts time twice.
+    """
+    step_s = cost.step_s / cost.efficiency
+    peak_tflops = cluster.gpu.peak_tflops * jnp.sum(gpus_available.astype(jnp.float32))
+    usd_per_hour = jnp.sum(cost.gpus_used.astype(jnp.float32) * cluster.usd_per_gpu_hour)
+    usd_per_step = cost.egress_usd / cost.efficiency + usd_per_hour * step_s / 3600.0
+    values = jnp.stack(
+        [
+            step_s,
+            step_s * peak_tflops / work.useful_tflop,
+            usd_per_step / work.tokens_per_step * 1e6,
+        ]
+    )
+    return jnp.where(cost.runs, values, jnp.inf)
+
+
+def plan_objectives(
+    plans: Plan,
+    view: NetworkView,
+    choices: LowerChoices,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+) -> Array:
+    """[V, P, 3] objectives of every plan [P, ...] with every lower choice under one view; infinite
+    where the choice is illegal."""
+
+    def one(plan, choice):
+        done, legal = complete(plan, choices, choice, work, cluster, calibration, view)
+        cost = job_step_cost(done, work, cluster, calibration, view)
+        return jnp.where(legal, objectives(cost, work, cluster, view.gpus_available), jnp.inf)
+
+    menu = jnp.arange(choices.size, dtype=jnp.int32)
+    return jax.lax.map(lambda choice: jax.vmap(lambda plan: one(plan, choice))(plans), menu)

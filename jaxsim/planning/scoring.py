@@ -1,0 +1,82 @@
+"""How fast plans train: training steps per second under many networks, lower choices included."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsim.cluster import Calibration, Cluster
+from jaxsim.plan import LowerChoices, Plan
+from jaxsim.planning.balance import complete
+from jaxsim.step_time import NetworkView, job_step_cost
+from jaxsim.workload import Workload
+
+
+def base_view(cluster: Cluster) -> NetworkView:
+    """The cluster as its file states it, all GPUs free."""
+    return NetworkView(cluster.bandwidth_gb_per_s, cluster.rtt_s, cluster.gpus)
+
+
+def one_view(view: NetworkView) -> NetworkView:
+    """Give a view the leading axis of views that scoring asks for."""
+    return jax.tree.map(lambda x: x[None], view)
+
+
+def score_plans(
+    plans: Plan,
+    views: NetworkView,
+    choices: LowerChoices,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+) -> tuple[Array, Array]:
+    """Training steps per second of P plans [P, ...] under W views [W, ...], best lower choice.
+
+    Returns rate [W, P] (0 where nothing fits) and the choice [W, P] int32.
+    """
+    rates = choice_rates(plans, views, choices, work, cluster, calibration)
+    return rates.max(axis=-1), jnp.argmax(rates, axis=-1).astype(jnp.int32)
+
+
+def choice_rates(
+    plans: Plan,
+    views: NetworkView,
+    choices: LowerChoices,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+) -> Array:
+    """[W, P, V] training steps per second (efficiency included), 0 where the choice is illegal."""
+
+    one = _rate_of(choices, work, cluster, calibration)
+    menu = jnp.arange(choices.size, dtype=jnp.int32)
+    by_choice = jax.vmap(one, in_axes=(None, None, 0))
+    by_plan = jax.vmap(by_choice, in_axes=(None, 0, None))
+    return jax.lax.map(lambda view: by_plan(view, plans, menu), views)
+
+
+def best_rate(
+    plans: Plan,
+    choice: Array,
+    views: NetworkView,
+    choices: LowerChoices,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+) -> Array:
+    """[W] training steps per second of the best of M plans [M, ...], each with one lower choice [M]."""
+    by_plan = jax.vmap(_rate_of(choices, work, cluster, calibration), in_axes=(None, 0, 0))
+    return jax.lax.map(lambda view: by_plan(view, plans, choice).max(), views)
+
+
+def _rate_of(choices: LowerChoices, work: Workload, cluster: Cluster, calibration: Calibration):
+    """(view, plan, choice) -> [] training steps per second, 0 where the choice is illegal."""
+
+    def rate(view, plan, choice):
+        done, legal = complete(plan, choices, choice, work, cluster, calibration, view)
+        args = (work, cluster, calibration, view)
+        cost = job_step_cost(done, *args, schedules=choices.schedules)
+        return jnp.where(legal & cost.runs, cost.efficiency / cost.step_s, 0.0)
+
+    return rate

@@ -1,0 +1,164 @@
+"""Plan tables: which of a family's plans are worth a row, chosen to do well together."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsim.files import InputError
+from jaxsim.plan import Layout, Plan
+from jaxsim.planning.balance import complete
+from jaxsim.planning.enumeration import (
+    Owner,
+    PlanTable,
+    TableBuilder,
+    all_settings,
+    even_layouts,
+    make_plan,
+    stack_plans,
+)
+from jaxsim.planning.scoring import base_view
+from jaxsim.step_time import NetworkView, job_step_cost
+
+EVERY_PLAN = (
+    12_000  # a family of so many is scored as a whole; of a larger one the best of each layout
+)
+CANDIDATES = 1000  # plans for a table: those nearest to the best
+FIRST_VIEWS = 16  # in any of so many states of the network
+FAMILY = (
+    "ordered groups of ordered domains, even stages, one tp, dp per group, cp 1, "
+    "ZeRO-1, H 1, 16 bits"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class TableInfo:
+    """What a table claims, for reports."""
+
+    family: str
+    plans_in_table: int
+    plans_scored: int
+    layouts: int
+    exhaustive: bool  # every layout of the family was scored
+    plans_in_family: int  # all layouts with all settings, free fields apart
+
+
+def build_table(
+    builder: TableBuilder, views: NetworkView, size: int, limit: int = 4000
+) -> tuple[PlanTable, TableInfo, Plan]:
+    """Choose `size` plans that together do best over sampled views [W, ...].
+
+    Greedy cover: take the plan that raises the mean over views of the best rate most (the mean of
+    maxima is submodular, so greedy is within 1 - 1/e of the best subset, Nemhauser et al. 1978).
+    What `_refuges` names is always in.
+    Returns the table, its claim, and all scored plans [N, ...] (the family, for bounds).
+
+    Raises InputError when no plan fits, naming the shortfall.
+    """
+    layouts, exhaustive = builder.layouts(limit)
+    in_family = builder.count()
+    plans, owners = builder.plans_of(layouts, every=exhaustive and in_family <= EVERY_PLAN)
+    base = builder.base_rates(plans).max(axis=-1) if plans else np.zeros(0)
+    if not base.any():
+        raise InputError(_nothing_fits(builder))
+    n_domains = builder.spec.n_domains
+    single = np.array([len(o) == 1 and len(o[0]) == 1 for o, _ in owners])
+    even = np.array([_is_even(p, o, n_domains) for p, (o, _) in zip(plans, owners, strict=True)])
+    family, n_scored = stack_plans(plans), len(plans)
+    near = _candidates(builder, plans, base, views, single | even)
+    plans, owners = [plans[i] for i in near], [owners[i] for i in near]
+    base, single, even = base[near], single[near], even[near]
+    rate = np.concatenate([base[None], builder.rates(plans, views)])
+    chosen = _cover(rate, _refuges(owners, base, single, even), size)
+    pad = size - len(chosen)
+    rows = chosen + [chosen[0]] * pad
+    table = PlanTable(
+        plans=builder.complete_at_base([plans[i] for i in rows]),
+        mask=jnp.asarray([True] * len(chosen) + [False] * pad),
+        base_rate=jnp.asarray(base[rows] * ([1.0] * len(chosen) + [0.0] * pad), jnp.float32),
+        single_domain=jnp.asarray(single[rows]),
+        even_split=jnp.asarray(even[rows]),
+    )
+    info = TableInfo(FAMILY, len(chosen), n_scored, len(layouts), exhaustive, in_family)
+    return table, info, family
+
+
+def _candidates(
+    builder: TableBuilder, plans: list[Plan], base: np.ndarray, views: NetworkView, kept: np.ndarray
+) -> np.ndarray:
+    """[N] indices of the plans among which a table is chosen: those that come nearest to the best in
+    any of a few views, and those `kept` [M] bool."""
+    if len(plans) <= CANDIDATES:
+        return np.arange(len(plans))
+    few = jax.tree.map(lambda x: x[:FIRST_VIEWS], views)
+    rate = np.concatenate([base[None], builder.rates(plans, few)])
+    nearness = (rate / np.maximum(rate.max(axis=1, keepdims=True), 1e-30)).max(axis=0)
+    return np.sort(np.argsort(-np.where(kept, np.inf, nearness), kind="stable")[:CANDIDATES])
+
+
+def _refuges(
+    owners: list[Owner], base: np.ndarray, single: np.ndarray, even: np.ndarray
+) -> list[int]:
+    """Rows of every table: of all plans, of those inside one domain and of the even splits the best at
+    base, for every part of the GPUs; and the best of every domain alone, for when links fail."""
+    part = np.array([p for _, p in owners])
+    where = [layout if one else None for (layout, _), one in zip(owners, single, strict=True)]
+    alone = [np.array([x == one for x in where]) for one in dict.fromkeys(where) if one]
+    masks = [k & (part == p) for p in range(part.max() + 1) for k in (single | True, single, even)]
+    masks += [(part == 0) & k for k in alone]
+    best = [int(np.argmax(base * mask)) for mask in masks if (base * mask).max() > 0]
+    return list(dict.fromkeys(best))
+
+
+def _cover(rate: np.ndarray, chosen: list[int], size: int) -> list[int]:
+    """Up to `size` columns of rate [W, N], those `chosen` first: greedily what raises the mean of the
+    rows' maxima most."""
+    chosen = chosen[:size]
+    covered = rate[:, chosen].max(axis=1)
+    while len(chosen) < min(size, rate.shape[1]):
+        gain = np.maximum(rate - covered[:, None], 0.0).mean(axis=0)
+        gain[chosen] = -1.0
+        best = int(gain.argmax())
+        if gain[best] <= 0:
+            break
+        chosen.append(best)
+        covered = np.maximum(covered, rate[:, best])
+    return chosen
+
+
+def _is_even(plan: Plan, layout: Layout, n_domains: int) -> bool:
+    """An even layout, its replicas alike."""
+    return layout in even_layouts(n_domains) and len(set(plan.dp[: len(layout)].tolist())) == 1
+
+
+def _nothing_fits(builder: TableBuilder) -> str:
+    """Say how much memory the least demanding plan lacks."""
+    n = builder.spec.n_domains
+    layers, batch = int(builder.work.layers), int(builder.work.global_batch)
+    layouts: list[Layout] = [((k,),) for k in range(n)] + [(tuple(range(n)),)]
+    trials = [
+        plan
+        for layout in layouts
+        for s in all_settings(layout, builder.gpus, builder.per_node, batch)
+        if (plan := make_plan(layout, s, builder.gpus, layers, builder.n_domains)) is not None
+    ]
+    if not trials:
+        return f"{builder.spec.name}: no plan splits {layers} layers over {n} domains"
+    view = base_view(builder.cluster)
+    args = (builder.work, builder.cluster, builder.calibration)
+
+    def need(plan, choice):
+        done, _ = complete(plan, builder.choices, choice, *args, view)
+        return job_step_cost(done, *args, view).memory_gb.max()
+
+    menu = jnp.arange(builder.choices.size, dtype=jnp.int32)
+    needs = jax.jit(jax.vmap(jax.vmap(need, (None, 0)), (0, None)))(stack_plans(trials), menu)
+    least = float(needs.min())
+    limit = builder.spec.gpu_spec.memory_gb
+    return (
+        f"{builder.spec.name}: no plan fits: the least demanding one needs {least:.1f} GB per GPU, "
+        f"{least - limit:.1f} GB more than the {limit:.1f} GB there are"
+    )

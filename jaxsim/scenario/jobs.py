@@ -1,0 +1,177 @@
+"""Worlds and scenarios of several jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array
+
+from jaxsim.cluster import Calibration, Cluster, ClusterSpec
+from jaxsim.env import EnvParams
+from jaxsim.files import InputError
+from jaxsim.load import SubmittedJob
+from jaxsim.plan import LowerChoices, empty_plan
+from jaxsim.planning import PARTS, PlanTable
+from jaxsim.scenario.scenario import (
+    ScenarioSettings,
+    World,
+    best_static_row,
+    build_world,
+    scenario_bank,
+)
+from jaxsim.workload import DataSets, JobSpec, Workload, build_workload
+
+
+@struct.dataclass
+class JobsWorld:
+    """What does not change between the scenarios of a cluster and its jobs."""
+
+    cluster: Cluster
+    jobs: Workload  # [J], in order of arrival
+    calibration: Calibration
+    choices: LowerChoices
+    tables: PlanTable  # [U, P], one of each kind of job
+    kind: Array  # [J] int32
+
+
+def build_jobs_world(
+    spec: ClusterSpec,
+    submitted: Sequence[SubmittedJob],
+    table_size: int = 16,
+    layout_limit: int = 200,
+    pad_to: int | None = None,
+) -> JobsWorld:
+    """Enumerate plans for every kind of job: model, batch and sequence length.
+
+    `table_size` counts the plans for each of the PARTS of the GPUs that domains have. Raises
+    InputError that names all jobs that fit nowhere, or the first whose data is nowhere, by file and
+    line.
+    """
+    kinds, kind = _kinds(spec, submitted, table_size, layout_limit)
+    jobs = build_workload([job.spec for job in submitted], pad_to)
+    jobs = jobs.replace(data=_data_sets(spec, submitted, jobs.mask.shape[0]))
+    kind += [0] * (jobs.mask.shape[0] - len(kind))
+    rows = len(PARTS) * table_size
+    tables = [_joined([world.table for world in worlds], rows) for worlds in kinds]
+    first = kinds[0][0]
+    return JobsWorld(
+        cluster=first.cluster,
+        jobs=jobs,
+        calibration=first.calibration,
+        choices=first.choices,
+        tables=jax.tree.map(lambda *x: jnp.stack(x), *tables),
+        kind=jnp.asarray(kind, jnp.int32),
+    )
+
+
+def _kinds(
+    spec: ClusterSpec, submitted: Sequence[SubmittedJob], table_size: int, layout_limit: int
+) -> tuple[list[list[World]], list[int]]:
+    """The worlds of every kind of job, and the kind of each job. Raises InputError."""
+    alike: dict[JobSpec, list[SubmittedJob]] = {}
+    for job in submitted:
+        alike.setdefault(_kind_of(job), []).append(job)
+    worlds, misfits = [], []
+    for one, jobs in alike.items():
+        try:
+            worlds.append(_worlds(spec, one, table_size, layout_limit))
+        except InputError as error:
+            where = ", ".join(job.where for job in jobs)
+            misfits.append(f"{where}: {jobs[0].model}: {error}")
+    if misfits:
+        raise InputError("; ".join(misfits))
+    order = list(alike)
+    return worlds, [order.index(_kind_of(job)) for job in submitted]
+
+
+def _kind_of(job: SubmittedJob) -> JobSpec:
+    """What jobs with the same plans have in common."""
+    return dataclasses.replace(job.spec, step_budget=float("inf"), arrival_s=0.0)
+
+
+def _data_sets(spec: ClusterSpec, submitted: Sequence[SubmittedJob], size: int) -> DataSets | None:
+    """Who holds what, padded to `size` jobs; None where nobody has to fetch anything."""
+    if not any(job.data_gb for job in submitted):
+        return None
+    gb, at = np.zeros(size, np.float32), np.zeros((size, len(spec.domains)), bool)
+    for j, job in enumerate(submitted):
+        for name in job.data_at:
+            if name not in spec.domains:
+                known = ", ".join(spec.domains)
+                raise InputError(f"{job.where}: data_at: unknown domain {name!r}; known: {known}")
+            at[j, spec.domains.index(name)] = True
+        gb[j] = job.data_gb
+    return DataSets(jnp.asarray(gb), jnp.asarray(at))
+
+
+def _worlds(spec: ClusterSpec, job: JobSpec, size: int, layout_limit: int) -> list[World]:
+    """One world per part of the GPUs; a part on which nothing fits is left out, the whole is not."""
+    worlds = []
+    for part in PARTS:
+        fewer = dataclasses.replace(spec, gpus=tuple(max(1, g // part) for g in spec.gpus))
+        try:
+            worlds.append(build_world(fewer, job, size, layout_limit)[0])
+        except InputError:
+            if part == 1:
+                raise
+    return worlds
+
+
+def _joined(tables: list[PlanTable], rows: int) -> PlanTable:
+    """One table of all, padded to `rows` by mask."""
+    joined = jax.tree.map(lambda *x: jnp.concatenate(x), *tables)
+    index = np.minimum(np.arange(rows), joined.size - 1)
+    padded = jax.tree.map(lambda x: x[index], joined)
+    return padded.replace(mask=padded.mask & (jnp.arange(rows) < joined.size))
+
+
+def jobs_bank(
+    world: JobsWorld,
+    settings: ScenarioSettings,
+    seeds: range,
+    split: str,
+    sharing: str = "fair",
+    network_trace: np.ndarray | None = None,
+    load_trace: np.ndarray | None = None,
+) -> tuple[EnvParams, Array]:
+    """Params and keys of many scenarios, leaves [S, ...]: `jaxsim.scenario.scenario_bank`, with
+    nothing deployed at the start. The same seed is the same world as for one job."""
+    table = jax.tree.map(lambda x: x[0], world.tables)
+    one_job = jax.tree.map(lambda x: x[:1], world.jobs)
+    parts = (world.cluster, one_job, world.calibration, world.choices)
+    params, keys = scenario_bank(
+        World(*parts, table=table, family=table.plans),
+        settings,
+        seeds,
+        split,
+        network_trace=network_trace,
+        load_trace=load_trace,
+    )
+    idle = empty_plan(world.cluster.mask.shape[0])
+    shape = (len(seeds), world.jobs.mask.shape[0])
+
+    def for_all(x):
+        return jnp.broadcast_to(jnp.asarray(x), (*shape, *np.shape(x)))
+
+    jobs = jax.tree.map(lambda x: jnp.broadcast_to(x, (shape[0], *x.shape)), world.jobs)
+    params = params.replace(jobs=jobs, initial_plan=jax.tree.map(for_all, idle), sharing=sharing)
+    return params.replace(progress_ref=_references(params, world)), keys
+
+
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(0, None))
+def _references(params: EnvParams, world: JobsWorld) -> Array:
+    """[J] training steps per interval of each job's best plan that never changes, alone."""
+
+    def one(work, kind):
+        alone = params.replace(jobs=jax.tree.map(lambda x: x[None], work))
+        rate, _ = best_static_row(alone, jax.tree.map(lambda x: x[kind], world.tables))
+        return rate * params.interval_s
+
+    return jax.lax.map(lambda job: one(*job), (params.jobs, world.kind))

@@ -1,0 +1,330 @@
+"""Scenarios: seeds -> worlds. A bank of them is generated ahead, so that a reset is an index."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array
+
+from jaxsim.cluster import Calibration, Cluster, ClusterSpec, default_calibration
+from jaxsim.env import EnvParams
+from jaxsim.files import check_fields, is_count
+from jaxsim.load import LoadProcess, burst_trace, load_process
+from jaxsim.network import (
+    FITTED_KINDS,
+    FittedLink,
+    NetworkProcess,
+    draw_links,
+    fitted_links,
+    is_file_name,
+    network_process,
+    process_of_links,
+)
+from jaxsim.plan import LowerChoices, Plan, empty_plan
+from jaxsim.planning import (
+    PARTS,
+    WHOLE,
+    PlanRules,
+    PlanTable,
+    TableBuilder,
+    TableInfo,
+    admit,
+    base_view,
+    build_table,
+    nominate,
+    score_plans,
+)
+from jaxsim.step_time import NetworkView
+from jaxsim.workload import JobSpec, Workload, build_workload
+
+# The largest settings: what is computed from them must stay finite in float32.
+LARGEST = 1e9
+MOST = {
+    "uniform": 10.0,
+    "base_spread": 10.0,
+    "latency": 1.0,
+    "load_share": 1.0,
+    "load_swing": 10.0,
+    "load_job_share": 1.0,
+}
+VIEWS = 96  # states of the network over which a table is chosen
+# Networks for which rivals nominate plans beside that of the cluster file.
+NOMINATED_FOR = 8  # at most
+MOST_NOMINATING = 32  # at most, times domains
+NOMINATED_SPREAD = 0.25  # their base_spread
+PLAIN_JITTERS = ("uniform", "ou", "none")
+JITTERS = ("uniform", "ou", *FITTED_KINDS, "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class ScenarioSettings:
+    """How the world of a seed is drawn.
+
+    Attributes:
+        jitter: ou = drift plus white noise, uniform = white noise alone, none = steady links;
+            regime, heavy, outage = as measured paths move, each link as one of them; or a file of
+            `hippo network fit`, FILE.yaml or FILE.yaml:KIND
+        uniform: amplitude of the uniform jitter (0.3 = +-30 %, the usual setting)
+        white: range of the white noise beside the drift
+        ou_sigma: range of the drift's standard deviation
+        ou_tau: range of the drift's correlation time [intervals], drawn log-uniformly
+        base_spread: standard deviation of the log of each link's base around the cluster file's
+        latency: uniform amplitude of the round-trip time, unless it was fitted as well
+        load_share: mean share of the GPUs held by local jobs
+        load_swing: uniform relative movement of that share
+        load_job_share: mean size of a local job as a share of its domain's GPUs: jobs come, stay and
+            go, and ask for load_share on average; 0 = the share is held as it is
+        load_stay: mean stay of such a job [intervals]
+        interval_s: decision interval [s]
+        horizon: decision intervals per episode
+    """
+
+    jitter: str = "ou"
+    uniform: float = 0.3
+    white: tuple[float, float] = (0.0, 0.15)
+    ou_sigma: tuple[float, float] = (0.15, 0.45)
+    ou_tau: tuple[float, float] = (10.0, 500.0)
+    base_spread: float = 0.0
+    latency: float = 0.1
+    load_share: float = 0.0
+    load_swing: float = 0.0
+    load_job_share: float = 0.0
+    load_stay: float = 20.0
+    interval_s: float = 60.0
+    horizon: int = 128
+
+    def __post_init__(self):
+        if self.jitter not in JITTERS and not is_file_name(self.jitter):
+            known = ", ".join(JITTERS)
+            raise ValueError(f"jitter: expected {known} or FILE.yaml, got {self.jitter!r}")
+        for name in ("white", "ou_sigma", "ou_tau"):
+            low, high = getattr(self, name)
+            if not 0 <= low <= high <= LARGEST:
+                allowed = f"0 <= low <= high <= {LARGEST:g}"
+                raise ValueError(f"{name}: expected {allowed}, got {low}, {high}")
+        for name, most in MOST.items():
+            allowed = f"a number from 0 to {most:g}"
+            check_fields(self, (name,), allowed, lambda x, most=most: 0 <= x <= most)
+        allowed = f"a number > 0 and <= {LARGEST:g}"
+        check_fields(self, ("interval_s",), allowed, lambda x: 0 < x <= LARGEST)
+        check_fields(self, ("load_stay",), "a number from 1 to 10,000", lambda x: 1 <= x <= 1e4)
+        check_fields(self, ("horizon",), "an integer >= 1", is_count)
+
+    def links(self) -> tuple[FittedLink, ...] | None:
+        """Measured paths that the links move like; None where the settings alone say how.
+
+        Raises InputError for a file that cannot be used.
+        """
+        return None if self.jitter in PLAIN_JITTERS else fitted_links(self.jitter)
+
+
+@struct.dataclass
+class World:
+    """What does not change between the scenarios of a cluster and a job."""
+
+    cluster: Cluster
+    jobs: Workload  # [J]
+    calibration: Calibration
+    choices: LowerChoices
+    table: PlanTable  # [P], of job 0
+    family: Plan  # [N], every plan that was scored, for bounds
+
+
+def build_world(
+    spec: ClusterSpec,
+    job: JobSpec,
+    table_size: int = 48,
+    layout_limit: int = 4000,
+    calibration: Calibration | None = None,
+    seed: int = 0,
+    rules: Mapping[str, PlanRules] | None = None,
+    loaded: bool = False,
+) -> tuple[World, TableInfo]:
+    """Enumerate and score plans; the table is chosen over sampled states of the network.
+
+    `rules` are those of schedulers that bring plans of their own, which join the table. `loaded`:
+    local jobs will hold GPUs, so there are plans for parts of them, and states in which some are held.
+    Raises InputError when no plan fits the cluster.
+    """
+    if calibration is None:
+        calibration = default_calibration(spec.gpu if isinstance(spec.gpu, str) else None)
+    jobs = build_workload([job])
+    factors = _nominated_for(spec.n_domains, seed) if rules else ()
+    choices, nominated = nominate(spec, jobs.job(0), calibration, rules or {}, factors)
+    parts = PARTS if loaded else WHOLE
+    builder = TableBuilder(spec, jobs.job(0), calibration, choices, parts=parts)
+    views = sample_views(builder.cluster, VIEWS, seed, loaded)
+    table, info, family = build_table(builder, views, table_size, layout_limit)
+    if rules:
+        table, info, family = admit(table, info, family, builder, nominated, rules)
+    return World(builder.cluster, jobs, calibration, choices, table, family), info
+
+
+def sample_views(cluster: Cluster, count: int, seed: int, loaded: bool = False) -> NetworkView:
+    """[W, ...] states of the network to choose a table for: every link between a fifth of its base
+    and five times as much (log-normal, sigma 0.5). All GPUs are free; of a `loaded` cluster only in
+    every other state, in the rest local jobs hold a uniform share of each domain's."""
+    k = cluster.mask.shape[0]
+    share = np.random.default_rng([seed, 9]).uniform(size=(count, k))
+    share *= loaded * (np.arange(count)[:, None] % 2)
+    gpus = np.asarray(cluster.gpus)[None]
+    shape = (count, k, k)
+    factor = _base_factor(np.random.default_rng([seed, 7]), 0.5, shape)
+    factor = jnp.asarray(np.clip(factor, 0.2, 5.0), jnp.float32)
+    return NetworkView(
+        bandwidth_gb_per_s=cluster.bandwidth_gb_per_s[None] * factor,
+        rtt_s=jnp.broadcast_to(cluster.rtt_s[None], shape),
+        gpus_available=jnp.asarray(gpus - np.round(share * gpus), jnp.int32),
+    )
+
+
+def _nominated_for(n_domains: int, seed: int) -> np.ndarray:
+    """[N, K, K] factors on the links for which plans are nominated, spread as the bases of scenarios
+    are; fewer in large clusters, whose planners take long."""
+    shape = (min(NOMINATED_FOR, MOST_NOMINATING // n_domains), n_domains, n_domains)
+    return _base_factor(np.random.default_rng([seed, 8]), NOMINATED_SPREAD, shape)
+
+
+def _base_factor(rng: np.random.Generator, sigma: float, shape: tuple[int, ...]) -> np.ndarray:
+    return np.exp(sigma * rng.normal(size=shape))
+
+
+def scenario_bank(
+    world: World,
+    settings: ScenarioSettings,
+    seeds: range,
+    split: str,
+    weights: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0),
+    network_trace: np.ndarray | None = None,
+    load_trace: np.ndarray | None = None,
+) -> tuple[EnvParams, Array]:
+    """Params and keys of many scenarios, leaves [S, ...]; nothing is deployed at the start.
+
+    `split` separates training from test seeds: the same number in two splits is another world. A
+    seed shifts the traces' offset and draws jitter and load. Raises InputError for a jitter file
+    that cannot be used.
+    """
+    links = settings.links()
+    params, keys = [], []
+    for seed in seeds:
+        rng = np.random.default_rng([seed, sum(map(ord, split))])
+        params.append(_scenario(world, settings, links, rng, weights, network_trace, load_trace))
+        keys.append(int(rng.integers(2**31)))
+    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *params)
+    stacked = _with_references(stacked, world.table)
+    return stacked, jax.vmap(jax.random.key)(jnp.asarray(keys, jnp.uint32))
+
+
+def _scenario(world, settings, links, rng, weights, network_trace, load_trace) -> EnvParams:
+    k = world.cluster.mask.shape[0]
+    white, sigma = rng.uniform(*settings.white), rng.uniform(*settings.ou_sigma)
+    tau = np.exp(rng.uniform(*np.log(np.maximum(settings.ou_tau, 1e-3))))
+    base = jnp.asarray(_base_factor(rng, settings.base_spread, (k, k)), jnp.float32)
+    offsets = rng.integers(2**20, size=2)
+    cluster = world.cluster
+    trace = None if network_trace is None else jnp.asarray(network_trace, jnp.float32)
+    replay = {
+        "trace": trace,
+        "trace_offset": 0 if trace is None else int(offsets[0]) % trace.shape[0],
+    }
+    return EnvParams(
+        cluster=cluster.replace(bandwidth_gb_per_s=cluster.bandwidth_gb_per_s * base),
+        jobs=world.jobs,
+        calibration=world.calibration,
+        network=_network(settings, links, rng, k, white, sigma, tau, replay),
+        load=_load(
+            settings, np.asarray(cluster.gpus), load_trace, int(offsets[1]), rng.spawn(1)[0]
+        ),
+        choices=world.choices,
+        schedules=world.choices.schedules,
+        initial_plan=jax.tree.map(lambda x: jnp.asarray(x)[None], empty_plan(k)),
+        progress_ref=jnp.ones((1,), jnp.float32),
+        weights=jnp.asarray(weights, jnp.float32),
+        interval_s=jnp.float32(settings.interval_s),
+        horizon=jnp.int32(settings.horizon),
+    )
+
+
+def _load(
+    settings: ScenarioSettings,
+    gpus: np.ndarray,
+    replayed: np.ndarray | None,
+    offset: int,
+    rng: np.random.Generator,
+) -> LoadProcess:
+    """Local jobs as the settings draw them, on top of what a trace replays."""
+    if settings.load_job_share > 0:
+        rows = np.arange(settings.horizon + 1)
+        drawn = burst_trace(
+            gpus, settings.load_share, len(rows), settings.load_job_share, settings.load_stay, rng
+        )
+        replayed = drawn if replayed is None else drawn + replayed[(rows + offset) % len(replayed)]
+        offset = 0
+    return load_process(
+        len(gpus),
+        settings.load_share,
+        settings.load_swing,
+        None if replayed is None else jnp.asarray(replayed, jnp.float32),
+        0 if replayed is None else offset % len(replayed),
+    )
+
+
+def _network(
+    settings: ScenarioSettings,
+    links: tuple[FittedLink, ...] | None,
+    rng: np.random.Generator,
+    n_domains: int,
+    white: float,
+    sigma: float,
+    tau: float,
+    replay: dict,
+) -> NetworkProcess:
+    if links is not None:
+        rows = draw_links(links, n_domains, rng)
+        return process_of_links(links, rows, settings.interval_s, settings.latency, **replay)
+    drifts, moves = settings.jitter == "ou", settings.jitter != "none"
+    white = white if drifts else settings.uniform
+    return network_process(
+        n_domains,
+        white=white if moves else 0.0,
+        latency=settings.latency if moves else 0.0,
+        ou_sigma=sigma if drifts else 0.0,
+        ou_tau=tau,
+        **replay,
+    )
+
+
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(0, None))
+def _with_references(params: EnvParams, table: PlanTable) -> EnvParams:
+    """Measure progress against the best plan that never changes, at each scenario's own base."""
+    rate, _ = best_static_row(params, table)
+    return params.replace(progress_ref=(rate * params.interval_s)[None])
+
+
+def best_static_row(params: EnvParams, table: PlanTable) -> tuple[Array, Array]:
+    """[] training steps per second at base and [] int32 row of the best row that never moves.
+
+    Base means base bandwidth and mean load.
+    """
+    view = mean_view(params)
+    args = (params.choices, params.jobs.job(0), params.cluster, params.calibration)
+    rates, _ = score_plans(table.plans, jax.tree.map(lambda x: x[None], view), *args)
+    rates = jnp.where(table.mask, rates[0], -1.0)
+    return rates.max(), jnp.argmax(rates).astype(jnp.int32)
+
+
+def mean_view(params: EnvParams) -> NetworkView:
+    """The scenario's links at base and GPUs at mean load."""
+    view = base_view(params.cluster)
+    held = params.load.share * params.cluster.gpus.astype(jnp.float32)
+    held = held + params.load.trace.mean(axis=0)
+    return view.replace(
+        gpus_available=jnp.maximum(params.cluster.gpus - jnp.round(held).astype(jnp.int32), 0)
+    )

@@ -1,0 +1,107 @@
+"""What it takes to go from one plan to another: a restart, then bytes over the links as they are."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from jaxsim.cluster import Calibration
+from jaxsim.plan import Plan, layer_range, n_groups
+from jaxsim.step_time.sync import layer_overlap, ring_bytes_gb
+from jaxsim.step_time.topology import topology
+from jaxsim.workload import DataSets, Workload
+
+
+@struct.dataclass
+class Transition:
+    """What is left of a reconfiguration; zero when the job trains."""
+
+    restart_s: Array  # [] [s]
+    bytes_gb: Array  # [K, K] [GB] still to move, row = source
+
+
+def migration_gb(old: Plan, new: Plan, work: Workload) -> Array:
+    """[K, K] [GB] of weights, optimizer state and training data that domains lack for the new plan
+    (one job).
+
+    A domain keeps the layers it already holds. The others come from the old groups in equal parts:
+    each old group holds every layer, and fetching from all replicas at once is what a restart from
+    peers does. Where no plan was in force no layer moves (a first placement loads from storage).
+    """
+    old_start, old_end = layer_range(old)
+    new_start, new_end = layer_range(new)
+    # What domain j lacks: the parts of its new range before and after its old one.
+    kept_start = jnp.clip(old_start, new_start, new_end)
+    kept_end = jnp.clip(old_end, kept_start, new_end)
+    before = layer_overlap(old_start, old_end, new_start, kept_start)
+    after = layer_overlap(old_start, old_end, kept_end, new_end)
+    sources = jnp.maximum(n_groups(old), 1).astype(jnp.float32)
+    layers = jnp.where(old.used[:, None] & new.used[None, :], before + after, 0.0)
+    state_gb = layers * work.state_gb_per_layer / sources
+    return state_gb if work.data is None else state_gb + data_fetch_gb(old, new, work.data)
+
+
+def data_fetch_gb(old: Plan, new: Plan, data: DataSets) -> Array:
+    """[K, K] [GB] of training data that domains lack for the new plan (one job: `gb` [], `at` [K]).
+
+    Whoever computes a group's first layers reads batches, of any sample, so it needs all of it; it
+    keeps what it has fetched for the plan in force. The holders send equal parts.
+    """
+    lacks = _reads_batches(new) & ~_reads_batches(old) & ~data.at
+    holders = jnp.maximum(jnp.sum(data.at.astype(jnp.float32)), 1.0)
+    sends_gb = jnp.where(data.at, data.gb / holders, 0.0)
+    return jnp.where(lacks[None, :], sends_gb[:, None], 0.0)
+
+
+def _reads_batches(plan: Plan) -> Array:
+    """[K] bool: domains with the first stage of a pipeline."""
+    return plan.used & (layer_range(plan)[0] == 0)
+
+
+def outer_sync_gb(plan: Plan, work: Workload) -> Array:
+    """[K, K] [GB] of the full outer sync that a local-SGD plan owes before it changes: one
+    all-reduce around its ring."""
+    return jnp.where(plan.sync_period > 1, ring_bytes_gb(work, plan, topology(plan)), 0.0)
+
+
+def begin_transition(
+    old: Plan, new: Plan, work: Workload, calibration: Calibration, owed_gb: Array | None = None
+) -> Transition:
+    """Start a reconfiguration (one job). The owed outer sync travels the old plan's ring.
+
+    `owed_gb` [K, K] is `outer_sync_gb(old, work)` where the caller has it already.
+    """
+    owed_gb = outer_sync_gb(old, work) if owed_gb is None else owed_gb
+    return Transition(
+        restart_s=calibration.restart_s,
+        bytes_gb=migration_gb(old, new, work) + owed_gb,
+    )
+
+
+def advance_transition(
+    transition: Transition, rate_gb_per_s: Array, duration_s: Array
+) -> tuple[Transition, Array, Array]:
+    """Spend `duration_s` on a transition at constant link rates [K, K].
+
+    Returns what is left, the time in which the job can train [s] (0 while unfinished), and the
+    bytes moved [K, K] [GB]. Links work in parallel: the slowest decides.
+    """
+    restart = jnp.minimum(transition.restart_s, duration_s)
+    time_left = duration_s - restart
+    pending = transition.bytes_gb > 0
+    need_s = jnp.where(pending, transition.bytes_gb / jnp.maximum(rate_gb_per_s, 1e-9), 0.0).max()
+    done = (transition.restart_s <= duration_s) & (need_s <= time_left)
+    moved = jnp.minimum(transition.bytes_gb, rate_gb_per_s * time_left)
+    moved = jnp.where(done, transition.bytes_gb, moved)
+    left = Transition(
+        restart_s=transition.restart_s - restart, bytes_gb=transition.bytes_gb - moved
+    )
+    return left, jnp.where(done, time_left - need_s, 0.0), moved
+
+
+def transition_s(transition: Transition, rate_gb_per_s: Array) -> Array:
+    """[] [s] that a transition takes at constant link rates."""
+    pending = transition.bytes_gb > 0
+    need = jnp.where(pending, transition.bytes_gb / jnp.maximum(rate_gb_per_s, 1e-9), 0.0)
+    return transition.restart_s + need.max()

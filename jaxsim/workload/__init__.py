@@ -1,0 +1,36 @@
+"""The model and the batch being trained, as a table of operators.
+
+workload  A transformer as a table of operators: FLOPs, bytes, parameters, activation bytes
+"""
+
+from jaxsim.workload.workload import (
+    FLOAT8,
+    FP32,
+    MODEL_PRESETS,
+    PRECISIONS,
+    RECOMPUTE_FULL,
+    RECOMPUTE_NONE,
+    RECOMPUTE_SELECTIVE,
+    DataSets,
+    JobSpec,
+    ModelConfig,
+    Workload,
+    build_workload,
+    load_model,
+)
+
+__all__ = [
+    "FLOAT8",
+    "FP32",
+    "MODEL_PRESETS",
+    "PRECISIONS",
+    "RECOMPUTE_FULL",
+    "RECOMPUTE_NONE",
+    "RECOMPUTE_SELECTIVE",
+    "DataSets",
+    "JobSpec",
+    "ModelConfig",
+    "Workload",
+    "build_workload",
+    "load_model",
+]

@@ -1,0 +1,306 @@
+"""A transformer as a table of operators: FLOPs, bytes, parameters, activation bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import yaml
+from flax import struct
+from jax import Array
+
+from jaxsim.files import InputError, load_yaml
+
+# Recompute modes: nothing, the attention core only, the whole layer.
+RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
+OPERATORS = ("qkv", "attention", "projection", "ffn", "elementwise")
+ACTIVATION_BYTES = 2  # 16-bit activations and gradients on the wire
+# What activations are stored in and matrix products computed in; float8 only multiplies.
+PRECISIONS = ("bf16", "fp16", "fp32", "float8")
+FP32, FLOAT8 = PRECISIONS.index("fp32"), PRECISIONS.index("float8")
+STATE_BYTES_PER_PARAM = (
+    14  # bf16 weight 2 + fp32 master, momentum, variance 12: what a move carries
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Shape of a decoder-only transformer.
+
+    `tied_embeddings` counts in `params` alone. Memory, gradient sync and moves hold a table at either
+    end of the pipeline, as two stages do (Megatron-LM reduces their gradients to one); where both ends
+    are one GPU that is a table too many.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    ffn_matrices: int  # 2 for a plain MLP, 3 for a gated one
+    vocab: int
+    tied_embeddings: bool = False
+
+    def check(self) -> None:
+        """Raise ValueError, one line that names the field, for a shape that no transformer has."""
+        if self.hidden % self.heads:
+            raise ValueError(f"heads: {self.heads} do not divide hidden {self.hidden}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads: {self.kv_heads} do not divide heads {self.heads}")
+        if self.ffn_matrices not in (2, 3):
+            raise ValueError(
+                f"ffn_matrices: expected 2 (plain) or 3 (gated), got {self.ffn_matrices}"
+            )
+
+    @property
+    def layer_params(self) -> float:
+        """Parameters of one layer: attention, FFN, two norms."""
+        h = self.hidden
+        return (
+            2 * h * h * (1 + self.kv_heads / self.heads) + self.ffn_matrices * h * self.ffn + 2 * h
+        )
+
+    @property
+    def embedding_params(self) -> float:
+        """Parameters of one embedding table, vocab x hidden."""
+        return float(self.vocab * self.hidden)
+
+    @property
+    def params(self) -> float:
+        tables = 1 if self.tied_embeddings else 2
+        return self.layers * self.layer_params + tables * self.embedding_params
+
+
+# Sources: Radford et al. 2019 (GPT-2), Touvron et al. 2023 (Llama, Llama 2), Grattafiori et al. 2024
+# (Llama 3.1).
+MODEL_PRESETS: dict[str, ModelConfig] = {
+    "gpt2-small": ModelConfig(12, 768, 12, 12, 3072, 2, 50257, True),
+    "gpt2-medium": ModelConfig(24, 1024, 16, 16, 4096, 2, 50257, True),
+    "llama-7b": ModelConfig(32, 4096, 32, 32, 11008, 3, 32000),
+    "llama-13b": ModelConfig(40, 5120, 40, 40, 13824, 3, 32000),
+    "llama-70b": ModelConfig(80, 8192, 64, 8, 28672, 3, 32000),
+    "llama-405b": ModelConfig(126, 16384, 128, 8, 53248, 3, 128256),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class JobSpec:
+    """One training job on the host.
+
+    `causal_flops`: count half of the attention matrix (today's Megatron) or all of it (SC 2021).
+    `flash_attention`: the score matrix never reaches memory, and its masked half costs nothing.
+    """
+
+    model: ModelConfig
+    global_batch: int = 512  # [sequences]
+    seq: int = 4096  # [tokens]
+    causal_flops: bool = True
+    flash_attention: bool = True
+    precision: str = "bf16"  # one of PRECISIONS
+    compiled: bool = True  # element-wise operators are fused
+    sequence_parallel: bool = True  # Korthikanti et al. 2022
+    async_tensor_parallel: bool = False  # collectives overlap the products around them
+    virtual_stages: int = 1  # model chunks per pipeline stage (Narayanan et al. 2021)
+    step_budget: float = float("inf")  # [training steps] after which the job is finished
+    arrival_s: float = 0.0  # [s] from the start, when the job is submitted
+
+
+@struct.dataclass
+class StoredActivations:
+    """What one layer keeps of one sequence for its backward pass, tp = 1; [J] [GB] each.
+
+    Korthikanti et al. 2022 (MLSys 2023), eqs. 2-4: sequence parallelism divides all of it by tp,
+    tensor parallelism alone only what is not replicated.
+    """
+
+    replicated_gb: Array  # inputs of norms and blocks, dropout masks: 10 s h
+    sliced_gb: Array  # attention and FFN inside a tensor-parallel group: 24 s h in a plain layer
+    scores_gb: Array  # softmax, its dropout and mask: 5 a s^2, none under flash attention
+    input_gb: Array  # the layer's input, all that full recomputation keeps: 2 s h
+
+
+@struct.dataclass
+class DataSets:
+    """What the jobs train on, and which domains hold it from the start."""
+
+    gb: Array  # [J] [GB]
+    at: Array  # [J, K] bool
+
+
+@struct.dataclass
+class Workload:
+    """Jobs as arrays; leaves have a leading job axis [J] unless a job was picked with `job`."""
+
+    mask: Array  # [J] bool
+    layers: Array  # [J] int32
+    global_batch: Array  # [J] int32 [sequences]
+    tokens_per_step: Array  # [J] float32
+    step_budget: Array  # [J] [training steps]
+    arrival_s: Array  # [J] [s]
+    seq: Array  # [J] float32 [tokens]
+    hidden: Array  # [J] float32
+    kv_width: Array  # [J] float32, hidden x kv_heads / heads
+    heads: Array  # [J] float32
+    ffn: Array  # [J] float32
+    ffn_inputs: Array  # [J] float32, products into the FFN's width: 1 plain, 2 gated
+    vocab: Array  # [J] float32
+    precision: Array  # [J] int32, index into PRECISIONS
+    flash: Array  # [J] bool
+    causal: Array  # [J] bool, the scores' masked half is skipped where the kernel can
+    compiled: Array  # [J] bool
+    sequence_parallel: Array  # [J] bool
+    async_tensor_parallel: Array  # [J] bool
+    virtual_stages: Array  # [J] float32
+    useful_tflop: Array  # [J] [TFLOP] of one training step: 3 x forward, no recomputation
+    layer_gparams: Array  # [J] [1e9 parameters] one layer
+    embedding_gparams: Array  # [J] [1e9 parameters] one embedding table
+    boundary_gb: Array  # [J] [GB] activations between two layers, per sequence
+    kv_gb: Array  # [J] [GB] keys and values of one layer, per sequence
+    stored: StoredActivations
+    logits_gb: Array  # [J] [GB] fp32 logits, per sequence
+    data: DataSets | None = None  # None (static) = every domain holds it
+
+    def job(self, j: int) -> Workload:
+        """Return job j without the job axis."""
+        return jax.tree.map(lambda x: x[j], self)
+
+    @property
+    def gparams(self) -> Array:
+        """[J] [1e9 parameters] of the whole model, two embedding tables."""
+        return self.layers.astype(jnp.float32) * self.layer_gparams + 2.0 * self.embedding_gparams
+
+    @property
+    def state_gb_per_layer(self) -> Array:
+        """[J] [GB] weights and optimizer state that move with a layer; embeddings spread evenly."""
+        return STATE_BYTES_PER_PARAM * self.gparams / self.layers.astype(jnp.float32)
+
+
+def operator_tflop(job: JobSpec) -> np.ndarray:
+    """Return forward TFLOP of one layer for one sequence, [O] in OPERATORS' order.
+
+    Narayanan et al., SC 2021, eq. 3, split by operator, with grouped queries and gated FFN.
+    """
+    m, s, h = job.model, float(job.seq), float(job.model.hidden)
+    kv = h * m.kv_heads / m.heads
+    causal = 0.5 if job.causal_flops else 1.0
+    flops = [2 * s * h * (h + 2 * kv), 4 * s * s * h * causal, 2 * s * h * h]
+    flops += [2 * m.ffn_matrices * s * h * m.ffn, 20 * s * h]
+    return np.array(flops) / 1e12
+
+
+def stored_bytes(job: JobSpec) -> dict[str, float]:
+    """Return StoredActivations' fields in bytes, per layer and sequence at tp = 1.
+
+    Korthikanti et al. 2022, sec. 4, with grouped queries and gated FFN; values wider than 16 bits
+    scale everything (masks are a small part).
+    """
+    m, s, h = job.model, float(job.seq), float(job.model.hidden)
+    kv = h * m.kv_heads / m.heads
+    wide = value_bytes(job) / ACTIVATION_BYTES
+    return {
+        "replicated": wide * 10 * s * h,
+        "sliced": wide * s * (4 * h + 4 * kv + 2 * m.ffn_matrices * m.ffn),
+        "scores": 0.0 if job.flash_attention else wide * m.heads * s * s,
+        "input": wide * 2 * s * h,
+    }
+
+
+def value_bytes(job: JobSpec) -> float:
+    """Return the bytes of one activation."""
+    return 4.0 if job.precision == "fp32" else float(ACTIVATION_BYTES)
+
+
+def build_workload(jobs: Sequence[JobSpec], pad_to: int | None = None) -> Workload:
+    """Stack jobs into arrays with a job axis, padded by mask to `pad_to`."""
+    size = len(jobs) if pad_to is None else pad_to
+    rows = [_job_row(job) for job in jobs]
+    # A padded job copies the first one, so that no ratio of its numbers is ill-defined.
+    rows += [{**rows[0], "mask": False}] * (size - len(jobs))
+    return Workload(**jax.tree.map(_column, *rows))
+
+
+def _column(*values) -> Array:
+    """Stack one field over jobs: flags stay bool, counts int32, all else float32."""
+    kind = {bool: bool, int: jnp.int32}.get(type(values[0]), jnp.float32)
+    return jnp.asarray(np.array(values), kind)
+
+
+def _job_row(job: JobSpec) -> dict:
+    if job.precision not in PRECISIONS:
+        raise InputError(f"precision: unknown {job.precision!r}; known: {', '.join(PRECISIONS)}")
+    m, s = job.model, job.seq
+    boundary = s * m.hidden * value_bytes(job) / 1e9
+    stored = {f"{name}_gb": x / 1e9 for name, x in stored_bytes(job).items()}
+    head_tflop = 2.0 * s * m.hidden * m.vocab / 1e12
+    layers_tflop = operator_tflop(job).sum() * m.layers
+    return {
+        "mask": True,
+        "layers": m.layers,
+        "global_batch": job.global_batch,
+        "tokens_per_step": float(job.global_batch * s),
+        "step_budget": float(job.step_budget),
+        "arrival_s": float(job.arrival_s),
+        "seq": float(s),
+        "hidden": float(m.hidden),
+        "kv_width": m.hidden * m.kv_heads / m.heads,
+        "heads": float(m.heads),
+        "ffn": float(m.ffn),
+        "ffn_inputs": m.ffn_matrices - 1.0,
+        "vocab": float(m.vocab),
+        "precision": PRECISIONS.index(job.precision),
+        "flash": job.flash_attention,
+        "causal": job.causal_flops,
+        "compiled": job.compiled,
+        "sequence_parallel": job.sequence_parallel,
+        "async_tensor_parallel": job.async_tensor_parallel,
+        "virtual_stages": float(job.virtual_stages),
+        "useful_tflop": float(3.0 * (layers_tflop + head_tflop) * job.global_batch),
+        "layer_gparams": m.layer_params / 1e9,
+        "embedding_gparams": m.embedding_params / 1e9,
+        "boundary_gb": boundary,
+        "kv_gb": 2 * boundary * m.kv_heads / m.heads,
+        "stored": StoredActivations(**stored),
+        "logits_gb": 4.0 * s * m.vocab / 1e9,
+    }
+
+
+def load_model(name_or_path: str) -> ModelConfig:
+    """Return a preset by name, or a model read from a YAML file with ModelConfig's fields.
+
+    Raises InputError that lists the presets or names the file and the key.
+    """
+    if name_or_path in MODEL_PRESETS:
+        return MODEL_PRESETS[name_or_path]
+    path = Path(name_or_path)
+    if not path.is_file():
+        known = ", ".join(MODEL_PRESETS)
+        raise InputError(f"model: unknown {name_or_path!r}; a YAML file or one of: {known}")
+    try:
+        body = load_yaml(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        line = str(error).replace("\n", " ")
+        raise InputError(f"{path}: not valid YAML: {line}") from None
+    fields = {f.name: f for f in dataclasses.fields(ModelConfig)}
+    if not isinstance(body, Mapping):
+        raise InputError(f"{path}: expected a mapping with {', '.join(fields)}")
+    for key, value in body.items():
+        if key not in fields:
+            raise InputError(f"{path}: unknown key {key!r}; allowed: {', '.join(fields)}")
+        if key == "tied_embeddings":
+            if not isinstance(value, bool):
+                raise InputError(f"{path}: {key}: expected true or false, got {value!r}")
+        elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{path}: {key}: expected an integer >= 1, got {value!r}")
+    missing = [n for n, f in fields.items() if f.default is dataclasses.MISSING and n not in body]
+    if missing:
+        raise InputError(f"{path}: missing key {missing[0]!r}")
+    model = ModelConfig(**body)
+    try:
+        model.check()
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+    return model

@@ -1,0 +1,290 @@
+"""Each rival does what its docstring says, on cases small enough to check by hand.
+
+Rules are asked directly with made-up situations; then all play in one small world.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_plan
+
+from agents.baselines import hysteresis, random
+from agents.baselines import self_tuning as self_tuning_hysteresis
+from agents.baselines.hysteresis import make_hysteresis
+from agents.baselines.random import make_random
+from agents.baselines.self_tuning import HORIZONS, make_self_tuning_hysteresis
+from agents.protocol import Estimate, Situation, find_row, make_setup
+from agents.registry import (
+    LOW_COMMUNICATION,
+    RULES,
+    SCHEDULERS,
+    SchedulerSettings,
+    make_by_name,
+)
+from jaxsim.env.env import reset, step
+from jaxsim.plan.plan import empty_plan
+from jaxsim.planning.enumeration import PlanTable
+
+ROWS, STEPS = 3, 6
+PLANS = [
+    make_plan([(0, 1)], [(4, 4)], [8], dp=2, micro_batch=2),
+    make_plan([(0,)], [(8,)], [8], dp=2, micro_batch=2),
+    make_plan([(0,), (1,)], [(8,), (8,)], [4, 4], dp=2, micro_batch=2),
+]
+TABLE = PlanTable(
+    plans=jax.tree.map(lambda *x: jnp.stack(x), *PLANS),
+    mask=jnp.ones(ROWS, bool),
+    base_rate=jnp.ones(ROWS, jnp.float32),
+    single_domain=jnp.array([False, True, False]),
+    even_split=jnp.array([False, False, True]),
+    admitted={name: jnp.ones((ROWS, 12), bool) for name in (*RULES, *LOW_COMMUNICATION)},
+)
+
+
+@functools.cache
+def params():
+    """Slow links that jump about, restarts of more than an interval; a pipeline is in force."""
+    spec = cluster_spec(2, gpus=4, gbps=0.5)
+    return env_params(
+        spec,
+        JOB,
+        PLANS[0],
+        network={"white": 0.9},
+        calibration=calibration(restart_s=70.0),
+        horizon=jnp.int32(STEPS),
+    )
+
+
+@functools.cache
+def setup():
+    return make_setup(params(), TABLE)
+
+
+def situation(rates, row=0, switch_s=(0.0, 30.0, 30.0), idle=False):
+    """Intervals last 60 s."""
+    return Situation(
+        row=jnp.int32(row),
+        idle=jnp.array(idle),
+        may_switch=jnp.array(True),
+        now=Estimate(jnp.asarray(rates, jnp.float32), jnp.zeros(len(rates), jnp.int32)),
+        switch_s=jnp.asarray(switch_s, jnp.float32),
+        view=setup().usual,
+        t=jnp.int32(3),
+    )
+
+
+def rule(monkeypatch, module, make, *args):
+    """`choose(key, situation, memory)` and the first memory of a table-based scheduler."""
+    monkeypatch.setattr(module, "table_scheduler", lambda setup, init, choose: (choose, init))
+    choose, init = make(setup(), *args)
+    return choose, init(jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("horizon", "rates", "switch_s", "expected"),
+    [
+        (1e6, (1.0, 1.01, 1.02), (0, 30, 30), 2),  # a switch costs nothing in the long run
+        (0.4, (1.0, 9.0, 9.0), (0, 30, 30), 0),  # over before the switch is: stay
+        (1.0, (1.0, 1.9, 1.0), (0, 30, 30), 0),  # 60 x 1.0 against 30 x 1.9
+        (1.0, (1.0, 2.1, 1.0), (0, 30, 30), 1),  # 60 x 1.0 against 30 x 2.1
+        (2.0, (1.0, 1.5, 2.0), (0, 30, 90), 1),  # 120, 90 x 1.5 = 135, 30 x 2.0
+        (10.0, (1.0, 1.5, 2.0), (0, 30, 90), 2),  # 600, 855, 1020
+        (10.0, (1.0, 1.0, 1.0), (0, 0, 0), 0),  # nothing to gain
+    ],
+)
+def test_hysteresis_by_hand(monkeypatch, horizon, rates, switch_s, expected):
+    choose, memory = rule(monkeypatch, hysteresis, make_hysteresis, horizon)
+    assert int(choose(None, situation(rates, switch_s=switch_s), memory)[0]) == expected
+
+
+def draws(monkeypatch, seen, mean_stay, count=4000):
+    choose, memory = rule(monkeypatch, random, make_random, mean_stay)
+    keys = jax.random.split(jax.random.key(5), count)
+    return np.asarray(jax.vmap(lambda key: choose(key, seen, memory)[0])(keys))
+
+
+def test_random_moves_now_and_then_and_never_to_what_cannot_run(monkeypatch):
+    rows = draws(monkeypatch, situation((1.0, 0.0, 3.0), row=0), mean_stay=4.0)
+    # Every fourth draw moves, to either of the two that run.
+    share = np.bincount(rows, minlength=ROWS) / len(rows)
+    assert share[1] == 0
+    np.testing.assert_allclose(share[2], 0.25 / 2, atol=0.02)
+
+
+def test_random_deploys_at_once_and_uniformly_where_nothing_runs_yet(monkeypatch):
+    rows = draws(monkeypatch, situation((1.0, 5.0, 0.0), idle=True), mean_stay=1e9)
+    share = np.bincount(rows, minlength=ROWS) / len(rows)
+    np.testing.assert_allclose(share, [0.5, 0.5, 0.0], atol=0.03)
+
+
+def test_random_is_reproduced_by_its_key(monkeypatch):
+    seen = situation((1.0, 2.0, 3.0))
+    first = draws(monkeypatch, seen, 2.0, 50)
+    np.testing.assert_array_equal(first, draws(monkeypatch, seen, 2.0, 50))
+    assert len(set(first.tolist())) == ROWS
+
+
+def imagined(rates, switch_s, decay):
+    """Rows followed over rates [T, P]: every horizon's replay, written as a loop."""
+    row = [int(np.argmax(rates[0]))] * len(HORIZONS)
+    wait, score, followed = np.zeros(len(HORIZONS)), np.zeros(len(HORIZONS)), []
+    for rate in rates:
+        for h, horizon in enumerate(HORIZONS):
+            score[h] = decay * score[h] + rate[row[h]] * max(60.0 - wait[h], 0.0)
+            wait[h] = max(wait[h] - 60.0, 0.0)
+            cost = np.where(np.arange(ROWS) == row[h], 0.0, switch_s)
+            if np.isfinite(horizon) and wait[h] <= 0:
+                wanted = int(np.argmax(rate * np.maximum(60.0 * horizon - cost, 0.0)))
+                if wanted != row[h]:
+                    row[h], wait[h] = wanted, cost[wanted]
+        followed.append(row[int(np.argmax(score))])
+    return followed
+
+
+def follow(monkeypatch, rates, switch_s, decay):
+    """Rows that self-tuning hysteresis chooses over rates [T, P], any switch taking `switch_s`."""
+
+    def times(setup, row, view):
+        del setup, view
+        return jnp.where(jnp.arange(ROWS) == row, 0.0, jnp.float32(switch_s))
+
+    module = self_tuning_hysteresis
+    monkeypatch.setattr(module, "switch_times", times)
+    monkeypatch.setattr(module, "pick_row", lambda table, row: row)
+    choose, memory = rule(monkeypatch, module, make_self_tuning_hysteresis, decay)
+    idle = situation(rates[0], idle=True)
+
+    def body(memory, rate):
+        estimate = Estimate(rate, jnp.zeros(ROWS, jnp.int32))
+        row, memory = choose(None, idle.replace(now=estimate), memory)
+        return memory, row
+
+    _, rows = jax.jit(lambda m, r: jax.lax.scan(body, m, r))(memory, jnp.asarray(rates))
+    return np.asarray(rows).tolist()
+
+
+@pytest.mark.parametrize("decay", [0.8, 0.99])
+def test_self_tuning_follows_the_leader_of_its_replays(monkeypatch, decay):
+    rng = np.random.default_rng(1)
+    slow = np.cumsum(rng.normal(0, 0.15, (60, ROWS)), axis=0)
+    rates = np.exp(slow + rng.normal(0, 0.2, (60, ROWS))).astype(np.float32)
+    followed = follow(monkeypatch, rates, 100.0, decay)
+    assert followed == imagined(rates.astype(np.float64), 100.0, decay)
+    assert len(set(followed)) > 1
+
+
+def test_self_tuning_learns_to_sit_still_and_to_move(monkeypatch):
+    # The best row alternates faster than a switch pays: the replay that never moves leads. Then
+    # another row is better for good: those that move lead.
+    restless = np.tile(np.array([[1.0, 1.3, 0.1], [1.3, 1.0, 0.1]], np.float32), (30, 1))
+    settled = np.tile(np.array([[1.0, 1.0, 4.0]], np.float32), (30, 1))
+    rows = follow(monkeypatch, np.concatenate([restless, settled]), 70.0, 0.97)
+    assert len(set(rows[10:60])) == 1, "no hopping between rows that are as good"
+    assert set(rows[-15:]) == {2}
+
+
+# The other static rivals differ in the row they start with: see the oracles' tests.
+CASES = {"single_domain": 0, "random": 1, "patient": 2, "hasty": 2}  # which scheduler plays
+HORIZON = {"patient": 1e6, "hasty": 0.01}
+
+
+@functools.cache
+def played():
+    """{case: rows aimed at [3 worlds, T], whether a move was allowed [3, T]}."""
+    world, told = params(), setup()  # made here, for later tests read them as well
+
+    @jax.jit
+    @jax.vmap
+    def one(which, horizon, key):
+        options = [
+            make_by_name("single_domain", SchedulerSettings())(told),
+            make_random(told, 2.0),
+            make_hysteresis(told, horizon),
+        ]
+        decide = [functools.partial(_plan_of, s.decide) for s in options]
+        state, timestep = reset(key, world)
+
+        def body(carry, t):
+            state, observation = carry
+            plan = jax.lax.switch(which, decide, jax.random.fold_in(key, t), observation)
+            row, found = find_row(TABLE, jax.tree.map(lambda x: x[0], plan))
+            allowed = observation.mask.retarget[0] & ~observation.moving[0]
+            state, timestep = step(key, state, plan, world)
+            return (state, timestep.observation), (jnp.where(found, row, -1), allowed)
+
+        carry = (state, timestep.observation)
+        return jax.lax.scan(body, carry, jnp.arange(STEPS, dtype=jnp.int32))[1]
+
+    which = jnp.asarray(np.repeat([*CASES.values()], 3), jnp.int32)
+    horizon = jnp.asarray(np.repeat([HORIZON.get(name, 1.0) for name in CASES], 3), jnp.float32)
+    keys = jnp.tile(jax.random.split(jax.random.key(2), 3), len(CASES))
+    out = jax.tree.map(np.asarray, one(which, horizon, keys))
+    return {name: [x[3 * i : 3 * i + 3] for x in out] for i, name in enumerate(CASES)}
+
+
+def _plan_of(decide, key, observation):
+    return decide(key, observation, ())[0]
+
+
+def test_a_static_plan_never_changes():
+    assert set(played()["single_domain"][0].ravel().tolist()) == {1}
+
+
+@pytest.mark.parametrize("name", ["single_domain", "static_even_split"])
+def test_static_plans_deploy_nothing_where_the_table_has_no_row_of_their_kind(name):
+    """Row 1 is of neither kind but for padding: it must not be played instead."""
+    kinds = {
+        "mask": jnp.array([True, False, True]),
+        "single_domain": jnp.array([False, True, False]),
+        "even_split": jnp.array([False, True, False]),
+    }
+    empty = jax.tree.map(lambda x: jnp.asarray(x)[None], empty_plan(2))
+    start = params().replace(initial_plan=empty)
+
+    @jax.jit
+    def played_alone(table):
+        scheduler = make_by_name(name, SchedulerSettings())(make_setup(start, table))
+        key = jax.random.key(0)
+        state, timestep = reset(key, start)
+        plan, _ = scheduler.decide(key, timestep.observation, scheduler.init(key))
+        state, timestep = step(key, state, plan, start)
+        return plan, timestep.record
+
+    plan, record = played_alone(TABLE.replace(**kinds))
+    np.testing.assert_array_equal(plan.group, empty.group)
+    assert float(record.progress[0]) == 0 and not bool(record.switched[0])
+    assert float(record.gpu_usd) == 0
+    plan, record = played_alone(TABLE.replace(**{**kinds, "mask": jnp.ones(ROWS, bool)}))
+    np.testing.assert_array_equal(plan.group[0], PLANS[1].group)
+    assert bool(record.switched[0])
+
+
+def test_everybody_stays_with_the_target_while_it_moves():
+    for name, (rows, allowed) in played().items():
+        assert np.all(rows >= 0), name
+        held = ~allowed[:, 1:]
+        assert np.all(rows[:, 1:][held] == rows[:, :-1][held]), name
+    assert any(np.any(~allowed) for _, allowed in played().values()), "moves must take time"
+
+
+def test_the_hasty_never_move_and_the_patient_and_the_random_do():
+    assert set(played()["hasty"][0].ravel().tolist()) == {0}, "the plan in force at the start"
+    assert set(played()["patient"][0][:, -1].tolist()) != {0}
+    assert len(set(played()["random"][0].ravel().tolist())) > 1
+
+
+def test_every_scheduler_has_a_name_and_takes_its_tuned_value():
+    made = {}
+
+    def ask(params):
+        for name in (*SCHEDULERS, *LOW_COMMUNICATION):
+            made[name] = make_by_name(name, SchedulerSettings())(make_setup(params, TABLE))
+        return params.horizon
+
+    jax.eval_shape(ask, params())
+    assert set(made) == {*SCHEDULERS, *LOW_COMMUNICATION}
+    with pytest.raises(KeyError):
+        make_by_name("hi_ppo", SchedulerSettings())

@@ -1,0 +1,466 @@
+"""Many jobs under every scheduler: taking turns, waiting, MAST's regions, what an episode comes to."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.toy_world import JOB, cluster_spec
+
+from agents.episodes.metrics import traffic_metrics
+from agents.episodes.rollout import play
+from agents.many_jobs import mast as jobs_mast
+from agents.many_jobs.mast import queueing_s
+from agents.many_jobs.metrics import completion_alone_s, jain_index, job_metrics
+from agents.many_jobs.registry import JOBS_SCHEDULERS, SETTLED, make_jobs_by_name
+from agents.many_jobs.scheduling import lifted, make_jobs_setup
+from agents.protocol import Estimate, Scheduler, make_setup
+from agents.registry import SchedulerSettings, make_by_name
+from jaxsim.env.env import reset, step, world_tape
+from jaxsim.files.errors import InputError
+from jaxsim.load.jobs_file import SubmittedJob
+from jaxsim.load.local_jobs import load_process
+from jaxsim.scenario.jobs import build_jobs_world, jobs_bank
+from jaxsim.scenario.scenario import ScenarioSettings
+from jaxsim.step_time.closed_form import StepCost
+from jaxsim.workload.workload import JobSpec, ModelConfig
+
+SPEC = cluster_spec(3, gpus=4, gbps=2.0)
+HORIZON = 24
+SETTINGS = ScenarioSettings(horizon=HORIZON, load_share=0.3, load_swing=0.6)
+KINDS = (JOB.model, 32, 1024)
+ARRIVALS = [0, 0, 100, 130, 400]
+
+
+def submitted(*rows):
+    """(arrival [s], training steps) each."""
+    return [
+        SubmittedJob(f"row {i}", "toy", JobSpec(*KINDS, step_budget=budget, arrival_s=at_s))
+        for i, (at_s, budget) in enumerate(rows)
+    ]
+
+
+@pytest.fixture(scope="module")
+def world():
+    budgets = (900, 400, 700, 300, 500)
+    return build_jobs_world(SPEC, submitted(*zip(ARRIVALS, budgets, strict=True)), table_size=6)
+
+
+@pytest.fixture(scope="module")
+def bank(world):
+    params, keys = jobs_bank(world, SETTINGS, range(1), "test")
+    return jax.tree.map(lambda x: x[0], (params, keys))
+
+
+@pytest.fixture(scope="module")
+def truth(world, bank):
+    """The views of all intervals, and what each job needs alone."""
+
+    @jax.jit
+    def solve(params, key):
+        views = world_tape(params, key, HORIZON + 1)
+        return views, completion_alone_s(params, world, views)
+
+    return solve(*bank)
+
+
+@pytest.fixture(scope="module")
+def played(world, bank, truth):
+    """An episode under MAST, and what it comes to."""
+
+    @jax.jit
+    def run(params, key, views, alone_s):
+        make = make_jobs_by_name("mast", SchedulerSettings())
+        setup = make_jobs_setup(params, world)
+        episode = play(make, params, setup, views, key, jax.random.key(1), HORIZON)
+        return episode, job_metrics(episode, params, alone_s, views.gpus_available[1:])
+
+    return run(*bank, *truth)
+
+
+@pytest.mark.slow
+def test_an_episode_of_many_jobs(played, truth):
+    """Three domains for five jobs: nobody holds what another has, somebody waits, all get done, no
+    sooner than each would alone."""
+    episode, metrics = played
+    held = np.asarray(episode.record.cost.gpus_used).sum(axis=1)
+    assert np.all(held <= np.asarray(truth[0].gpus_available)[1:])
+    assert float(metrics.overcommitted) == 0
+    np.testing.assert_array_equal(metrics.finished, 1)
+    assert np.all(np.asarray(metrics.jct_normalised) >= 1.0 - 1e-4)
+    waited, jct_s = np.asarray(metrics.queueing_s), np.asarray(metrics.jct_s)
+    assert np.all((waited >= 0) & (waited < jct_s)) and waited.max() > 60.0
+    assert float(metrics.makespan_s) == pytest.approx(float((ARRIVALS + jct_s).max()))
+
+
+@pytest.mark.slow
+def test_mast_goes_where_the_data_is_unless_the_gpus_there_are_not():
+    """Three regions alike, two jobs whose data is in the last. MAST starts the first one there after
+    a restart; `single_domain`, which does not ask, fetches first. The region is full then, and the
+    second job fetches over the faster link: less than waiting for the first would take it."""
+    data = {"data_gb": 30.0, "data_at": (SPEC.domains[2],)}
+    jobs = [dataclasses.replace(job, **data) for job in submitted((0, 5000), (0, 5000))]
+    world = build_jobs_world(SPEC, jobs, table_size=6)
+    steady = ScenarioSettings(horizon=8, jitter="none", latency=0.0)
+    params, key = jax.tree.map(lambda x: x[0], jobs_bank(world, steady, range(1), "test"))
+    links = np.asarray(world.cluster.bandwidth_gb_per_s)[2, :2]
+    fetch_s = 30.0 / (links.max() * float(world.calibration.wan_efficiency))
+    restart_s = float(world.calibration.restart_s)
+    starts_s, fetched_gb = {}, {}
+    for name in ("mast", "single_domain"):
+        make = make_jobs_by_name(name, SchedulerSettings())
+
+        @jax.jit
+        def run(params, key, make=make):
+            views = world_tape(params, key, 9)
+            setup = make_jobs_setup(params, world)
+            episode = play(make, params, setup, views, key, jax.random.key(1), 8)
+            alone_s = completion_alone_s(params, world, views)
+            return job_metrics(episode, params, alone_s, views.gpus_available[1:]), episode
+
+        metrics, episode = run(params, key)
+        starts_s[name] = np.asarray(metrics.queueing_s)
+        fetched_gb[name] = float(np.asarray(episode.record.migration_gb)[:, 2].sum())
+    first, second = starts_s["mast"]
+    np.testing.assert_allclose(first, restart_s, rtol=1e-3)
+    np.testing.assert_allclose(second, restart_s + fetch_s, rtol=1e-3)
+    assert fetched_gb["mast"] == pytest.approx(30.0, rel=1e-4)
+    assert starts_s["single_domain"].min() >= (restart_s + fetch_s) * 0.999
+    assert fetched_gb["single_domain"] == pytest.approx(60.0, rel=1e-4)
+
+
+def test_mast_keeps_every_job_in_one_region(played):
+    group = np.asarray(played[0].plan.group)  # [T, J, K]
+    used = group >= 0
+    assert used.sum(axis=2).max() == 1
+    for j in range(group.shape[1]):
+        where = group[:, j][used[:, j].any(axis=1)]
+        assert len(where) and np.all(where == where[0])
+
+
+# --- by hand ---
+
+
+def test_where_mast_waits_for_whom():
+    """A region is free when its jobs have left, in the order in which they do."""
+    regions = jnp.eye(2, dtype=bool)[jnp.array([0, 0, 0, 1])]
+    asked = jnp.array([1, 4, 8, 4], jnp.int32)
+    free = jnp.array([2, 0], jnp.int32)
+    held = jnp.array([[3, 0], [3, 2], [0, 0]], jnp.int32)
+    leaves_s = jnp.array([100.0, 50.0, 10.0])
+    got = queueing_s(regions, asked, free, held, leaves_s)
+    np.testing.assert_array_equal(got, [0.0, 50.0, 100.0, np.inf])
+
+
+def test_mast_fits_a_deployed_job_to_the_gpus_that_others_leave_it(monkeypatch, world, bank):
+    """Two jobs in one region: each is given the choice that suits what it sees of the twelve GPUs,
+    not the whole cluster."""
+
+    def score(own, view):
+        crowded = jnp.sum(view.gpus_available) < 12
+        size = own.table.size
+        return Estimate(jnp.ones(size), jnp.where(crowded, 1, 0) * jnp.ones(size, jnp.int32))
+
+    monkeypatch.setattr(jobs_mast, "score_table", score)
+    params, key = bank
+    params = params.replace(load=load_process(3))
+    alone = np.asarray(world.tables.single_domain & world.tables.mask)[0]
+    asked = np.asarray(jax.vmap(jax.vmap(lambda plan: plan.gpus.sum()))(world.tables.plans))[0]
+    row = int(np.where(alone, asked, 99).argmin())
+
+    @jax.jit
+    def decide(params, key):
+        many = jobs_mast.make_jobs_mast(make_jobs_setup(params, world))
+        seen = reset(key, params)[1].observation
+        there = seen.job_mask[:, None]
+
+        def deployed(held, idle):
+            mine = held[0, row]
+            return jnp.where(there.reshape((-1,) + (1,) * mine.ndim), mine[None], idle)
+
+        target = jax.tree.map(deployed, world.tables.plans, seen.target)
+        seen = seen.replace(plan=target, target=target)
+        return many.decide(key, seen, many.init(key))[0]
+
+    plan, menu = decide(params, key), params.choices
+    assert int(menu.schedule[0]) != int(menu.schedule[1])
+    np.testing.assert_array_equal(plan.schedule[:2, 0], menu.schedule[1])
+
+
+def test_jain_index():
+    there = jnp.array([True, True, True, False])
+    np.testing.assert_allclose(jain_index(jnp.array([2.0, 2.0, 2.0, 9.0]), there), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(jain_index(jnp.array([5.0, 0.0, 0.0, 9.0]), there), 1 / 3, rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def by_hand():
+    """Intervals of 60 s. Job 0 trains 10 steps of 5 s after a restart of 10 s, then 4 more of 10 s:
+    done after 60 + 40 s. Job 1 arrives at 90 s, trains 6 steps from 130 s on and is left with 14 of
+    20. Job 2 arrives after the end."""
+    progress = np.array([[10, 0, 0], [4, 0, 0], [0, 6, 0]], np.float32)
+    train_s = np.array([[50, 0, 0], [60, 0, 0], [0, 50, 0]], np.float32)
+    used, memory_gb = np.zeros((3, 3, 2), np.int32), np.zeros((3, 3, 2), np.float32)
+    used[0, 0, 0], used[2, 1, 1] = 4, 3
+    memory_gb[0, 0], memory_gb[1, 0], memory_gb[2, 1] = (40, 0), (80, 40), (0, 20)
+    step_s = np.full((3, 3), 5.0, np.float32)
+    step_s[1, 0], step_s[0, 1] = 10.0, np.inf
+    nothing = jnp.zeros((3, 3), jnp.float32)
+    cost = StepCost(**{field.name: nothing for field in dataclasses.fields(StepCost)}).replace(
+        step_s=jnp.asarray(step_s),
+        compute_s=nothing + 4.0,
+        sync_s=nothing + 1.0,
+        wan_busy_s=nothing + 2.0,
+        efficiency=nothing + 1.0,
+        memory_gb=jnp.asarray(memory_gb),
+        gpus_used=jnp.asarray(used),
+    )
+    sent_gb, moved_gb = np.zeros((2, 3, 2, 2), np.float32)
+    sent_gb[0, 0, 1], moved_gb[2, 1, 0] = 6.0, 4.0
+    record = SimpleNamespace(
+        progress=jnp.asarray(progress),
+        train_s=jnp.asarray(train_s),
+        cost=cost,
+        wan_gb=jnp.asarray(sent_gb),
+        migration_gb=jnp.asarray(moved_gb),
+        egress_usd=jnp.array([0.0, 1.0, 0.0]),
+        gpu_usd=jnp.array([2.0, 2.0, 2.0]),
+        switched=jnp.asarray(progress > 0),
+        reward_parts=SimpleNamespace(utilisation=jnp.array([0.5, 0.2, 0.1])),
+    )
+    jobs = SimpleNamespace(
+        mask=jnp.array([True] * 3),
+        arrival_s=jnp.array([0.0, 90.0, 1e4]),
+        step_budget=jnp.array([14.0, 20.0, 1.0]),
+        tokens_per_step=jnp.array([100.0, 1000.0, 1.0]),
+    )
+    gpu = SimpleNamespace(memory_gb=jnp.float32(80.0))
+    cluster = SimpleNamespace(gpu=gpu)
+    params = SimpleNamespace(jobs=jobs, interval_s=jnp.float32(60.0), cluster=cluster)
+    links = jnp.tile(0.5 * (1.0 - jnp.eye(2)), (3, 1, 1))
+    episode = SimpleNamespace(record=record, reward=jnp.zeros(3), bandwidth_gb_per_s=links)
+    return episode, params
+
+
+def test_metrics_of_an_episode_by_hand(by_hand):
+    alone_s = jnp.array([40.0, 100.0, 1.0])
+    got = job_metrics(*by_hand, alone_s, jnp.full((3, 2), 4, jnp.int32))
+    jct_s = [100.0, 180.0 - 90.0 + 0.7 * 100.0, np.nan]
+    np.testing.assert_allclose(got.jct_s, jct_s)
+    np.testing.assert_allclose(got.jct_normalised, np.array(jct_s) / [40.0, 100.0, 1.0])
+    np.testing.assert_allclose(got.queueing_s, [10.0, 130.0 - 90.0, np.nan])
+    np.testing.assert_array_equal(got.finished, [1, 0, np.nan])
+    np.testing.assert_array_equal(got.moves, [1, 0, np.nan])
+    assert np.isnan(got.makespan_s) and float(got.overcommitted) == 0
+    np.testing.assert_allclose(got.utilisation, (0.5 + 0.2 + 0.1) / 3, rtol=1e-6)
+    # Four GPUs in one domain and three in the other, of three and two.
+    short = job_metrics(*by_hand, alone_s, jnp.tile(jnp.array([3, 2], jnp.int32), (3, 1)))
+    assert float(short.overcommitted) == 1
+
+
+def test_what_steps_and_traffic_come_to_by_hand(by_hand):
+    got = job_metrics(*by_hand, jnp.ones(3), jnp.full((3, 2), 4, jnp.int32))
+    np.testing.assert_allclose(got.step_s, [90.0 / 14, 5.0, np.nan], rtol=1e-6)
+    np.testing.assert_allclose(got.step_s_std, [2.5, 0.0, np.nan])
+    # A GPU has 80 GB: half full, then full in one domain and half full in the other.
+    np.testing.assert_allclose(got.memory_utilisation, [(0.5 + 0.75) / 2, 0.25, np.nan])
+    np.testing.assert_allclose(got.comm_to_compute, [0.25, 0.25, np.nan])
+    np.testing.assert_allclose(got.overlap, [0.5, 0.5, np.nan])
+    tokens = 14 * 100.0 + 6 * 1000.0
+    np.testing.assert_allclose(got.tokens_per_s, tokens / 180.0, rtol=1e-6)
+    np.testing.assert_allclose(got.bandwidth_utilisation, 10.0 / (180.0 * 2 * 0.5), rtol=1e-6)
+    np.testing.assert_allclose(got.wan_gb_per_step, 10.0 / 20.0, rtol=1e-6)
+    np.testing.assert_allclose(got.usd_per_mtoken, 7.0 / (tokens / 1e6), rtol=1e-6)
+    # Without the last interval, in which job 1 trained and something moved.
+    first = traffic_metrics(*by_hand, jnp.array([True, True, False]))
+    np.testing.assert_allclose(first["tokens_per_s"], 1400.0 / 120.0, rtol=1e-6)
+    np.testing.assert_allclose(first["wan_gb_per_step"], 6.0 / 14.0, rtol=1e-6)
+    np.testing.assert_allclose(first["bandwidth_utilisation"], 6.0 / 120.0, rtol=1e-6)
+    np.testing.assert_allclose(first["usd_per_mtoken"], 5.0 / 1400e-6, rtol=1e-6)
+
+
+# --- taking turns ---
+
+
+def make_probe(own):
+    """Takes the most GPUs that fit into what it sees, and remembers what that was."""
+    asked = jax.vmap(lambda plan: plan.gpus)(own.table.plans)  # [P, K]
+
+    def decide(key, seen, memory, truth):
+        del key, memory
+        free = seen.view.gpus_available
+        fits = own.table.mask & jnp.all(asked <= free[None], axis=1)
+        row = jnp.argmax(jnp.where(fits, asked.sum(axis=1), -1))
+        plan = jax.tree.map(
+            lambda new, old: jnp.where(seen.mask.retarget[0], new[row][None], old),
+            own.table.plans,
+            seen.target,
+        )
+        most = jnp.max(jnp.where(own.table.mask, asked.sum(axis=1), 0))
+        return plan, (free, most, truth.views.gpus_available[seen.t])
+
+    nothing = jnp.full((3,), -1, jnp.int32)
+    return Scheduler(lambda key: (nothing, jnp.int32(-1), nothing), decide, oracle=True)
+
+
+def test_jobs_take_turns(world, bank, truth):
+    """Two of five jobs are there, on 12 GPUs: each may ask for 6, the second finds what the first
+    leaves, the oracle is told the same of the interval to come, and who is deployed stays."""
+    params, key = bank
+    params = params.replace(load=load_process(3))  # every GPU is free
+
+    @jax.jit
+    def twice(params, key, views):
+        many = lifted(make_probe, make_jobs_setup(params, world), settled=True)
+        seen = reset(key, params)[1].observation
+        plans, memory = many.decide(key, seen, many.init(key), views)
+        seen = seen.replace(plan=plans, target=plans)
+        return plans, memory, many.decide(key, seen, memory, views)
+
+    views = truth[0].replace(gpus_available=jnp.full_like(truth[0].gpus_available, 4))
+    plans, (free, most, told), (again, (free_again, _, _)) = twice(params, key, views)
+    gpus = np.asarray(jax.vmap(lambda plan: plan.gpus)(plans))
+    np.testing.assert_array_equal(free[0], [4, 4, 4])
+    np.testing.assert_array_equal(free[1], 4 - gpus[0])
+    np.testing.assert_array_equal(told[:2], free[:2])
+    assert np.all(np.asarray(most[:2]) <= 6) and 0 < gpus[0].sum() <= 6 and 0 < gpus[1].sum() <= 6
+    assert gpus[2:].sum() == 0 and np.all(np.asarray(free[2:]) == -1), "they have not arrived"
+    jax.tree.map(np.testing.assert_array_equal, again, plans)
+    np.testing.assert_array_equal(free_again[0], 4 - gpus[1])
+
+
+def test_a_crowd_does_not_keep_a_rule_from_its_smallest_plan(world, bank):
+    """Five jobs on 12 GPUs: an equal part is 2, but an even split of three domains asks for 3. They
+    play it, as long as there is room."""
+    params, key = bank
+    params = params.replace(load=load_process(3))
+
+    @jax.jit
+    def decide(params, key):
+        setup = make_jobs_setup(params, world)
+        many = make_jobs_by_name("static_even_split", SchedulerSettings())(setup)
+        seen = reset(key, params)[1].observation
+        everyone = jnp.ones_like(seen.job_mask)
+        retarget = jnp.ones_like(seen.mask.retarget)
+        seen = seen.replace(job_mask=everyone, mask=seen.mask.replace(retarget=retarget))
+        return many.decide(key, seen, many.init(key))[0]
+
+    held = np.asarray(jax.vmap(lambda plan: plan.gpus)(decide(params, key)))  # [J, K]
+    assert np.all(held[0] > 0) and np.all(held.sum(axis=0) <= 4)
+    assert (held.sum(axis=1) > 0).sum() == 12 // held[0].sum()
+
+
+@pytest.mark.slow
+def test_one_job_decides_as_it_would_without_turns(world):
+    alone = world.replace(jobs=jax.tree.map(lambda x: x[:1], world.jobs), kind=world.kind[:1])
+    idle = ScenarioSettings(horizon=HORIZON)
+    params, keys = jax.tree.map(lambda x: x[0], jobs_bank(alone, idle, range(1), "test"))
+    table = jax.tree.map(lambda x: x[0], world.tables)
+    make = make_by_name("hysteresis", SchedulerSettings())
+
+    @jax.jit
+    def decide(params, key):
+        seen = reset(key, params)[1].observation
+        one = make(make_setup(params, table))
+        many = make_jobs_by_name("hysteresis", SchedulerSettings())(make_jobs_setup(params, alone))
+        return [s.decide(key, seen, s.init(key))[0] for s in (one, many)]
+
+    one, many = decide(params, keys)
+    assert np.asarray(one.group).max() >= 0
+    jax.tree.map(np.testing.assert_array_equal, many, one)
+
+
+# --- nobody reads the future ---
+
+CHANGE, DECISIONS = 3, 6
+
+
+@pytest.fixture(scope="module")
+def two_futures(world, bank, truth):
+    """Params and what is observed before each of DECISIONS intervals, [2, ...]: the same world up to
+    interval CHANGE - 1, then slow links and one domain left. Job j asks for row j, whatever happens."""
+    params, key = bank
+    calm = jax.tree.map(lambda x: x[: DECISIONS + 1], truth[0])
+    later = jnp.arange(DECISIONS + 1) >= CHANGE
+    slow = jnp.where(later, 0.05, 1.0)[:, None, None]
+    gone = later[:, None] & (jnp.arange(3) < 2)[None]
+    wild = calm.replace(
+        bandwidth_gb_per_s=calm.bandwidth_gb_per_s * slow,
+        gpus_available=jnp.where(gone, 0, calm.gpus_available),
+    )
+    actions = jax.tree.map(lambda x: x[0, : len(ARRIVALS)], world.tables.plans)
+
+    @jax.jit
+    def observed(params):
+        def body(carry, _):
+            state, timestep = carry
+            return step(key, state, actions, params), timestep.observation
+
+        return jax.lax.scan(body, reset(key, params), length=DECISIONS)[1]
+
+    taped = [params.replace(tape=tape) for tape in (calm, wild)]
+    return taped, [observed(one) for one in taped]
+
+
+UNWATCHFUL = ("random", *SETTLED)  # who has no reason to look ahead is asked more seldom
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n in UNWATCHFUL)) for n in JOBS_SCHEDULERS],
+)
+def test_a_changed_future_changes_no_decision_of_many_jobs(two_futures, world, name):
+    """Decision t is taken before interval t + 1 is played: those for intervals 1..CHANGE agree, but
+    for the oracle's, who knows of interval CHANGE. Once it is measured, who watches decides anew."""
+
+    @jax.jit
+    def decided(params, seen):
+        setup = make_jobs_setup(params, world)
+        scheduler = make_jobs_by_name(name, SchedulerSettings())(setup)
+        extra = (params.tape,) if scheduler.oracle else ()
+
+        def act(memory, observation):
+            plan, memory = scheduler.decide(jax.random.key(3), observation, memory, *extra)
+            return memory, plan
+
+        return jax.lax.scan(act, scheduler.init(jax.random.key(4)), seen)[1]
+
+    one, other = (vars(decided(*future)) for future in zip(*two_futures, strict=True))
+    differs = np.zeros(DECISIONS, bool)
+    for field in one:
+        unlike = np.asarray(one[field]) != np.asarray(other[field])
+        differs |= unlike.reshape(DECISIONS, -1).any(axis=1)
+    assert not differs[: CHANGE - 1].any()
+    assert differs[CHANGE - 1] == (name == "replan_oracle")
+    assert differs[CHANGE:].any()
+
+
+def test_every_job_that_fits_nowhere_is_named():
+    huge = ModelConfig(8, 65536, 16, 16, 262144, 3, 32000)
+    wide = dataclasses.replace(huge, hidden=32768)
+    jobs = [
+        SubmittedJob(
+            f"jobs.csv: line {line}", name, JobSpec(model, 32, 1024, arrival_s=float(line))
+        )
+        for line, name, model in ((3, "huge", huge), (5, "wide", wide), (7, "huge", huge))
+    ]
+    with pytest.raises(InputError) as error:
+        build_jobs_world(SPEC, [*submitted((0, 1)), *jobs], table_size=6)
+    text = str(error.value)
+    assert "\n" not in text and "row 0" not in text and text.count("no plan fits") == 2
+    assert text.startswith("jobs.csv: line 3, jobs.csv: line 7: huge: toy: no plan fits")
+    assert "; jobs.csv: line 5: wide: toy: no plan fits" in text
+
+
+def test_data_in_no_domain_is_named():
+    jobs = [dataclasses.replace(submitted((0, 1))[0], data_gb=1.0, data_at=("atlantis",))]
+    with pytest.raises(InputError, match=f"row 0: data_at: .*'atlantis'; known: {SPEC.domains[0]}"):
+        build_jobs_world(SPEC, jobs, table_size=6)
+
+
+def test_every_scheduler_but_the_clairvoyant_has_a_version_for_many_jobs():
+    assert "clairvoyant" not in JOBS_SCHEDULERS and "mast" in JOBS_SCHEDULERS
+    with pytest.raises(KeyError):
+        make_jobs_by_name("clairvoyant", SchedulerSettings())

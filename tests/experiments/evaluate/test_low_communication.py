@@ -1,0 +1,96 @@
+"""Low-communication results: what a step is taken for, under both assumptions."""
+
+import types
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.toy_world import JOB, make_plan, two_sites_yaml
+
+from agents.registry import (
+    LOW_COMMUNICATION,
+    LOW_COMMUNICATION_RULES,
+    RULES,
+    SCHEDULERS,
+    keeper_number,
+)
+from analysis.records import load
+from experiments.evaluate import __main__ as evaluate
+from experiments.evaluate import low_communication
+from experiments.evaluate.contestants import requested
+from experiments.evaluate.low_communication import worth
+from jaxsim.planning.enumeration import stack_plans
+from jaxsim.workload.workload import build_workload
+
+
+@pytest.fixture
+def setup():
+    groups = ([(0,), (1,)], [(8,), (8,)], [4, 4])
+    plans = [
+        make_plan(*groups, sync_period=h, wire_bits=b) for h, b in ((1, 16), (100, 32), (30, 4))
+    ]
+    table = types.SimpleNamespace(
+        plans=stack_plans(plans),
+        mask=jnp.ones(3, bool),
+        single_domain=jnp.array([True, False, False]),
+        even_split=jnp.array([False, True, False]),
+        admitted={"diloco": jnp.array([[False] * 2, [True, False], [False] * 2])},
+    )
+    work = build_workload([JOB]).job(0)
+    return types.SimpleNamespace(table=table, work=work, choices=types.SimpleNamespace(size=2))
+
+
+@pytest.mark.parametrize("name", ["best_static", "single_domain", "diloco"])
+def test_everyone_keeps_the_plan_that_is_best_by_what_a_step_is_taken_for(monkeypatch, setup, name):
+    monkeypatch.setattr(low_communication, "keep_best", lambda *args: args)
+    policy = (keeper_number(name, setup.table), jnp.array(True))
+    _, admitted, factor = low_communication.keep_worthiest(setup, policy)
+    admitted = admitted & setup.table.mask[:, None]
+    rows = {"best_static": [1, 1, 1], "single_domain": [1, 0, 0], "diloco": [0, 1, 0]}[name]
+    np.testing.assert_array_equal(admitted.any(axis=1), rows)
+    np.testing.assert_array_equal(factor, worth(setup, True))
+    assert np.all(factor[1:] > 1)
+
+
+def test_a_step_is_worth_what_the_default_says_or_all_of_it(setup):
+    work = setup.work
+    np.testing.assert_array_equal(worth(setup, False), 1.0)
+    # 1 - 0.08 log10(H) / (1 + log10(P / 1e9) / 5), and 1 % less for each halving below 16 bits.
+    size = 1 + np.log10(max(float(work.gparams), 0.1)) / 5
+    shares = [1.0, 1 - 0.08 * 2 / size, (1 - 0.08 * np.log10(30) / size) * 0.98]
+    np.testing.assert_allclose(worth(setup, jnp.array(True)), 1 / np.array(shares), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_keeps_every_scenario_of_both_settings(tmp_path, monkeypatch, capsys):
+    """On two sites over thin links: nobody beats clairvoyant, whoever syncs in every step gets the same
+    either way, and whoever does not gets more where nothing is lost."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.yaml").write_text(two_sites_yaml(1.0, 1.0))
+    argv = ["--cluster", "two.yaml", "--schedulers", "best_static,diloco", "--model", "gpt2-medium"]
+    argv += ["--global_batch", "64", "--seq", "1024", "--steps", "8", "--seeds", "8"]
+    argv += ["--table_size", "8", "--tuning_scenarios", "0", "--out", "run"]
+    assert evaluate.main(argv) == 0
+    assert "every step taken for a full one" in capsys.readouterr().out
+    record = load(tmp_path / "run")
+    rows = record.table("low_communication")
+    rows = rows.set_index(["setting", "scheduler", "scenario"]).sort_index()
+    assert len(rows) == 2 * 4 * 8
+    progress = rows["progress"].unstack("scheduler")
+    assert np.all(progress.le(progress["clairvoyant"] * (1 + 1e-5), axis=0))
+    default, no_loss = progress.loc["default"], progress.loc["no_loss"]
+    np.testing.assert_allclose(no_loss["single_domain"], default["single_domain"], rtol=1e-5)
+    assert np.all(no_loss["diloco"] > default["diloco"]) and np.all(default["diloco"] > 0)
+    said = record.summary["low_communication"]
+    for setting, of in said.items():
+        kept = rows.loc[setting, "diloco"].query("headroom_pct >= 0")
+        regret = kept["regret_pct"].mean()
+        assert of["schedulers"]["diloco"]["regret_pct"] == pytest.approx(regret, rel=1e-6)
+    assert set(said) == {"default", "no_loss"}
+
+
+def test_all_means_everyone_and_low_communication_stands_apart():
+    names, _ = requested("all")
+    assert set(names) >= {*SCHEDULERS, *LOW_COMMUNICATION, "hi_ppo"}
+    assert set(LOW_COMMUNICATION) == set(LOW_COMMUNICATION_RULES)
+    assert not set(LOW_COMMUNICATION_RULES) & set(RULES), "none of them enters the common table"

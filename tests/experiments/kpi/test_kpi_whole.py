@@ -1,0 +1,91 @@
+"""The scoreboard with nothing faked: worlds, rivals, fronts, many jobs, a process that responds."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.toy_world import two_sites_yaml
+
+from analysis.records import load
+from experiments.kpi import __main__ as kpi
+
+JOBS = """arrival_s,model,global_batch,seq,tokens
+0,gpt2-medium,256,1024,4e8
+600,gpt2-medium,256,1024,2e8
+"""
+PARTS = {  # of a scoreboard: (name, part) -> how many rivals
+    ("training time", None): 3,
+    ("utilisation", None): 3,
+    ("utilisation", "many jobs"): 3,
+    ("WAN cost", "USD of egress"): 2,
+    ("WAN cost", "GB"): 2,
+    ("Pareto coverage", None): 1,
+    ("decision latency", "upper"): 1,
+    ("decision latency", "lower"): 1,
+    ("jitter robustness", "mean"): 1,
+    ("jitter robustness", "95th percentile"): 1,
+    ("hierarchical response", None): 1,
+    ("load stability", None): 1,
+}
+TIMED = ("decision latency", "hierarchical response")
+
+
+def measured(folder, run):
+    argv = [
+        *("--cluster", ",".join(2 * [str(folder / "sites.yaml")])),  # as if there were two
+        *("--jobs", str(folder / "jobs.csv")),
+        *("--model", "gpt2-medium", "--global-batch", "256", "--seq", "1024"),
+        *("--candidates", "best_static,hysteresis", "--table-size", "6", "--layout-limit", "50"),
+        *("--seeds", "2", "--tuning-scenarios", "2", "--scenario.horizon", "6"),
+        *("--decisions", "100", "--measurements", "100"),
+    ]
+    assert kpi.main([*argv, "--json", str(folder / f"{run}.json"), "--out", str(folder / run)]) == 0
+    return json.loads((folder / f"{run}.json").read_text())
+
+
+@pytest.mark.slow
+def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path, monkeypatch):
+    (tmp_path / "sites.yaml").write_text(two_sites_yaml(40, 30))
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    result = measured(tmp_path, "first")
+    # Times are not compared, so that the second run need not start its processes.
+    monkeypatch.setattr(kpi, "response_s", lambda command, spec, count: np.ones(count))
+    again = measured(tmp_path, "second")
+    assert result["non_learned"]["scheduler"] in ("best_static", "hysteresis")
+    assert result["scenario"]["clusters"] == ["two-sites", "two-sites"]
+    boards = result["kpis"], result["non_learned"]["kpis"]
+    assert {row["n"] for row in boards[0] if row["name"] == "training time"} == {4}
+    for board in boards:
+        count = {key: sum((r["name"], r["part"]) == key for r in board) for key in PARTS}
+        assert count == PARTS and len(board) == sum(PARTS.values())
+        for row in board:
+            check(row)
+    assert all(r["value"] > 0 for board in boards for r in board if r["name"] in TIMED)
+    assert repeated(result) == repeated(again)
+    episodes = load(tmp_path / "first").table("episodes")
+    assert set(episodes["scene"]) == {"jitter", "steady", "load"}
+    assert (episodes["progress"] > 0).any() and episodes["utilisation"].between(0, 1).all()
+
+
+def check(row):
+    """A row of a scoreboard says what it can and nothing that cannot be."""
+    assert row["status"] in ("pass", "fail", "out_of_reach"), row
+    if row["value"] is None:
+        assert row["status"] == "fail" and row["ci95"] == [None, None], row
+        return
+    low, high = row["ci95"]
+    assert low <= row["value"] <= high, row
+    if row["name"] in ("Pareto coverage", "load stability"):
+        assert 0 <= row["value"] <= row["headroom"] <= 100, row
+    if row["name"] == "Pareto coverage":
+        assert row["plans_scored"] > 0 and 0 <= row["hypervolume_ratio"] <= 1, row
+    if row["name"] == "jitter robustness":
+        assert row["headroom"] is None and row["clairvoyant"] is not None, row
+
+
+def repeated(result):
+    """What a second run with the same seeds must repeat: all but what was timed."""
+    rows = [*result["kpis"], *result["non_learned"]["kpis"]]
+    assert rows
+    scenario = {**result["scenario"]}
+    return [row for row in rows if row["name"] not in TIMED], scenario
