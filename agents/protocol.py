@@ -19,23 +19,18 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.cluster import Calibration, Cluster
 from jaxsim.env import EnvParams, Observation
-from jaxsim.plan import LowerChoices, Plan, needs_reconfiguration
+from jaxsim.plan import Plan, Problem, needs_reconfiguration
 from jaxsim.planning import PlanTable, choice_rates, complete
 from jaxsim.scenario import mean_view
 from jaxsim.step_time import NetworkView, begin_transition, transition_s
-from jaxsim.workload import Workload
 
 
 @struct.dataclass
 class Setup:
     """What every scheduler is given once: the cluster file, the job, the table, the menu."""
 
-    cluster: Cluster
-    work: Workload  # one job, no job axis
-    calibration: Calibration
-    choices: LowerChoices
+    problem: Problem  # one job, no job axis
     table: PlanTable
     usual: NetworkView  # base bandwidth and the configured mean load
     interval_s: Array  # [] [s]
@@ -48,10 +43,7 @@ def make_setup(params: EnvParams, table: PlanTable, job: int = 0) -> Setup:
     """
     no_trace = params.load.replace(trace=jnp.zeros_like(params.load.trace))
     return Setup(
-        cluster=params.cluster,
-        work=params.jobs.job(job),
-        calibration=params.calibration,
-        choices=params.choices,
+        problem=params.problem.job(job),
         table=table,
         usual=mean_view(params.replace(load=no_trace)),
         interval_s=params.interval_s,
@@ -90,8 +82,7 @@ class Scheduler(NamedTuple):
 def table_rates(setup: Setup, views: NetworkView) -> Array:
     """[T, P, V] training steps per second of every row and lower choice under views [T, ...], 0 where
     illegal."""
-    args = (setup.choices, setup.work, setup.cluster, setup.calibration)
-    rates = choice_rates(setup.table.plans, views, *args)
+    rates = choice_rates(setup.table.plans, views, setup.problem)
     return jnp.where(setup.table.mask[None, :, None], rates, 0.0)
 
 
@@ -135,11 +126,11 @@ def pick_row(table: PlanTable, row: Array) -> Plan:
 
 def switch_times(setup: Setup, plan: Plan, view: NetworkView) -> Array:
     """[P] [s] a reconfiguration from `plan` to each row takes at the view's rates."""
-    rate = view.bandwidth_gb_per_s * setup.calibration.wan_efficiency
+    rate = view.bandwidth_gb_per_s * setup.problem.calibration.wan_efficiency
 
     def one(target):
         needed = needs_reconfiguration(plan, target)
-        duration = transition_s(begin_transition(plan, target, setup.work, setup.calibration), rate)
+        duration = transition_s(begin_transition(plan, target, setup.problem), rate)
         return jnp.where(needed, duration, 0.0)
 
     return jax.vmap(one)(setup.table.plans)
@@ -166,15 +157,7 @@ def situation(
 
 def carry_out(setup: Setup, row: Array, choice: Array, view: NetworkView) -> Plan:
     """The row's plan with the lower choice and balanced shares, with a job axis of one."""
-    plan, _ = complete(
-        pick_row(setup.table, row),
-        setup.choices,
-        choice,
-        setup.work,
-        setup.cluster,
-        setup.calibration,
-        view,
-    )
+    plan, _ = complete(pick_row(setup.table, row), choice, setup.problem, view)
     return jax.tree.map(lambda x: x[None], plan)
 
 

@@ -33,8 +33,9 @@ from agents.registry import RULES, SchedulerSettings
 from experiments.common import compile_for_evaluation, load_world, parse, run_command
 from experiments.evaluate import Maker, contestants, learned_maker, requested_without_truth
 from jaxsim.cluster import GBIT_PER_GBYTE, ClusterSpec
-from jaxsim.env import EnvParams, observe
+from jaxsim.env import EnvParams, State, observe
 from jaxsim.files import InputError
+from jaxsim.network import init_network
 from jaxsim.plan import Plan, describe, needs_reconfiguration
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.step_time import NetworkView, Transition
@@ -88,23 +89,23 @@ def respond(
     setup = make_setup(params, table)
     n_jobs, n_domains = desk.plan.group.shape
     zeros = jnp.zeros((n_jobs,), jnp.float32)
-    observation = observe(
-        params.cluster,
-        params.jobs,
-        params.calibration,
-        params.choices,
-        view,
+    nothing_gb = jnp.zeros((n_jobs, n_domains, n_domains), jnp.float32)
+    key = jax.random.key(0)
+    state = State(
+        key=key,
+        t=desk.t,
+        network=init_network(params.network, key),
+        view=view,
         plan=desk.plan,
         target=desk.plan,
         moving=jnp.zeros((n_jobs,), bool),
-        transition=Transition(zeros, jnp.zeros((n_jobs, n_domains, n_domains), jnp.float32)),
-        since_switch=desk.since_switch,
-        since_sync=zeros,
+        transition=Transition(zeros, nothing_gb),
+        owed_gb=nothing_gb,
         steps_done=zeros,
-        may_retarget=jnp.ones((n_jobs,), bool),
-        t=desk.t,
-        interval_s=params.interval_s,
+        since_sync=zeros,
+        since_switch=desk.since_switch,
     )
+    observation = observe(state, params)
     key = jax.random.fold_in(jax.random.key(1), desk.t)
     plan, memory = maker(setup, policy).decide(key, observation, desk.memory)
     switch = jax.vmap(needs_reconfiguration)(desk.plan, plan)
@@ -120,7 +121,7 @@ class Responder:
         settings = ScenarioSettings(jitter="none", interval_s=interval_s)
         bank, _ = scenario_bank(world, settings, range(1), "respond")
         params = jax.tree.map(lambda x: x[0], bank)
-        cluster = params.cluster
+        cluster = params.problem.cluster
         self.spec = spec
         self._args = (maker, policy, params, world.table)
         # The host's own copies, one measurement at a time is written into them.

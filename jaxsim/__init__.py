@@ -1,0 +1,70 @@
+"""A jit-compiled, vmapped simulator of training large models over several data centres.
+
+    import jax
+    import jaxsim
+
+    params = jaxsim.make("four-aws-regions", seed=0)
+    state, timestep = jaxsim.reset(jax.random.key(0), params)
+    state, timestep = jaxsim.step(jax.random.key(1), state, params.initial_plan, params)
+
+Names load when they are first used: importing the package alone imports no JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxsim.cluster import ClusterSpec, list_clusters, load_cluster
+    from jaxsim.env import EnvParams, State, TimeStep, auto_reset, observe, reset, step
+    from jaxsim.plan import Plan, Problem
+    from jaxsim.scenario import ScenarioSettings, World, build_world, scenario_bank
+    from jaxsim.step_time import NetworkView, StepCost, event_step_cost, job_step_cost
+    from jaxsim.worlds import list_worlds, make, make_world
+
+_HOME = {
+    "jaxsim.worlds": ("list_worlds", "make", "make_world"),
+    "jaxsim.cluster": ("ClusterSpec", "list_clusters", "load_cluster"),
+    "jaxsim.env": ("EnvParams", "State", "TimeStep", "auto_reset", "observe", "reset", "step"),
+    "jaxsim.plan": ("Plan", "Problem"),
+    "jaxsim.scenario": ("ScenarioSettings", "World", "build_world", "scenario_bank"),
+    "jaxsim.step_time": ("NetworkView", "StepCost", "event_step_cost", "job_step_cost"),
+}
+_MODULES = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "ClusterSpec",
+    "EnvParams",
+    "NetworkView",
+    "Plan",
+    "Problem",
+    "ScenarioSettings",
+    "State",
+    "StepCost",
+    "TimeStep",
+    "World",
+    "auto_reset",
+    "build_world",
+    "event_step_cost",
+    "job_step_cost",
+    "list_clusters",
+    "list_worlds",
+    "load_cluster",
+    "make",
+    "make_world",
+    "observe",
+    "reset",
+    "scenario_bank",
+    "step",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'jaxsim' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

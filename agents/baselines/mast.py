@@ -35,7 +35,7 @@ def make_mast(setup: Setup) -> Scheduler:
     rows = setup.table.single_domain & setup.table.mask
     rate = score_table(setup, setup.usual, with_any_choice(setup, rows)).rate
     by_region = region_rates(setup, rate)
-    budget = setup.work.step_budget
+    budget = setup.problem.work.step_budget
     steps = jnp.where(jnp.isfinite(budget), budget, 1.0)
     region = jnp.argmin(finish_s(jnp.zeros_like(by_region), steps, by_region))
     there = jax.lax.dynamic_index_in_dim(setup.table.plans.group, region, 1, keepdims=False) >= 0

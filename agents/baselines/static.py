@@ -41,7 +41,7 @@ def idle_unless(some: Array, scheduler: Scheduler) -> Scheduler:
 
 def with_any_choice(setup: Setup, rows: Array) -> Array:
     """[P, V] bool: `rows` [P] bool, each with every lower choice."""
-    return jnp.broadcast_to(rows[:, None], (rows.shape[0], setup.choices.size))
+    return jnp.broadcast_to(rows[:, None], (rows.shape[0], setup.problem.choices.size))
 
 
 def every_plan(setup: Setup) -> Array:

@@ -74,7 +74,7 @@ def traffic_metrics(
     each = jnp.sum(
         jnp.where(counts[:, None], record.progress / record.cost.efficiency, 0.0), axis=0
     )
-    steps, tokens = each.sum(), jnp.vdot(each, params.jobs.tokens_per_step)
+    steps, tokens = each.sum(), jnp.vdot(each, params.problem.work.tokens_per_step)
     moved_gb = jnp.sum(_where(counts, record.wan_gb + record.migration_gb))
     carried_gb = jnp.sum(_where(counts, episode.bandwidth_gb_per_s)) * params.interval_s
     usd = jnp.sum(_where(counts, record.egress_usd + record.gpu_usd))
@@ -95,7 +95,7 @@ def _where(counts: Array, values: Array) -> Array:
 def episode_metrics(episode: Episode, params: EnvParams) -> EpisodeMetrics:
     """Reduce one episode of a single job; jit-able."""
     record, parts = episode.record, episode.record.reward_parts
-    steps = step_metrics(record, params.cluster.gpu.memory_gb)
+    steps = step_metrics(record, params.problem.cluster.gpu.memory_gb)
     return EpisodeMetrics(
         **{name: values[0] for name, values in steps.items()},
         **traffic_metrics(episode, params),

@@ -215,7 +215,7 @@ def _candidate_features(
 
 def _choice_features(setup: Setup, relative: Array) -> Array:
     """[V, F'] of the lower choices; `relative` [V] rates in units of the best."""
-    menu = setup.choices
+    menu = setup.problem.choices
     return jnp.stack(
         [
             relative,

@@ -279,11 +279,11 @@ class Trainer:
         row, found = find_row(self.table, jax.tree.map(lambda x: x[0], observation.target))
         row = jnp.where(found, row, make_reference(tape.base_rate).static_row)
         view = observation.view
-        rate = view.bandwidth_gb_per_s * tape.params.calibration.wan_efficiency
+        rate = view.bandwidth_gb_per_s * tape.params.problem.calibration.wan_efficiency
         moves = jax.tree.map(lambda x: x[row], tape.moves)
         # On idle domains every row costs a restart and nothing has to move.
         moves = MigrationTable(
-            restart_s=jnp.where(found, moves.restart_s, tape.params.calibration.restart_s),
+            restart_s=jnp.where(found, moves.restart_s, tape.params.problem.calibration.restart_s),
             bytes_gb=jnp.where(found, moves.bytes_gb, 0.0),
         )
 

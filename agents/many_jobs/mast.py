@@ -36,7 +36,7 @@ def make_jobs_mast(setup: JobsSetup) -> Scheduler:
         asked = jnp.sum(jax.vmap(lambda plan: plan.gpus)(table.plans), axis=1)
         leaves_s = _leaves_s(setup, others)
         queue_s = queueing_s(regions, asked, seen.view.gpus_available, others.gpus, leaves_s)
-        left = own.work.step_budget - seen.steps_done[0]
+        left = own.problem.work.step_budget - seen.steps_done[0]
         steps = jnp.where(jnp.isfinite(left), left, 1.0)
         fetch_s = switch_times(own, target, seen.view)
         done_s = finish_s(queue_s + fetch_s, steps, jnp.where(rows, now.rate, 0.0))
@@ -69,8 +69,7 @@ def _leaves_s(setup: JobsSetup, others: Others) -> Array:
     """[J] [s] in which each of the others will be done at its present speed."""
     seen: Observation = others.observation
     common: Setup = setup.common
-    args = (common.work, common.cluster, common.calibration, seen.view)
-    cost = step_cost(seen.target, *args, Tenancy.of_whole_links(others.gpus))
+    cost = step_cost(seen.target, common.problem, seen.view, Tenancy.of_whole_links(others.gpus))
     rate = jnp.where(cost.runs, cost.efficiency / cost.step_s, 0.0)
-    left = common.work.step_budget - seen.steps_done
+    left = common.problem.work.step_budget - seen.steps_done
     return jnp.where(rate > 0, left / jnp.maximum(rate, 1e-30), jnp.inf)

@@ -54,8 +54,8 @@ def job_metrics(
     progress, train_s = record.progress, record.train_s
     length = progress.shape[0]
     begins_s = jnp.arange(length, dtype=jnp.float32) * interval_s
-    arrival_s, budget = params.jobs.arrival_s, params.jobs.step_budget
-    counts = params.jobs.mask & (arrival_s < length * interval_s)
+    arrival_s, budget = params.problem.work.arrival_s, params.problem.work.step_budget
+    counts = params.problem.work.mask & (arrival_s < length * interval_s)
 
     share = jnp.cumsum(progress, axis=0) / budget[None]
     complete = share >= DONE
@@ -81,7 +81,7 @@ def job_metrics(
     # A deployment is no move: the job held nothing before.
     deployments = jnp.any(record.switched, axis=0).astype(jnp.float32)
     held = jnp.sum(record.cost.gpus_used, axis=1)
-    steps = step_metrics(record, params.cluster.gpu.memory_gb)
+    steps = step_metrics(record, params.problem.cluster.gpu.memory_gb)
 
     def of_jobs(values):
         return jnp.where(counts, values.astype(jnp.float32), jnp.nan)
@@ -119,10 +119,9 @@ def completion_alone_s(params: EnvParams, world: JobsWorld, views: NetworkView) 
     later = jax.tree.map(lambda x: x[1:], views)
 
     def best_rate(kind):
-        work = params.jobs.job(jnp.argmax(world.kind == kind))
+        work = params.problem.work.job(jnp.argmax(world.kind == kind))
         table = jax.tree.map(lambda x: x[kind], world.tables)
-        args = (params.choices, work, params.cluster, params.calibration)
-        rate, _ = score_plans(table.plans, later, *args)
+        rate, _ = score_plans(table.plans, later, params.problem.of(work))
         return jnp.where(table.mask[None], rate, 0.0).max(axis=1)
 
     rates = jax.lax.map(best_rate, jnp.arange(n_kinds))  # [U, T]
@@ -139,7 +138,7 @@ def completion_alone_s(params: EnvParams, world: JobsWorld, views: NetworkView) 
         end_s = jnp.where(jnp.any(complete), within, begins_s[-1] + interval_s + beyond_s)
         return end_s - arrival_s
 
-    return jax.vmap(one)(world.kind, params.jobs.arrival_s, params.jobs.step_budget)
+    return jax.vmap(one)(world.kind, params.problem.work.arrival_s, params.problem.work.step_budget)
 
 
 def _at_first(happens: Array, values: Array) -> Array:

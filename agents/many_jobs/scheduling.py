@@ -49,7 +49,7 @@ class JobsSetup:
         common, usual = self.common, self.common.usual
         left = jnp.maximum(usual.gpus_available - others, 0)
         return common.replace(
-            work=_row(common.work, job),
+            problem=common.problem.of(_row(common.problem.work, job)),
             table=_row(common.table, self.kind[job]),
             usual=usual.replace(gpus_available=left),
         )
@@ -65,7 +65,7 @@ class Others:
 
 def make_jobs_setup(params: EnvParams, world: JobsWorld) -> JobsSetup:
     """Collect a scenario's public facts, as `make_setup` does for one job."""
-    return JobsSetup(make_setup(params, world.tables).replace(work=params.jobs), world.kind)
+    return JobsSetup(make_setup(params, world.tables).replace(problem=params.problem), world.kind)
 
 
 def lifted(
@@ -73,7 +73,7 @@ def lifted(
 ) -> Scheduler:
     """Many jobs under a scheduler of one, which plays some `rows`; `settled` = a job that is deployed
     stays where it is, as static plans do. The truth of an oracle is the views of all intervals."""
-    n_jobs, n_domains = setup.kind.shape[0], setup.common.cluster.mask.shape[0]
+    n_jobs, n_domains = setup.kind.shape[0], setup.common.problem.cluster.mask.shape[0]
     nobody = jnp.zeros((n_domains,), jnp.int32)
 
     def init(key):
@@ -173,6 +173,6 @@ def _within(own: Setup, rows: Rows, target: Plan, equal_part: Array) -> Setup:
 def _if_room(own: Setup, plan: Plan, target: Plan, view: NetworkView) -> Plan:
     """The plan; where it would stop the job for a place at which nothing runs, the target instead.
     A job without a target waits."""
-    cost = job_step_cost(plan, own.work, own.cluster, own.calibration, view)
+    cost = job_step_cost(plan, own.problem, view)
     stays = needs_reconfiguration(target, plan) & ~cost.runs
     return jax.tree.map(lambda a, b: jnp.where(stays, a, b), target, plan)

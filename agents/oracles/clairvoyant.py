@@ -29,7 +29,7 @@ def migration_table(setup: Setup) -> MigrationTable:
     plans = setup.table.plans
 
     def one(old, new):
-        return begin_transition(old, new, setup.work, setup.calibration)
+        return begin_transition(old, new, setup.problem)
 
     every = jax.vmap(jax.vmap(one, (None, 0)), (0, None))(plans, plans)
     size = setup.table.size
@@ -57,7 +57,7 @@ def clairvoyant_values(
     interval = setup.interval_s
     n_rows = rate.shape[1]
     length = rate.shape[0]
-    speed = views.bandwidth_gb_per_s * setup.calibration.wan_efficiency  # [T + 1, K, K]
+    speed = views.bandwidth_gb_per_s * setup.problem.calibration.wan_efficiency  # [T + 1, K, K]
     done_gb = jnp.concatenate([jnp.zeros_like(speed[:1]), jnp.cumsum(speed * interval, axis=0)])
     n_links = speed.shape[1] * speed.shape[2]
     speed, done_gb = speed.reshape(length, n_links), done_gb.reshape(length + 1, n_links)
@@ -125,10 +125,12 @@ def first_deployment(setup: Setup, rate: Array, value: Array) -> tuple[Array, Ar
 
     Returns the row [] int32 and what can be had from there [] [training steps].
     """
-    skipped = jnp.floor(setup.calibration.restart_s / setup.interval_s).astype(jnp.int32)
+    skipped = jnp.floor(setup.problem.calibration.restart_s / setup.interval_s).astype(jnp.int32)
     landed = jnp.minimum(1 + skipped, rate.shape[0] - 1)
     inside = 1 + skipped < rate.shape[0]
-    left_s = (skipped + 1).astype(jnp.float32) * setup.interval_s - setup.calibration.restart_s
+    left_s = (skipped + 1).astype(
+        jnp.float32
+    ) * setup.interval_s - setup.problem.calibration.restart_s
     gained = jnp.where(inside, rate[landed] * left_s + value[landed + 1], 0.0)
     return jnp.argmax(gained).astype(jnp.int32), gained.max()
 

@@ -47,6 +47,7 @@ def family_bound(params: EnvParams, plans: Plan, choice: Array, truth: Truth) ->
     table and of a family's plans [M, ...], each with one lower choice [M]: nothing in the family can
     beat it, with batch shares as `complete` sets them (proportional to the groups' speed, in whole
     micro-batches). Other shares are outside it."""
-    args = (params.choices, params.jobs.job(0), params.cluster, params.calibration)
-    rate = best_rate(plans, choice, jax.tree.map(lambda x: x[1:], truth.views), *args)
+    rate = best_rate(
+        plans, choice, jax.tree.map(lambda x: x[1:], truth.views), params.problem.job(0)
+    )
     return jnp.sum(jnp.maximum(rate, truth.table.rate[1:].max(axis=1))) * params.interval_s

@@ -27,7 +27,7 @@ from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
 def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """The fastest pipeline over the WAN at base."""
-    layers, batch = int(builder.work.layers), int(builder.work.global_batch)
+    layers, batch = int(builder.problem.work.layers), int(builder.problem.work.global_batch)
     plans = []
     for order in domain_orders(builder, at_least=2):
         room = min(int(builder.gpus[k]) for k in order)

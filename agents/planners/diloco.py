@@ -56,7 +56,7 @@ def nominate(
 
 def inside_settings(builder: TableBuilder, allowed: np.ndarray) -> dict[int, list[Inside]]:
     """{domain: (tp, dp) of the plans that fit inside it alone, best first}."""
-    layers, batch = int(builder.work.layers), int(builder.work.global_batch)
+    layers, batch = int(builder.problem.work.layers), int(builder.problem.work.global_batch)
     owners, plans = [], []
     for k in range(builder.spec.n_domains):
         for tp in tensor_sizes(builder, [k]):
@@ -78,7 +78,7 @@ def workers(
 ) -> Iterator[Plan]:
     """Rings of domains that each hold a replica, every one with its best plan whose dp divides the
     largest."""
-    layers = int(builder.work.layers)
+    layers = int(builder.problem.work.layers)
     for order in domain_orders(builder, at_least=2):
         if not set(order) <= set(settings):
             continue

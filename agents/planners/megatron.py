@@ -53,7 +53,7 @@ def first_that_fit(builder: TableBuilder, layouts: list[Layout], allowed: np.nda
 
 def in_order(builder: TableBuilder, layout: Layout) -> Iterator[Plan]:
     """Plans of a layout as the rule tries them: p from 1 up, for each t up to a node, d the rest."""
-    layers = int(builder.work.layers)
+    layers = int(builder.problem.work.layers)
     for stages in (p for p in range(1, layers + 1) if layers % p == 0):
         splits = [split_layers(layers, [stages] * len(group)) for group in layout]
         if any(stages * len(group) > layers for group in layout):
@@ -61,7 +61,7 @@ def in_order(builder: TableBuilder, layout: Layout) -> Iterator[Plan]:
         for tp in tensor_sizes(builder, (k for group in layout for k in group)):
             rooms = [min(int(builder.gpus[k]) for k in g) // (tp * stages) for g in layout]
             if min(rooms) >= 1:
-                dps = largest_dps(rooms, int(builder.work.global_batch))
+                dps = largest_dps(rooms, int(builder.problem.work.global_batch))
                 yield assemble_plan(layout, tp, dps, splits, builder.n_domains)
 
 

@@ -117,11 +117,11 @@ def estimate_s(costs: StageCosts, pipe: Pipeline) -> np.ndarray:
 
 def sync_s(costs: StageCosts, pipe: Pipeline) -> float:
     """[s] of the largest stage's all-reduce over its replicas, on the region's network."""
-    work, cluster = costs.builder.work, costs.builder.cluster
+    work, cluster = costs.builder.problem.work, costs.builder.problem.cluster
     each = max(-(-n // s) for n, s in zip(pipe.layers, pipe.stages, strict=True))
     # The tp ranks of a stage share their node's network.
     gradient_gb = each * float(work.layer_gparams) * GRADIENT_BYTES
-    rate = float(cluster.intra_gb_per_s) * float(costs.builder.calibration.intra_efficiency)
+    rate = float(cluster.intra_gb_per_s) * float(costs.builder.problem.calibration.intra_efficiency)
     return 2.0 * (pipe.dp - 1) / pipe.dp * gradient_gb / rate
 
 

@@ -85,13 +85,13 @@ class StageCosts:
 
     def __init__(self, builder: TableBuilder, allowed: np.ndarray):
         self.builder, self.allowed = builder, allowed
-        self.layers = int(builder.work.layers)
-        self.batch = int(builder.work.global_batch)
-        self.micro_batch = np.asarray(builder.choices.micro_batch)
-        self.alone_s = float(builder.calibration.micro_batch_s)
-        self.rtt_s = np.asarray(builder.cluster.rtt_s)
-        rate = np.asarray(builder.cluster.bandwidth_gb_per_s)
-        self.gb_per_s = np.maximum(rate * float(builder.calibration.wan_efficiency), 1e-9)
+        self.layers = int(builder.problem.work.layers)
+        self.batch = int(builder.problem.work.global_batch)
+        self.micro_batch = np.asarray(builder.problem.choices.micro_batch)
+        self.alone_s = float(builder.problem.calibration.micro_batch_s)
+        self.rtt_s = np.asarray(builder.problem.cluster.rtt_s)
+        rate = np.asarray(builder.problem.cluster.bandwidth_gb_per_s)
+        self.gb_per_s = np.maximum(rate * float(builder.problem.calibration.wan_efficiency), 1e-9)
         self._by_tp: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._balanced: dict[tuple[Pipeline, bool], list[Pipeline]] = {}
 
@@ -113,7 +113,7 @@ class StageCosts:
     def hops_s(self, pipe: Pipeline) -> tuple[np.ndarray, np.ndarray]:
         """[V, n] each: to the next domain and back, and what of it holds the busier link; 0 for the
         last domain."""
-        gb = float(self.builder.work.boundary_gb) * self.micro_batch * pipe.dp
+        gb = float(self.builder.problem.work.boundary_gb) * self.micro_batch * pipe.dp
         there, back = list(pipe.order[:-1]), list(pipe.order[1:])
         forward = gb[:, None] / self.gb_per_s[there, back]
         backward = gb[:, None] / self.gb_per_s[back, there]
@@ -168,8 +168,8 @@ def _layer_times(work, cluster, calibration, micro_batch, recompute, tp):
 
 
 def _profile(builder: TableBuilder, tp: int):
-    menu, sizes = builder.choices, jax.numpy.full((builder.n_domains,), tp, jax.numpy.int32)
-    args = (builder.work, builder.cluster, builder.calibration)
+    menu, sizes = builder.problem.choices, jax.numpy.full((builder.n_domains,), tp, jax.numpy.int32)
+    args = (builder.problem.work, builder.problem.cluster, builder.problem.calibration)
     return _layer_times(*args, menu.micro_batch, menu.recompute, sizes)
 
 
@@ -223,7 +223,7 @@ def fitting(
     gpus: np.ndarray | None = None,
 ) -> np.ndarray:
     """[P, V] bool: allowed choices under which a pipeline fits, with `gpus` [K] free (None: all)."""
-    view = base_view(builder.cluster)
+    view = base_view(builder.problem.cluster)
     if gpus is not None:
         view = view.replace(gpus_available=jax.numpy.asarray(gpus, jax.numpy.int32))
     if not pipes:

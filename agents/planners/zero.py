@@ -44,9 +44,11 @@ def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
 
 def sharded(builder: TableBuilder, stage: int) -> list[Plan]:
     """One replica per GPU in every domain, for every set and ring of domains."""
-    layers, plans = int(builder.work.layers), []
+    layers, plans = int(builder.problem.work.layers), []
     for order in domain_orders(builder, at_least=2):
-        dps = largest_dps([int(builder.gpus[k]) for k in order], int(builder.work.global_batch))
+        dps = largest_dps(
+            [int(builder.gpus[k]) for k in order], int(builder.problem.work.global_batch)
+        )
         layout = tuple((k,) for k in order)
         splits = [([layers], [1])] * len(layout)
         plans.append(assemble_plan(layout, 1, dps, splits, builder.n_domains, zero_stage=stage))

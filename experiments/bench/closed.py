@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from experiments.bench.plans import Fidelity, best_s, simpy_per_s, stream_bytes_per_s
 from jaxsim.cluster import ClusterSpec, default_calibration
-from jaxsim.plan import Plan, default_lower_choices
+from jaxsim.plan import Plan, Problem, default_lower_choices
 from jaxsim.planning import make_plan
 from jaxsim.planning.exact import LinkTimes, PlanCostTable, build_cost_table, link_times, plan_costs
 from jaxsim.step_time import NetworkView, job_step_cost
@@ -55,10 +55,11 @@ def closed(spec: ClusterSpec, n_plans: int) -> Fidelity:
     """The closed form from a table of `n_plans` plans, spread over all devices."""
     cluster, calibration = spec.to_arrays(), default_calibration(spec.gpu)
     work = build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)]).job(0)
+    problem = Problem(work, cluster, calibration)
     plans = random_plans(spec, n_plans, work)
-    build_cost_table(plans, work, cluster, calibration)  # compiles
+    build_cost_table(plans, problem)  # compiles
     start = time.perf_counter()
-    table = build_cost_table(plans, work, cluster, calibration)
+    table = build_cost_table(plans, problem)
     build_s = time.perf_counter() - start
     factor = np.random.default_rng(1).uniform(0.7, 1.3, (2, NETWORKS, *cluster.rtt_s.shape))
     networks = tuple(
@@ -75,7 +76,7 @@ def closed(spec: ClusterSpec, n_plans: int) -> Fidelity:
     def direct(plans, networks):  # [W, P]
         def one(plan, network):
             view = NetworkView(*network, cluster.gpus)
-            cost = job_step_cost(plan, work, cluster, calibration, view)
+            cost = job_step_cost(plan, problem, view)
             wan = cost.wan_gb.sum() + cost.egress_usd + cost.wan_busy_s
             return cost.step_s + cost.exposed_wan_s + cost.sync_s + wan
 

@@ -34,6 +34,7 @@ from agents.registry import SchedulerSettings, make_by_name
 from experiments.evaluate import prepared
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import reset
+from jaxsim.plan import Problem
 from jaxsim.planning import PlanFamily
 from jaxsim.planning.exact import ExactSearch
 from jaxsim.scenario import ScenarioSettings, build_world, sample_views, scenario_bank
@@ -66,7 +67,7 @@ def decision(spec: ClusterSpec, repeats: int, gpus: int = GPUS, model: str = MOD
     compile_s = time.perf_counter() - start
     taken = {name: latencies_ms(way, CALLS * repeats) for name, way in ways.items()}
     p50, p99 = ({n: float(np.percentile(x, q)) for n, x in taken.items()} for q in (50, 99))
-    found = search_decisions(spec, job, world.calibration, SEARCHES * repeats)
+    found = search_decisions(spec, job, world.problem.calibration, SEARCHES * repeats)
     peers = {name: 1e3 / p50[name] for name in RIVALS}
     return {
         "per_s": 1e3 / p50["hi_ppo"],
@@ -153,7 +154,7 @@ def search_decisions(
     cluster, work = spec.to_arrays(), build_workload([job]).job(0)
     family = PlanFamily.within(spec.n_domains, LAYOUTS)
     start = time.perf_counter()
-    search = ExactSearch(cluster, work, calibration, family)
+    search = ExactSearch(Problem(work, cluster, calibration), family)
     search.prepare(cluster.gpus)
     prepare_s = time.perf_counter() - start
     views = jax.tree.map(np.asarray, sample_views(cluster, calls + 2, seed=1))

@@ -14,7 +14,7 @@ from jaxsim.cluster import ClusterSpec, default_calibration, load_cluster, repea
 from jaxsim.env import EnvParams, TimeStep, reset, step
 from jaxsim.load import load_process
 from jaxsim.network import network_process
-from jaxsim.plan import MENU_SCHEDULES, Plan, default_lower_choices, empty_plan
+from jaxsim.plan import MENU_SCHEDULES, Plan, Problem, default_lower_choices, empty_plan
 from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
 
 EPISODE = 64  # intervals between resets
@@ -30,12 +30,14 @@ def bench_params(n_domains: int) -> EnvParams:
     """One scenario with drift, white noise, latency jitter and background load."""
     cluster = bench_cluster(n_domains).to_arrays()
     return EnvParams(
-        cluster=cluster,
-        jobs=build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)]),
-        calibration=default_calibration(BENCH_GPU),
+        problem=Problem(
+            build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)]),
+            cluster,
+            default_calibration(BENCH_GPU),
+            default_lower_choices(),
+        ),
         network=network_process(n_domains, white=0.1, latency=0.1, ou_sigma=0.3, ou_tau=50.0),
         load=load_process(n_domains, share=0.25, swing=0.2),
-        choices=default_lower_choices(),
         initial_plan=_of_one_job(pipeline_plan(n_domains, 0, 1)),
         progress_ref=jnp.ones((1,), jnp.float32),
         weights=jnp.asarray([1.0, 0.1, 0.1, 0.1], jnp.float32),

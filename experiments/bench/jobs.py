@@ -88,19 +88,19 @@ def _region_plans(params: EnvParams, world: JobsWorld) -> Plan:
 
     def one(work, kind, alone):
         table = jax.tree.map(lambda x: x[kind], world.tables)
-        args = (work, params.cluster, params.calibration)
-        rate, choice = score_plans(table.plans, one_view(view), params.choices, *args)
+        problem = params.problem.of(work)
+        rate, choice = score_plans(table.plans, one_view(view), problem)
         rate = jnp.where(table.mask, rate[0], 0.0)
         preferred = jnp.where(table.single_domain == alone, rate, 0.0)
         rate = jnp.where(jnp.any(preferred > 0), preferred, rate)
         using = jnp.where(table.plans.group >= 0, rate[:, None], 0.0)  # [P, K]
         rows = jnp.where(jnp.any(using > 0, axis=0), using.argmax(axis=0), rate.argmax())
         plans = jax.tree.map(lambda x: x[rows], table.plans)
-        finish = jax.vmap(complete, in_axes=(0, None, 0, None, None, None, None))
-        return finish(plans, params.choices, choice[0][rows], *args, view)[0]
+        finish = jax.vmap(complete, in_axes=(0, 0, None, None))
+        return finish(plans, choice[0][rows], problem, view)[0]
 
     alone = jnp.arange(world.kind.shape[0]) % 2 == 0
-    return jax.lax.map(lambda job: one(*job), (params.jobs, world.kind, alone))
+    return jax.lax.map(lambda job: one(*job), (params.problem.work, world.kind, alone))
 
 
 def jobs_episodes(case: JobsCase, keys: jax.Array, steps: int) -> Tally:
@@ -119,13 +119,13 @@ def jobs_episodes(case: JobsCase, keys: jax.Array, steps: int) -> Tally:
             state, timestep = step(key, state, action, params)
             held = timestep.record.cost.gpus_used.sum(axis=0) - state.view.gpus_available
             trains = timestep.record.train_s > 0
-            arrived = params.jobs.arrival_s <= t.astype(jnp.float32) * params.interval_s
-            there = params.jobs.mask & arrived & (before < params.jobs.step_budget)
+            arrived = params.problem.work.arrival_s <= t.astype(jnp.float32) * params.interval_s
+            there = params.problem.work.mask & arrived & (before < params.problem.work.step_budget)
             tally = Tally(
                 checksum=tally.checksum + checksum(timestep),
                 training=tally.training + _count(trains) / steps,
                 waiting=tally.waiting + _count(there & ~trains) / steps,
-                finished=_count(state.steps_done >= params.jobs.step_budget),
+                finished=_count(state.steps_done >= params.problem.work.step_budget),
                 overcommitted=jnp.maximum(tally.overcommitted, held.max()),
             )
             return (state, tally), None

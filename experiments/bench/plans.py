@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxsim.cluster import ClusterSpec, default_calibration
-from jaxsim.plan import SCHEDULE_1F1B, Plan, empty_plan
+from jaxsim.plan import SCHEDULE_1F1B, Plan, Problem, empty_plan
 from jaxsim.step_time import (
     EventBounds,
     NetworkView,
@@ -78,12 +78,13 @@ def event_costs(spec: ClusterSpec, plan: Plan, bandwidth: jax.Array) -> jax.Arra
     """[P] [s] of whole plans: compute, memory, sync and traffic, with the pipeline event-exact."""
     cluster = spec.to_arrays()
     work = build_workload([JobSpec(MODEL_PRESETS["llama-7b"], MICRO_BATCHES, 4096)]).job(0)
+    problem = Problem(work, cluster, default_calibration(BENCH_GPU))
     stages = max(STAGES, spec.n_domains)
     bounds = EventBounds(stages, MICRO_BATCHES, groups=1, schedules=(SCHEDULE_1F1B,))
 
     def cost(links):
         view = NetworkView(links, cluster.rtt_s, cluster.gpus)
-        total = event_step_cost(plan, work, cluster, default_calibration(BENCH_GPU), view, bounds)
+        total = event_step_cost(plan, problem, view, bounds)
         # Everything is read, so nothing is compiled away; memory does not decide here.
         parts = (total.compute_s, total.bubble_s, total.exposed_wan_s, total.sync_s)
         return sum(parts) + 0.0 * (total.memory_gb.sum() + total.wan_gb.sum() + total.egress_usd)

@@ -96,8 +96,7 @@ _bound = jax.jit(family_bound)
 @jax.jit
 def _rates(params: EnvParams, plans: Plan, views: NetworkView):
     """[W, P, V] training steps per second."""
-    args = (params.choices, params.jobs.job(0), params.cluster, params.calibration)
-    return choice_rates(plans, views, *args)
+    return choice_rates(plans, views, params.problem.job(0))
 
 
 class Evaluator:
@@ -179,7 +178,7 @@ class Evaluator:
         A family of more than EVERY_PAIR plans with lower choices is represented by its CONTENDERS:
         those that come nearest to the best in any of SAMPLED intervals of these scenarios.
         """
-        row, choice = np.divmod(self._contenders(), self.world.choices.size)
+        row, choice = np.divmod(self._contenders(), self.world.problem.choices.size)
         plans = jax.tree.map(lambda x: x[row], self.world.family)
         scenarios = (self.taped, self.truth)
         pick = [jax.tree.map(lambda x, i=i: x[i], scenarios) for i in range(len(self))]
@@ -193,7 +192,7 @@ class Evaluator:
 
     def _pairs(self) -> range:
         """Plans of the family with each lower choice: row x V + choice."""
-        return range(self.world.family.group.shape[0] * self.world.choices.size)
+        return range(self.world.family.group.shape[0] * self.world.problem.choices.size)
 
     def _contenders(self) -> np.ndarray:
         """[M] of `_pairs`, those that the bound is over."""

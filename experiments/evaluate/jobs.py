@@ -186,8 +186,10 @@ class JobsEvaluation:
         """[DECISIONS] time in which all jobs have decided [ms], the longest that it can be: every job
         is there, and none is deployed."""
         params, key, (views, _) = self.scenarios[0]
-        at_once = params.jobs.replace(arrival_s=jnp.zeros_like(params.jobs.arrival_s))
-        params = params.replace(jobs=at_once)
+        at_once = params.problem.work.replace(
+            arrival_s=jnp.zeros_like(params.problem.work.arrival_s)
+        )
+        params = params.replace(problem=params.problem.of(at_once))
         setup = make_jobs_setup(params, self.world)
         args = (setup, views, params, key, DECISIONS)
         return decision_times_ms(one.maker, one.policy, *args)

@@ -74,7 +74,9 @@ class ApartEvaluator(Evaluator):
 def worth(setup: Setup, no_loss: jax.Array | bool) -> jax.Array:
     """[P] factor on the rows' rates: 1, or what turns progress into training steps."""
     plans = setup.table.plans
-    efficiency = statistical_efficiency(setup.work.gparams, plans.sync_period, plans.wire_bits)
+    efficiency = statistical_efficiency(
+        setup.problem.work.gparams, plans.sync_period, plans.wire_bits
+    )
     return jnp.where(jnp.asarray(no_loss), 1.0 / efficiency, jnp.ones_like(efficiency))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from jaxsim.planning import TableInfo, base_view, objectives, plan_objectives
 from jaxsim.scenario import ScenarioSettings, World
 
 # The cluster beside the embedded one, of more regions than a table can hold every plan of.
-EIGHT_REGIONS = Path(__file__).parents[1] / "configs" / "suites" / "eight-aws-regions.yaml"
+EIGHT_REGIONS = "eight-aws-regions"
 JITTER, STEADY, LOAD = "jitter", "steady", "load"
 SCENES = {  # what the KPIs say of the world, stronger than the scenario settings
     JITTER: {"jitter": "uniform", "uniform": 0.3},
@@ -92,14 +91,13 @@ class Stage:
 
 @jax.jit
 def _family_points(params: EnvParams, family) -> jax.Array:
-    args = (params.choices, params.jobs.job(0), params.cluster, params.calibration)
-    return plan_objectives(family, base_view(params.cluster), *args)
+    return plan_objectives(family, base_view(params.problem.cluster), params.problem.job(0))
 
 
 @jax.jit
 def _objectives(cost, params: EnvParams) -> jax.Array:
     def one(cost, params):
-        return objectives(cost, params.jobs.job(0), params.cluster, params.cluster.gpus)
+        return objectives(cost, params.problem.job(0), params.problem.cluster.gpus)
 
     return jax.vmap(one)(cost, params)
 
@@ -112,7 +110,7 @@ def _last_point(episode: Episode, params: EnvParams) -> np.ndarray:
 
 
 def _played(episodes: list[Episode], params: EnvParams) -> Played:
-    tokens_per_step = np.asarray(params.jobs.tokens_per_step)[:, 0]
+    tokens_per_step = np.asarray(params.problem.work.tokens_per_step)[:, 0]
 
     def each(reduce) -> np.ndarray:
         """[S, M, ...] from a function of one policy seed's record."""

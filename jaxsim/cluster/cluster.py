@@ -19,7 +19,7 @@ from jaxsim.cluster.gpu import LARGEST_FIGURE, Gpu, GpuSpec, gpu_spec
 from jaxsim.files import InputError, load_yaml
 
 GBIT_PER_GBYTE = 8.0
-EMBEDDED_CLUSTER = "four-aws-regions"
+EMBEDDED_CLUSTERS = ("four-aws-regions", "eight-aws-regions")
 MOST_GPUS = 2**24  # of a domain: float32 counts them one by one
 
 
@@ -119,16 +119,20 @@ class ClusterSpec:
         return yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=100)
 
 
+def list_clusters() -> tuple[str, ...]:
+    """Names of the embedded clusters, which `load_cluster` takes in place of a file."""
+    return EMBEDDED_CLUSTERS
+
+
 def load_cluster(path: str | Path | None = None) -> ClusterSpec:
-    """Load and check a cluster file; None loads the embedded four-region cluster.
+    """Load and check a cluster file or an embedded cluster by name; None = the four regions.
 
     Raises InputError with one line that names the file, the key and the allowed values.
     """
-    if path is None:
-        text = (
-            importlib.resources.files("jaxsim.presets") / f"{EMBEDDED_CLUSTER}.yaml"
-        ).read_text()
-        return parse_cluster(text, EMBEDDED_CLUSTER)
+    path = EMBEDDED_CLUSTERS[0] if path is None else path
+    if path in EMBEDDED_CLUSTERS:
+        preset = importlib.resources.files("jaxsim.presets") / f"{path}.yaml"
+        return parse_cluster(preset.read_text(), str(path))
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:

@@ -29,7 +29,8 @@ from jax import Array
 from jaxsim.env.observation import observe
 from jaxsim.env.reward import account
 from jaxsim.env.sharing import Tenancy, allocate_gpus, settle, step_cost
-from jaxsim.env.types import EnvParams, Observation, State, TimeStep
+from jaxsim.env.status import active, may_retarget, unfinished
+from jaxsim.env.types import EnvParams, State, TimeStep
 from jaxsim.load import gpus_available
 from jaxsim.network import NetworkState, init_network, step_network
 from jaxsim.plan import Plan, needs_reconfiguration
@@ -45,9 +46,9 @@ def world_at(
     interval_key = jax.random.fold_in(key, t)
     network, factor, rtt_factor = step_network(params.network, network, interval_key, t)
     view = NetworkView(
-        bandwidth_gb_per_s=params.cluster.bandwidth_gb_per_s * factor,
-        rtt_s=params.cluster.rtt_s * rtt_factor,
-        gpus_available=gpus_available(params.load, params.cluster.gpus, interval_key, t),
+        bandwidth_gb_per_s=params.problem.cluster.bandwidth_gb_per_s * factor,
+        rtt_s=params.problem.cluster.rtt_s * rtt_factor,
+        gpus_available=gpus_available(params.load, params.problem.cluster.gpus, interval_key, t),
     )
     # Behind the barrier, who reads the links reads them: no loop computes them again.
     return network, jax.lax.optimization_barrier(view)
@@ -74,8 +75,8 @@ def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
     plan = params.initial_plan
     tenancy = None
     if n_jobs > 1:  # static; nothing is sent before the first interval
-        active = params.jobs.mask & (params.jobs.arrival_s <= 0)
-        tenancy = Tenancy.of_whole_links(allocate_gpus(plan, active, view.gpus_available))
+        at_once = params.problem.work.mask & (params.problem.work.arrival_s <= 0)
+        tenancy = Tenancy.of_whole_links(allocate_gpus(plan, at_once, view.gpus_available))
     cost = _step_cost(params, view, plan, tenancy)
     state = State(
         key=key,
@@ -93,7 +94,7 @@ def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
         since_sync=zeros,
         since_switch=jnp.full((n_jobs,), 1000, jnp.int32),
     )
-    observation = _observe(state, params)
+    observation = observe(state, params)
     record = account(params, view, cost, jnp.zeros_like(zeros), zeros, None, jnp.zeros((), bool))
     return state, TimeStep(
         observation=observation,
@@ -115,7 +116,7 @@ def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[Sta
     played = _play(state, params, view, plan, target, moving, transition)
     plan, cost, running, train_s = played.plan, played.cost, played.running, played.train_s
     progress = jnp.where(running, train_s / cost.step_s * cost.efficiency, 0.0)
-    progress = jnp.minimum(progress, params.jobs.step_budget - state.steps_done)
+    progress = jnp.minimum(progress, params.problem.work.step_budget - state.steps_done)
     period = plan.sync_period.astype(jnp.float32)
     since_sync = jnp.where(switched, 0.0, state.since_sync + progress / cost.efficiency)
     new = State(
@@ -132,12 +133,13 @@ def step(key: Array, state: State, action: Plan, params: EnvParams) -> tuple[Sta
         since_sync=jnp.where(period > 1.0, since_sync % period, 0.0),
         since_switch=jnp.where(switched, 0, state.since_switch + 1),
     )
-    billed = params.replace(jobs=params.jobs.replace(mask=_active(state, params)))
+    jobs = params.problem.work.replace(mask=active(state, params))
+    billed = params.replace(problem=params.problem.of(jobs))
     record = account(billed, view, cost, progress, train_s, played.moved, switched)
-    observation = _observe(new, params)
+    observation = observe(new, params)
     parts = record.reward_parts
     signed = jnp.stack([parts.efficiency, parts.utilisation, -parts.cost, -parts.fairness])
-    finished = ~jnp.any(_unfinished(new, params))
+    finished = ~jnp.any(unfinished(new, params))
     timestep = TimeStep(
         observation=observation,
         reward=jnp.sum(params.weights * signed),
@@ -177,18 +179,21 @@ def auto_reset(
 
 def _apply(state: State, action: Plan, params: EnvParams):
     """Take the action: free changes at once, a reconfiguration where one is needed and allowed."""
-    may = _may_retarget(state)
+    may = may_retarget(state)
     reconfigures = jax.vmap(needs_reconfiguration)
     changes = reconfigures(state.plan, action)
     # While moving, the target is what a new plan must differ from: holding on to a target whose
     # domain is lost does not start over, going back to the plan in force does (a restart).
     differs = jnp.where(state.moving, reconfigures(state.target, action), changes)
     # A finished job stays as it is: its moves would only crowd the links of the others.
-    switched = may & differs & _active(state, params)
+    switched = may & differs & active(state, params)
     # Free fields follow the action, those of the target while a transition runs.
     free = (state.moving | may) & ~differs
-    begin = jax.vmap(begin_transition, in_axes=(0, 0, 0, None, 0))
-    fresh = begin(state.plan, action, params.jobs, params.calibration, state.owed_gb)
+
+    def begin(old, new, work, owed_gb):
+        return begin_transition(old, new, params.problem.of(work), owed_gb)
+
+    fresh = jax.vmap(begin)(state.plan, action, params.problem.work, state.owed_gb)
     target = _select(switched | free, action, state.target)
     plan = _select(free & ~state.moving, action, state.plan)
     transition = _select(switched, fresh, state.transition)
@@ -218,14 +223,14 @@ def _play(
     moves: Transition,
 ) -> _Played:
     """Moves go on, some end; who is not moving trains."""
-    rate = view.bandwidth_gb_per_s * params.calibration.wan_efficiency
-    active = _active(state, params)
+    rate = view.bandwidth_gb_per_s * params.problem.calibration.wan_efficiency
+    present = active(state, params)
     transition, train_s, moved = _ADVANCE(moves, rate, params.interval_s)
-    arrived = moving & (train_s > 0)
-    next_plan = _select(arrived, target, plan)
+    landed = moving & (train_s > 0)
+    next_plan = _select(landed, target, plan)
     # Jobs that are finished or still moving leave the links to the others.
-    training = active & (~moving | arrived)
-    tenancy = _settle(params, view, next_plan, active, training, moves)
+    training = present & (~moving | landed)
+    tenancy = _settle(params, view, next_plan, present, training, moves)
     cost = _step_cost(params, view, next_plan, tenancy)
     owed_gb = _owed_gb(next_plan, cost)
     if tenancy is not None:
@@ -234,13 +239,13 @@ def _play(
         crowd = jnp.maximum(jnp.sum((moves.bytes_gb > 0).astype(jnp.float32), axis=0), 1.0)
         found = rate[None] * jnp.minimum(tenancy.share, 1.0 / crowd[None])
         transition, train_s, moved = _ADVANCE_EACH(moves, found, params.interval_s)
-        arrived = moving & (train_s > 0)
-        training = active & (~moving | arrived)
+        landed = moving & (train_s > 0)
+        training = present & (~moving | landed)
         owed_gb = _select(training, owed_gb, state.owed_gb)
-        next_plan = _select(arrived, target, plan)
+        next_plan = _select(landed, target, plan)
     running = training & cost.runs
     train_s = jnp.where(running, jnp.where(moving, train_s, params.interval_s), 0.0)
-    return _Played(next_plan, transition, arrived, moved, owed_gb, cost, running, train_s)
+    return _Played(next_plan, transition, landed, moved, owed_gb, cost, running, train_s)
 
 
 # All jobs at the rates of the links, and each at its own.
@@ -261,16 +266,14 @@ def _settle(
     """Who has what; None for one job (static), which shares with nobody."""
     if plan.group.shape[0] == 1:
         return None
-    rate = jnp.maximum(view.bandwidth_gb_per_s * params.calibration.wan_efficiency, 1e-9)
+    rate = jnp.maximum(view.bandwidth_gb_per_s * params.problem.calibration.wan_efficiency, 1e-9)
     pending = moves.bytes_gb / (rate[None] * params.interval_s)
     return settle(
         plan,
         active,
         computing,
         pending,
-        params.jobs,
-        params.cluster,
-        params.calibration,
+        params.problem,
         view,
         params.sharing,
         params.schedules,
@@ -280,34 +283,12 @@ def _settle(
 def _step_cost(
     params: EnvParams, view: NetworkView, plan: Plan, tenancy: Tenancy | None
 ) -> StepCost:
-    args = (params.jobs, params.cluster, params.calibration, view)
-    return step_cost(plan, *args, tenancy, params.schedules)
-
-
-def _unfinished(state: State, params: EnvParams) -> Array:
-    """[J] bool: neither padding nor finished, arrived or not."""
-    return params.jobs.mask & (state.steps_done < params.jobs.step_budget)
-
-
-def _here(state: State, params: EnvParams) -> Array:
-    """[J] bool: arrived before the interval to be played; the first one, t = 1, begins at 0 s."""
-    return params.jobs.arrival_s <= (state.t - 1).astype(jnp.float32) * params.interval_s
-
-
-def _active(state: State, params: EnvParams) -> Array:
-    """[J] bool: arrived and not finished."""
-    return _unfinished(state, params) & _here(state, params)
+    return step_cost(plan, params.problem, view, tenancy, params.schedules)
 
 
 def _owed_gb(plan: Plan, cost: StepCost) -> Array:
     """[J, K, K] [GB] of the outer sync before the next reconfiguration: local SGD alone owes one."""
     return jnp.where((plan.sync_period > 1)[:, None, None], cost.sync_gb, 0.0)
-
-
-def _may_retarget(state: State) -> Array:
-    """[J] bool: not in a transition, or the transition's target lost a domain."""
-    lost = state.target.used & (state.view.gpus_available == 0)[None, :]
-    return ~state.moving | jnp.any(lost, axis=1)
 
 
 def _select(mask: Array, new: Any, old: Any) -> Any:
@@ -317,30 +298,3 @@ def _select(mask: Array, new: Any, old: Any) -> Any:
         return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - 1)), a, b)
 
     return jax.tree.map(pick, new, old)
-
-
-def _observe(state: State, params: EnvParams) -> Observation:
-    jobs = params.jobs.replace(mask=params.jobs.mask & _here(state, params))
-    gpus = None
-    if jobs.mask.shape[0] > 1:  # static
-        active = _active(state, params)
-        gpus = allocate_gpus(state.plan, active, state.view.gpus_available)
-    return observe(
-        params.cluster,
-        jobs,
-        params.calibration,
-        params.choices,
-        state.view,
-        state.plan,
-        state.target,
-        state.moving,
-        state.transition,
-        state.since_switch,
-        state.since_sync,
-        state.steps_done,
-        _may_retarget(state),
-        state.t,
-        params.interval_s,
-        params.schedules,
-        gpus,
-    )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import jraph
 from jax import Array
 
-from jaxsim.cluster import Calibration, Cluster
-from jaxsim.env.types import ActionMask, Observation
-from jaxsim.plan import ALL_SCHEDULES, LowerChoices, Plan, n_groups, per_domain
+from jaxsim.cluster import Cluster
+from jaxsim.env.sharing import allocate_gpus
+from jaxsim.env.status import active, may_retarget
+from jaxsim.env.types import ActionMask, EnvParams, Observation, State
+from jaxsim.plan import Plan, n_groups, per_domain
 from jaxsim.step_time import NetworkView, Transition, choice_fits
 from jaxsim.workload import Workload
 
@@ -24,56 +24,42 @@ EDGE_FEATURES = 5
 JOB_NODE_FEATURES = 7
 
 
-def observe(
-    cluster: Cluster,
-    jobs: Workload,
-    calibration: Calibration,
-    choices: LowerChoices,
-    view: NetworkView,
-    plan: Plan,
-    target: Plan,
-    moving: Array,
-    transition: Transition,
-    since_switch: Array,
-    since_sync: Array,
-    steps_done: Array,
-    may_retarget: Array,
-    t: Array,
-    interval_s: Array,
-    schedules: tuple[int, ...] = ALL_SCHEDULES,
-    gpus: Array | None = None,
-) -> Observation:
-    """Assemble the observation of one scenario; features are scaled to about one.
+def observe(state: State, params: EnvParams) -> Observation:
+    """What was measured up to the interval before the decision; features are scaled to about one.
 
-    `jobs.mask` is False for jobs that have not arrived, too. `schedules` (static): those that occur,
-    see `jaxsim.step_time.pipeline`. `gpus` [J, K] is what each job holds; None = all that local jobs
-    leave (one job).
+    Jobs that are padding, finished or still to come are masked. Several jobs see the memory of the
+    GPUs that each of them holds, one job that of all that local jobs leave.
     """
-    active = jobs.mask & (steps_done < jobs.step_budget)
-    fits = functools.partial(choice_fits, schedules=schedules)
-    gpus_axis = None if gpus is None else 0
-    lower = jax.vmap(fits, in_axes=(0, None, 0, None, None, gpus_axis))(
-        plan, choices, jobs, cluster, calibration, view.gpus_available if gpus is None else gpus
-    )
+    problem, view, plan = params.problem, state.view, state.plan
+    present = active(state, params)
+    holds = None
+    if present.shape[0] > 1:  # static
+        holds = allocate_gpus(plan, present, view.gpus_available)
+
+    def fits(plan, work, gpus):
+        gpus = view.gpus_available if gpus is None else gpus
+        return choice_fits(plan, problem.of(work), gpus, params.schedules)
+
+    nodes = jax.vmap(_job_nodes, (0, 0, 0, None))
     return Observation(
-        graph=_graph(cluster, view, transition, interval_s),
-        graph_mask=cluster.mask,
-        job_nodes=jax.vmap(_job_nodes, (0, 0, 0, None))(plan, jobs, active, cluster.mask),
+        graph=_graph(problem.cluster, view, state.transition, params.interval_s),
+        graph_mask=problem.cluster.mask,
+        job_nodes=nodes(plan, problem.work, present, problem.cluster.mask),
         view=view,
         plan=plan,
-        target=target,
-        moving=moving,
-        transition=transition,
-        since_switch=since_switch,
-        since_sync=since_sync,
-        steps_done=steps_done,
-        job_mask=active,
+        target=state.target,
+        moving=state.moving,
+        transition=state.transition,
+        since_switch=state.since_switch,
+        since_sync=state.since_sync,
+        steps_done=state.steps_done,
+        job_mask=present,
         mask=ActionMask(
-            retarget=may_retarget & active,
-            domains=cluster.mask & (view.gpus_available > 0),
-            lower=lower,
+            retarget=may_retarget(state) & present,
+            domains=problem.cluster.mask & (view.gpus_available > 0),
+            lower=jax.vmap(fits)(plan, problem.work, holds),
         ),
-        t=t,
+        t=state.t,
     )
 
 

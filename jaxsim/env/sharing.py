@@ -12,10 +12,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.cluster import Calibration, Cluster
-from jaxsim.plan import ALL_SCHEDULES, Plan
+from jaxsim.plan import ALL_SCHEDULES, Plan, Problem
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost, replicas_running
-from jaxsim.workload import Workload
 
 SHARING = ("fair", "crux")
 CRUX_LEVELS = 8  # priorities that network cards and switches tell apart
@@ -37,9 +35,7 @@ class Tenancy:
 
 def step_cost(
     plan: Plan,
-    jobs: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
+    problem: Problem,
     view: NetworkView,
     tenancy: Tenancy | None = None,
     schedules: tuple[int, ...] = ALL_SCHEDULES,
@@ -49,11 +45,11 @@ def step_cost(
     def cost(plan, work, gpus, share):
         slowdown = None if share is None else (1.0 / share, 1.0 / share)
         seen = view if gpus is None else view.replace(gpus_available=gpus)
-        return job_step_cost(plan, work, cluster, calibration, seen, slowdown, schedules=schedules)
+        return job_step_cost(plan, problem.of(work), seen, slowdown, schedules=schedules)
 
     if tenancy is None:
-        return jax.vmap(lambda p, w: cost(p, w, None, None))(plan, jobs)
-    return jax.vmap(cost)(plan, jobs, tenancy.gpus, tenancy.share)
+        return jax.vmap(lambda p, w: cost(p, w, None, None))(plan, problem.work)
+    return jax.vmap(cost)(plan, problem.work, tenancy.gpus, tenancy.share)
 
 
 def allocate_gpus(plan: Plan, active: Array, available: Array) -> Array:
@@ -127,9 +123,7 @@ def settle(
     active: Array,
     computing: Array,
     pending: Array,
-    jobs: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
+    problem: Problem,
     view: NetworkView,
     sharing: str,
     schedules: tuple[int, ...] = ALL_SCHEDULES,
@@ -139,13 +133,13 @@ def settle(
     keeps a link busy."""
     gpus = allocate_gpus(plan, active, view.gpus_available)
     whole = Tenancy.of_whole_links(gpus)
-    alone = step_cost(plan, jobs, cluster, calibration, view, whole, schedules)
-    rate = jnp.maximum(view.bandwidth_gb_per_s * calibration.wan_efficiency, 1e-9)
+    alone = step_cost(plan, problem, view, whole, schedules)
+    rate = jnp.maximum(view.bandwidth_gb_per_s * problem.calibration.wan_efficiency, 1e-9)
     transfer_s = alone.wan_gb / rate[None]
     computing = computing & alone.runs
     use = jnp.where(computing[:, None, None], transfer_s / alone.step_s[:, None, None], 0.0)
     use = jnp.minimum(use + pending, 1.0)
     level = jnp.zeros(active.shape, jnp.int32)
     if sharing == "crux":
-        level = crux_levels(jobs.useful_tflop, transfer_s.max(axis=(1, 2)), active)
+        level = crux_levels(problem.work.useful_tflop, transfer_s.max(axis=(1, 2)), active)
     return Tenancy(gpus, share_links(use, level))

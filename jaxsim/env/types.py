@@ -6,24 +6,19 @@ import jraph
 from flax import struct
 from jax import Array
 
-from jaxsim.cluster import Calibration, Cluster
 from jaxsim.load import LoadProcess
 from jaxsim.network import NetworkProcess, NetworkState
-from jaxsim.plan import ALL_SCHEDULES, LowerChoices, Plan
+from jaxsim.plan import ALL_SCHEDULES, Plan, Problem
 from jaxsim.step_time import NetworkView, StepCost, Transition
-from jaxsim.workload import Workload
 
 
 @struct.dataclass
 class EnvParams:
     """One scenario. Sizes J, K, V and the traces' lengths are static, all values are traced."""
 
-    cluster: Cluster
-    jobs: Workload  # [J], in order of arrival, which is their priority on GPUs
-    calibration: Calibration
+    problem: Problem  # jobs [J] in order of arrival, which is their priority on GPUs
     network: NetworkProcess
     load: LoadProcess
-    choices: LowerChoices  # [V]
     initial_plan: Plan  # [J], in force at reset
     progress_ref: Array  # [J] [training steps] per interval of the best static plan, base network
     weights: Array  # [4] w1..w4

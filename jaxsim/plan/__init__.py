@@ -30,6 +30,7 @@ from jaxsim.plan.plan import (
     per_domain,
     steps_ahead,
 )
+from jaxsim.plan.problem import Problem
 
 __all__ = [
     "ALL_SCHEDULES",
@@ -47,6 +48,7 @@ __all__ = [
     "Layout",
     "LowerChoices",
     "Plan",
+    "Problem",
     "count_layouts",
     "default_lower_choices",
     "describe",

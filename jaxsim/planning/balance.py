@@ -5,10 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsim.cluster import Calibration, Cluster
-from jaxsim.plan import LowerChoices, Plan, n_groups
+from jaxsim.plan import Plan, Problem, n_groups
 from jaxsim.step_time import NetworkView, group_periods
-from jaxsim.workload import Workload
 
 
 def balanced_blocks(total: Array, block_s: Array, active: Array) -> Array:
@@ -45,11 +43,8 @@ def _rank(values: Array) -> Array:
 
 def complete(
     plan: Plan,
-    choices: LowerChoices,
     choice: Array,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
+    problem: Problem,
     view: NetworkView,
 ) -> tuple[Plan, Array]:
     """Fill a plan's free fields (one job): the choice in all groups, shares balanced under `view`.
@@ -58,6 +53,7 @@ def complete(
     the block, micro_batch x the largest dp, with at least one block per group, and every dp must
     divide the largest.
     """
+    work, choices = problem.work, problem.choices
     n_domains = plan.group.shape[0]
     one_hot = jnp.arange(choices.size) == choice
 
@@ -76,7 +72,7 @@ def complete(
     block = chosen.micro_batch[0] * largest  # [sequences]
     per_block = block // (chosen.micro_batch * dp)  # [G] micro-batches per replica in one block
     total = work.global_batch // block
-    period = group_periods(chosen, work, cluster, calibration, view, choices.schedules)
+    period = group_periods(chosen, problem, view, choices.schedules)
     blocks = balanced_blocks(total, period * per_block.astype(jnp.float32), active)
     legal = (total * block == work.global_batch) & (total >= n_groups(plan))
     legal = legal & jnp.all(largest % dp == 0)

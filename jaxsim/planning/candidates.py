@@ -76,10 +76,10 @@ def _best_choices(builder: TableBuilder, plans: list[Plan], allowed: np.ndarray)
     """What each of the plans does best with, all GPUs free and half of them."""
     if not plans:
         return []
-    base = base_view(builder.cluster)
+    base = base_view(builder.problem.cluster)
     views = [one_view(base), one_view(base.replace(gpus_available=base.gpus_available // 2))]
     rates = [builder.choice_rates(plans, view)[0] * allowed for view in views]
-    offered = _triples(builder.choices)
+    offered = _triples(builder.problem.choices)
     return [offered[row.argmax()] for row in np.concatenate(rates) if row.max() > 0]
 
 
@@ -112,7 +112,7 @@ def admit(
     for name, plans in nominated.items():
         chosen = np.zeros(size, bool)
         chosen[[known[plan_key(p)] for p in plans]] = True
-        admitted[name] = jnp.asarray(chosen[:, None] & rules[name].allowed(builder.choices))
+        admitted[name] = jnp.asarray(chosen[:, None] & rules[name].allowed(builder.problem.choices))
     table = PlanTable(
         plans=builder.complete_at_base(rows + [rows[0]] * pad),
         mask=column([True] * len(rows), False),

@@ -27,6 +27,7 @@ from jaxsim.plan import (
     Layout,
     LowerChoices,
     Plan,
+    Problem,
     count_layouts,
     empty_plan,
     enumerate_layouts,
@@ -130,7 +131,7 @@ def all_settings(layout: Layout, gpus: np.ndarray, per_node: np.ndarray, batch: 
 
 # Compiled once for all builders.
 _score = jax.jit(choice_rates)
-_complete_each = jax.jit(jax.vmap(complete, in_axes=(0, None, 0, None, None, None, None)))
+_complete_each = jax.jit(jax.vmap(complete, in_axes=(0, 0, None, None)))
 
 
 class TableBuilder:
@@ -145,12 +146,11 @@ class TableBuilder:
         pad_to: int | None = None,
         parts: tuple[int, ...] = WHOLE,
     ):
-        self.cluster = spec.to_arrays(pad_to)
-        self.spec, self.work, self.choices = spec, work, choices
-        self.calibration = calibration
-        self.gpus = np.asarray(self.cluster.gpus)
-        self.per_node = np.asarray(self.cluster.gpus_per_node)
-        self.n_domains = self.cluster.mask.shape[0]
+        cluster = spec.to_arrays(pad_to)
+        self.spec, self.problem = spec, Problem(work, cluster, calibration, choices)
+        self.gpus = np.asarray(cluster.gpus)
+        self.per_node = np.asarray(cluster.gpus_per_node)
+        self.n_domains = cluster.mask.shape[0]
         # What plans are made for: all GPUs of every domain, or a part.
         self.rooms = [np.minimum(self.gpus, np.maximum(self.gpus // part, 1)) for part in parts]
         self._group_settings: dict[tuple[int, tuple[int, ...]], list[tuple[float, int, int]]] = {}
@@ -169,27 +169,26 @@ class TableBuilder:
         for start in range(0, len(plans), block):
             part = plans[start : start + block]
             padded = stack_plans(part + [part[0]] * (block - len(part)))
-            args = (self.choices, self.work, self.cluster, self.calibration)
-            rates = [np.asarray(_score(padded, world, *args)) for world in worlds]
+            rates = [np.asarray(_score(padded, world, self.problem)) for world in worlds]
             out.append(np.concatenate(rates)[:count, : len(part)])
         return np.concatenate(out, axis=1)
 
     def base_rates(self, plans: list[Plan]) -> np.ndarray:
         """[P, V] training steps per second with the cluster as its file states it."""
-        return self.choice_rates(plans, one_view(base_view(self.cluster)))[0]
+        return self.choice_rates(plans, one_view(base_view(self.problem.cluster)))[0]
 
     def complete_at_base(self, plans: list[Plan]) -> Plan:
         """Stack plans, their free fields set by the lower choice that is best at base."""
         choice = jnp.asarray(self.base_rates(plans).argmax(axis=-1), jnp.int32)
-        args = (self.work, self.cluster, self.calibration, base_view(self.cluster))
-        done, _ = _complete_each(stack_plans(plans), self.choices, choice, *args)
+        view = base_view(self.problem.cluster)
+        done, _ = _complete_each(stack_plans(plans), choice, self.problem, view)
         return done
 
     def count(self) -> int:
         """Plans of the family, free fields apart, whether or not they fit memory."""
         family = PlanFamily(cuts=("even",), choices=((1, 0, 0),))
-        clusters = [self.cluster.replace(gpus=jnp.asarray(room)) for room in self.rooms]
-        return sum(family.count(cluster, self.work) for cluster in clusters)
+        clusters = [self.problem.cluster.replace(gpus=jnp.asarray(room)) for room in self.rooms]
+        return sum(family.count(cluster, self.problem.work) for cluster in clusters)
 
     def group_settings(self, groups: list[tuple[int, ...]], keep: int = 2) -> None:
         """Remember the best `keep` (tp, dp) of each pipeline on its own, at base bandwidth."""
@@ -237,10 +236,10 @@ class TableBuilder:
         return [plan for plan, _ in found.values()], [owner for _, owner in found.values()]
 
     def _plan(self, layout: Layout, settings: Settings, room: np.ndarray) -> Plan | None:
-        return make_plan(layout, settings, room, int(self.work.layers), self.n_domains)
+        return make_plan(layout, settings, room, int(self.problem.work.layers), self.n_domains)
 
     def _every(self, layout: Layout, room: np.ndarray) -> Iterator[Settings]:
-        return all_settings(layout, room, self.per_node, int(self.work.global_batch))
+        return all_settings(layout, room, self.per_node, int(self.problem.work.global_batch))
 
     def _found(self, layout: Layout, part: int) -> list[Settings]:
         """What was found for the groups, joined where they have the same tp; of an even layout all
@@ -262,7 +261,8 @@ class TableBuilder:
         n = self.spec.n_domains
         if count_layouts(n) <= limit:
             return list(enumerate_layouts(tuple(range(n)), n)), True
-        told = (self.spec, self.work, self.calibration, self.choices)
+        problem = self.problem
+        told = (self.spec, problem.work, problem.calibration, problem.choices)
         found = _beam(pickle.dumps(told), limit)
         return list(dict.fromkeys([*found, *even_layouts(n)])), False
 

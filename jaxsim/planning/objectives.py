@@ -6,16 +6,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsim.cluster import Calibration, Cluster
-from jaxsim.plan import LowerChoices, Plan
+from jaxsim.plan import Plan, Problem
 from jaxsim.planning.balance import complete
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost
-from jaxsim.workload import Workload
 
 OBJECTIVES = ("seconds per step", "peak / useful FLOPs", "USD per million tokens")
 
 
-def objectives(cost: StepCost, work: Workload, cluster: Cluster, gpus_available: Array) -> Array:
+def objectives(cost: StepCost, problem: Problem, gpus_available: Array) -> Array:
     """[3] of one job's plan where gpus_available [K] are free.
 
     Time per step [s] (statistical efficiency included), the inverse of its utilisation (peak FLOPs of
@@ -23,6 +21,7 @@ def objectives(cost: StepCost, work: Workload, cluster: Cluster, gpus_available:
     infinite where the plan cannot run. While the free GPUs stay the same, the second is the first
     times a constant: such a front has two dimensions, and a volume in three counts time twice.
     """
+    work, cluster = problem.work, problem.cluster
     step_s = cost.step_s / cost.efficiency
     peak_tflops = cluster.gpu.peak_tflops * jnp.sum(gpus_available.astype(jnp.float32))
     usd_per_hour = jnp.sum(cost.gpus_used.astype(jnp.float32) * cluster.usd_per_gpu_hour)
@@ -40,18 +39,15 @@ def objectives(cost: StepCost, work: Workload, cluster: Cluster, gpus_available:
 def plan_objectives(
     plans: Plan,
     view: NetworkView,
-    choices: LowerChoices,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
+    problem: Problem,
 ) -> Array:
     """[V, P, 3] objectives of every plan [P, ...] with every lower choice under one view; infinite
     where the choice is illegal."""
 
     def one(plan, choice):
-        done, legal = complete(plan, choices, choice, work, cluster, calibration, view)
-        cost = job_step_cost(done, work, cluster, calibration, view)
-        return jnp.where(legal, objectives(cost, work, cluster, view.gpus_available), jnp.inf)
+        done, legal = complete(plan, choice, problem, view)
+        cost = job_step_cost(done, problem, view)
+        return jnp.where(legal, objectives(cost, problem, view.gpus_available), jnp.inf)
 
-    menu = jnp.arange(choices.size, dtype=jnp.int32)
+    menu = jnp.arange(problem.choices.size, dtype=jnp.int32)
     return jax.lax.map(lambda choice: jax.vmap(lambda plan: one(plan, choice))(plans), menu)

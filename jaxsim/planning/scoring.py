@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsim.cluster import Calibration, Cluster
-from jaxsim.plan import LowerChoices, Plan
+from jaxsim.cluster import Cluster
+from jaxsim.plan import Plan, Problem
 from jaxsim.planning.balance import complete
 from jaxsim.step_time import NetworkView, job_step_cost
-from jaxsim.workload import Workload
 
 
 def base_view(cluster: Cluster) -> NetworkView:
@@ -26,31 +25,25 @@ def one_view(view: NetworkView) -> NetworkView:
 def score_plans(
     plans: Plan,
     views: NetworkView,
-    choices: LowerChoices,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
+    problem: Problem,
 ) -> tuple[Array, Array]:
     """Training steps per second of P plans [P, ...] under W views [W, ...], best lower choice.
 
     Returns rate [W, P] (0 where nothing fits) and the choice [W, P] int32.
     """
-    rates = choice_rates(plans, views, choices, work, cluster, calibration)
+    rates = choice_rates(plans, views, problem)
     return rates.max(axis=-1), jnp.argmax(rates, axis=-1).astype(jnp.int32)
 
 
 def choice_rates(
     plans: Plan,
     views: NetworkView,
-    choices: LowerChoices,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
+    problem: Problem,
 ) -> Array:
     """[W, P, V] training steps per second (efficiency included), 0 where the choice is illegal."""
 
-    one = _rate_of(choices, work, cluster, calibration)
-    menu = jnp.arange(choices.size, dtype=jnp.int32)
+    one = _rate_of(problem)
+    menu = jnp.arange(problem.choices.size, dtype=jnp.int32)
     by_choice = jax.vmap(one, in_axes=(None, None, 0))
     by_plan = jax.vmap(by_choice, in_axes=(None, 0, None))
     return jax.lax.map(lambda view: by_plan(view, plans, menu), views)
@@ -60,23 +53,19 @@ def best_rate(
     plans: Plan,
     choice: Array,
     views: NetworkView,
-    choices: LowerChoices,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
+    problem: Problem,
 ) -> Array:
     """[W] training steps per second of the best of M plans [M, ...], each with one lower choice [M]."""
-    by_plan = jax.vmap(_rate_of(choices, work, cluster, calibration), in_axes=(None, 0, 0))
+    by_plan = jax.vmap(_rate_of(problem), in_axes=(None, 0, 0))
     return jax.lax.map(lambda view: by_plan(view, plans, choice).max(), views)
 
 
-def _rate_of(choices: LowerChoices, work: Workload, cluster: Cluster, calibration: Calibration):
+def _rate_of(problem: Problem):
     """(view, plan, choice) -> [] training steps per second, 0 where the choice is illegal."""
 
     def rate(view, plan, choice):
-        done, legal = complete(plan, choices, choice, work, cluster, calibration, view)
-        args = (work, cluster, calibration, view)
-        cost = job_step_cost(done, *args, schedules=choices.schedules)
+        done, legal = complete(plan, choice, problem, view)
+        cost = job_step_cost(done, problem, view, schedules=problem.choices.schedules)
         return jnp.where(legal & cost.runs, cost.efficiency / cost.step_s, 0.0)
 
     return rate

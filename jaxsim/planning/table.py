@@ -137,7 +137,7 @@ def _is_even(plan: Plan, layout: Layout, n_domains: int) -> bool:
 def _nothing_fits(builder: TableBuilder) -> str:
     """Say how much memory the least demanding plan lacks."""
     n = builder.spec.n_domains
-    layers, batch = int(builder.work.layers), int(builder.work.global_batch)
+    layers, batch = int(builder.problem.work.layers), int(builder.problem.work.global_batch)
     layouts: list[Layout] = [((k,),) for k in range(n)] + [(tuple(range(n)),)]
     trials = [
         plan
@@ -147,14 +147,13 @@ def _nothing_fits(builder: TableBuilder) -> str:
     ]
     if not trials:
         return f"{builder.spec.name}: no plan splits {layers} layers over {n} domains"
-    view = base_view(builder.cluster)
-    args = (builder.work, builder.cluster, builder.calibration)
+    view = base_view(builder.problem.cluster)
 
     def need(plan, choice):
-        done, _ = complete(plan, builder.choices, choice, *args, view)
-        return job_step_cost(done, *args, view).memory_gb.max()
+        done, _ = complete(plan, choice, builder.problem, view)
+        return job_step_cost(done, builder.problem, view).memory_gb.max()
 
-    menu = jnp.arange(builder.choices.size, dtype=jnp.int32)
+    menu = jnp.arange(builder.problem.choices.size, dtype=jnp.int32)
     needs = jax.jit(jax.vmap(jax.vmap(need, (None, 0)), (0, None)))(stack_plans(trials), menu)
     least = float(needs.min())
     limit = builder.spec.gpu_spec.memory_gb

@@ -12,11 +12,11 @@ import numpy as np
 from flax import struct
 from jax import Array
 
-from jaxsim.cluster import Calibration, Cluster, ClusterSpec
+from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.load import SubmittedJob
-from jaxsim.plan import LowerChoices, empty_plan
+from jaxsim.plan import Problem, empty_plan
 from jaxsim.planning import PARTS, PlanTable
 from jaxsim.scenario.scenario import (
     ScenarioSettings,
@@ -25,17 +25,14 @@ from jaxsim.scenario.scenario import (
     build_world,
     scenario_bank,
 )
-from jaxsim.workload import DataSets, JobSpec, Workload, build_workload
+from jaxsim.workload import DataSets, JobSpec, build_workload
 
 
 @struct.dataclass
 class JobsWorld:
     """What does not change between the scenarios of a cluster and its jobs."""
 
-    cluster: Cluster
-    jobs: Workload  # [J], in order of arrival
-    calibration: Calibration
-    choices: LowerChoices
+    problem: Problem  # jobs [J] in order of arrival
     tables: PlanTable  # [U, P], one of each kind of job
     kind: Array  # [J] int32
 
@@ -61,10 +58,7 @@ def build_jobs_world(
     tables = [_joined([world.table for world in worlds], rows) for worlds in kinds]
     first = kinds[0][0]
     return JobsWorld(
-        cluster=first.cluster,
-        jobs=jobs,
-        calibration=first.calibration,
-        choices=first.choices,
+        problem=first.problem.of(jobs),
         tables=jax.tree.map(lambda *x: jnp.stack(x), *tables),
         kind=jnp.asarray(kind, jnp.int32),
     )
@@ -143,24 +137,25 @@ def jobs_bank(
     """Params and keys of many scenarios, leaves [S, ...]: `jaxsim.scenario.scenario_bank`, with
     nothing deployed at the start. The same seed is the same world as for one job."""
     table = jax.tree.map(lambda x: x[0], world.tables)
-    one_job = jax.tree.map(lambda x: x[:1], world.jobs)
-    parts = (world.cluster, one_job, world.calibration, world.choices)
+    one_job = jax.tree.map(lambda x: x[:1], world.problem.work)
     params, keys = scenario_bank(
-        World(*parts, table=table, family=table.plans),
+        World(world.problem.of(one_job), table=table, family=table.plans),
         settings,
         seeds,
         split,
         network_trace=network_trace,
         load_trace=load_trace,
     )
-    idle = empty_plan(world.cluster.mask.shape[0])
-    shape = (len(seeds), world.jobs.mask.shape[0])
+    idle = empty_plan(world.problem.cluster.mask.shape[0])
+    shape = (len(seeds), world.problem.work.mask.shape[0])
 
     def for_all(x):
         return jnp.broadcast_to(jnp.asarray(x), (*shape, *np.shape(x)))
 
-    jobs = jax.tree.map(lambda x: jnp.broadcast_to(x, (shape[0], *x.shape)), world.jobs)
-    params = params.replace(jobs=jobs, initial_plan=jax.tree.map(for_all, idle), sharing=sharing)
+    jobs = jax.tree.map(lambda x: jnp.broadcast_to(x, (shape[0], *x.shape)), world.problem.work)
+    params = params.replace(
+        problem=params.problem.of(jobs), initial_plan=jax.tree.map(for_all, idle), sharing=sharing
+    )
     return params.replace(progress_ref=_references(params, world)), keys
 
 
@@ -170,8 +165,8 @@ def _references(params: EnvParams, world: JobsWorld) -> Array:
     """[J] training steps per interval of each job's best plan that never changes, alone."""
 
     def one(work, kind):
-        alone = params.replace(jobs=jax.tree.map(lambda x: x[None], work))
+        alone = params.replace(problem=params.problem.of(jax.tree.map(lambda x: x[None], work)))
         rate, _ = best_static_row(alone, jax.tree.map(lambda x: x[kind], world.tables))
         return rate * params.interval_s
 
-    return jax.lax.map(lambda job: one(*job), (params.jobs, world.kind))
+    return jax.lax.map(lambda job: one(*job), (params.problem.work, world.kind))

@@ -26,7 +26,7 @@ from jaxsim.network import (
     network_process,
     process_of_links,
 )
-from jaxsim.plan import LowerChoices, Plan, empty_plan
+from jaxsim.plan import Plan, Problem, empty_plan
 from jaxsim.planning import (
     PARTS,
     WHOLE,
@@ -38,10 +38,11 @@ from jaxsim.planning import (
     base_view,
     build_table,
     nominate,
+    one_view,
     score_plans,
 )
 from jaxsim.step_time import NetworkView
-from jaxsim.workload import JobSpec, Workload, build_workload
+from jaxsim.workload import JobSpec, build_workload
 
 # The largest settings: what is computed from them must stay finite in float32.
 LARGEST = 1e9
@@ -128,10 +129,7 @@ class ScenarioSettings:
 class World:
     """What does not change between the scenarios of a cluster and a job."""
 
-    cluster: Cluster
-    jobs: Workload  # [J]
-    calibration: Calibration
-    choices: LowerChoices
+    problem: Problem  # jobs [J]
     table: PlanTable  # [P], of job 0
     family: Plan  # [N], every plan that was scored, for bounds
 
@@ -159,11 +157,11 @@ def build_world(
     choices, nominated = nominate(spec, jobs.job(0), calibration, rules or {}, factors)
     parts = PARTS if loaded else WHOLE
     builder = TableBuilder(spec, jobs.job(0), calibration, choices, parts=parts)
-    views = sample_views(builder.cluster, VIEWS, seed, loaded)
+    views = sample_views(builder.problem.cluster, VIEWS, seed, loaded)
     table, info, family = build_table(builder, views, table_size, layout_limit)
     if rules:
         table, info, family = admit(table, info, family, builder, nominated, rules)
-    return World(builder.cluster, jobs, calibration, choices, table, family), info
+    return World(builder.problem.of(jobs), table, family), info
 
 
 def sample_views(cluster: Cluster, count: int, seed: int, loaded: bool = False) -> NetworkView:
@@ -222,27 +220,26 @@ def scenario_bank(
 
 
 def _scenario(world, settings, links, rng, weights, network_trace, load_trace) -> EnvParams:
-    k = world.cluster.mask.shape[0]
+    k = world.problem.cluster.mask.shape[0]
     white, sigma = rng.uniform(*settings.white), rng.uniform(*settings.ou_sigma)
     tau = np.exp(rng.uniform(*np.log(np.maximum(settings.ou_tau, 1e-3))))
     base = jnp.asarray(_base_factor(rng, settings.base_spread, (k, k)), jnp.float32)
     offsets = rng.integers(2**20, size=2)
-    cluster = world.cluster
+    cluster = world.problem.cluster
     trace = None if network_trace is None else jnp.asarray(network_trace, jnp.float32)
     replay = {
         "trace": trace,
         "trace_offset": 0 if trace is None else int(offsets[0]) % trace.shape[0],
     }
     return EnvParams(
-        cluster=cluster.replace(bandwidth_gb_per_s=cluster.bandwidth_gb_per_s * base),
-        jobs=world.jobs,
-        calibration=world.calibration,
+        problem=world.problem.replace(
+            cluster=cluster.replace(bandwidth_gb_per_s=cluster.bandwidth_gb_per_s * base)
+        ),
         network=_network(settings, links, rng, k, white, sigma, tau, replay),
         load=_load(
             settings, np.asarray(cluster.gpus), load_trace, int(offsets[1]), rng.spawn(1)[0]
         ),
-        choices=world.choices,
-        schedules=world.choices.schedules,
+        schedules=world.problem.choices.schedules,
         initial_plan=jax.tree.map(lambda x: jnp.asarray(x)[None], empty_plan(k)),
         progress_ref=jnp.ones((1,), jnp.float32),
         weights=jnp.asarray(weights, jnp.float32),
@@ -314,17 +311,18 @@ def best_static_row(params: EnvParams, table: PlanTable) -> tuple[Array, Array]:
     Base means base bandwidth and mean load.
     """
     view = mean_view(params)
-    args = (params.choices, params.jobs.job(0), params.cluster, params.calibration)
-    rates, _ = score_plans(table.plans, jax.tree.map(lambda x: x[None], view), *args)
+    rates, _ = score_plans(table.plans, one_view(view), params.problem.job(0))
     rates = jnp.where(table.mask, rates[0], -1.0)
     return rates.max(), jnp.argmax(rates).astype(jnp.int32)
 
 
 def mean_view(params: EnvParams) -> NetworkView:
     """The scenario's links at base and GPUs at mean load."""
-    view = base_view(params.cluster)
-    held = params.load.share * params.cluster.gpus.astype(jnp.float32)
+    view = base_view(params.problem.cluster)
+    held = params.load.share * params.problem.cluster.gpus.astype(jnp.float32)
     held = held + params.load.trace.mean(axis=0)
     return view.replace(
-        gpus_available=jnp.maximum(params.cluster.gpus - jnp.round(held).astype(jnp.int32), 0)
+        gpus_available=jnp.maximum(
+            params.problem.cluster.gpus - jnp.round(held).astype(jnp.int32), 0
+        )
     )

@@ -14,8 +14,8 @@ from jaxsim.cluster import Calibration, Cluster
 from jaxsim.plan import (
     ALL_SCHEDULES,
     FULL_PRECISION_BITS,
-    LowerChoices,
     Plan,
+    Problem,
     masked_sums,
     n_groups,
     per_domain,
@@ -140,9 +140,7 @@ def _transfers(st: Stages, schedules: tuple[int, ...] = ALL_SCHEDULES) -> Array:
 
 def job_step_cost(
     plan: Plan,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
+    problem: Problem,
     view: NetworkView,
     slowdown: tuple[Array, Array] | None = None,
     pipeline: Callable[..., PipelineTime] | None = None,
@@ -158,6 +156,7 @@ def job_step_cost(
     """
     if pipeline is None:
         pipeline = functools.partial(pipeline_time, schedules=schedules)
+    work, cluster, calibration = problem.work, problem.cluster, problem.calibration
     st = stages(plan, work, cluster, calibration, view.gpus_available)
     in_pipeline, in_sync = (1.0, 1.0) if slowdown is None else slowdown
     activation_gb = _activation_gb(plan, work, st, schedules)
@@ -209,9 +208,7 @@ def job_step_cost(
 @functools.partial(jax.jit, inline=True, static_argnames="schedules")
 def group_periods(
     plan: Plan,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
+    problem: Problem,
     view: NetworkView,
     schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> Array:
@@ -220,6 +217,7 @@ def group_periods(
     `schedules` (static): those that occur. The in-flight limit of a schedule needs a number of
     micro-batches: the global batch, an upper bound, stands in for the share that is not known yet.
     """
+    work, cluster, calibration = problem.work, problem.cluster, problem.calibration
     st = stages(plan, work, cluster, calibration, view.gpus_available)
     many = jnp.full(plan.group.shape, work.global_batch, jnp.float32)
     st = st.replace(micro_batches=many)
@@ -238,10 +236,7 @@ def group_periods(
 @functools.partial(jax.jit, inline=True, static_argnames="schedules")
 def choice_fits(
     plan: Plan,
-    choices: LowerChoices,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
+    problem: Problem,
     gpus_available: Array,
     schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> Array:
@@ -249,6 +244,8 @@ def choice_fits(
 
     One job; the same memory model as `job_step_cost`, without timing anything.
     """
+    work, cluster, calibration = problem.work, problem.cluster, problem.calibration
+    choices = problem.choices
     topo = topology(plan)
     dp = replicas_running(plan, gpus_available)
     dp_planned = jnp.maximum(per_domain(plan, plan.dp), 1).astype(jnp.float32)

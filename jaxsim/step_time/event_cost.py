@@ -11,15 +11,13 @@ from flax import struct
 from jax import Array
 from jax.custom_batching import custom_vmap
 
-from jaxsim.cluster import Calibration, Cluster
-from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, SCHEDULE_INTERLEAVED, Plan
+from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, SCHEDULE_INTERLEAVED, Plan, Problem
 from jaxsim.step_time.closed_form import NetworkView, StepCost, job_step_cost
 from jaxsim.step_time.event_exact import pipeline_events
 from jaxsim.step_time.links import StageTimes
 from jaxsim.step_time.pipeline import PipelineTime, pipeline_time
 from jaxsim.step_time.schedules import known
 from jaxsim.step_time.topology import Topology, crossing
-from jaxsim.workload import Workload
 
 
 @struct.dataclass
@@ -43,9 +41,7 @@ class BandwidthProfile:
 
 def event_step_cost(
     plan: Plan,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
+    problem: Problem,
     view: NetworkView,
     bounds: EventBounds,
     profile: BandwidthProfile | None = None,
@@ -56,8 +52,7 @@ def event_step_cost(
     schedule than they allow is not simulated: its step_s is infinite.
     """
     pipeline = functools.partial(event_pipeline_time, bounds=bounds, profile=profile)
-    args = (plan, work, cluster, calibration, view)
-    return job_step_cost(*args, pipeline=pipeline, schedules=bounds.schedules)
+    return job_step_cost(plan, problem, view, pipeline=pipeline, schedules=bounds.schedules)
 
 
 def event_pipeline_time(

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.cluster import Calibration
-from jaxsim.plan import Plan, layer_range, n_groups
+from jaxsim.plan import Plan, Problem, layer_range, n_groups
 from jaxsim.step_time.sync import layer_overlap, ring_bytes_gb
 from jaxsim.step_time.topology import topology
 from jaxsim.workload import DataSets, Workload
@@ -66,16 +65,16 @@ def outer_sync_gb(plan: Plan, work: Workload) -> Array:
 
 
 def begin_transition(
-    old: Plan, new: Plan, work: Workload, calibration: Calibration, owed_gb: Array | None = None
+    old: Plan, new: Plan, problem: Problem, owed_gb: Array | None = None
 ) -> Transition:
     """Start a reconfiguration (one job). The owed outer sync travels the old plan's ring.
 
-    `owed_gb` [K, K] is `outer_sync_gb(old, work)` where the caller has it already.
+    `owed_gb` [K, K] is `outer_sync_gb(old, problem.work)` where the caller has it already.
     """
-    owed_gb = outer_sync_gb(old, work) if owed_gb is None else owed_gb
+    owed_gb = outer_sync_gb(old, problem.work) if owed_gb is None else owed_gb
     return Transition(
-        restart_s=calibration.restart_s,
-        bytes_gb=migration_gb(old, new, work) + owed_gb,
+        restart_s=problem.calibration.restart_s,
+        bytes_gb=migration_gb(old, new, problem.work) + owed_gb,
     )
 
 

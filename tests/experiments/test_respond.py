@@ -53,7 +53,7 @@ def test_every_measurement_is_answered_by_a_plan_that_can_be_carried_out(config,
         free[DOMAINS.index(told["domain"])] = told["gpus_available"]
         plan = empty_plan(4).replace(**{k: np.array(v) for k, v in answer["fields"].items()})
         # Nothing runs where no GPU is left; what runs is a whole plan, both levels decided.
-        check_plan(plan, world.jobs.job(0), free, DOMAINS)
+        check_plan(plan, world.problem.work.job(0), free, DOMAINS)
         assert answer["decision_ms"] > 0
     assert "ohio" not in answers[0]["plan"] and "virginia" not in answers[1]["plan"]
 

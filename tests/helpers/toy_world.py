@@ -14,6 +14,7 @@ from jaxsim.env.env import reset, step
 from jaxsim.env.types import EnvParams
 from jaxsim.load.local_jobs import load_process
 from jaxsim.network.process import network_process
+from jaxsim.plan import Problem
 from jaxsim.plan.plan import SCHEDULE_1F1B, Plan, default_lower_choices, empty_plan
 from jaxsim.step_time.closed_form import NetworkView, job_step_cost
 from jaxsim.workload.workload import RECOMPUTE_NONE, JobSpec, ModelConfig, build_workload
@@ -141,21 +142,36 @@ def base_view(cluster):
     return NetworkView(cluster.bandwidth_gb_per_s, cluster.rtt_s, cluster.gpus)
 
 
-cost_of = jax.jit(job_step_cost)
+@jax.jit
+def cost_of(plan, work, cluster, efficiency, view):
+    """`job_step_cost` of a complete plan."""
+    return job_step_cost(plan, Problem(work, cluster, efficiency), view)
 
 
-def env_params(spec, job, plan, pad_domains=None, pad_jobs=1, network=None, load=None, **changes):
+def env_params(
+    spec,
+    job,
+    plan,
+    pad_domains=None,
+    pad_jobs=1,
+    network=None,
+    load=None,
+    efficiency=None,
+    **changes,
+):
     """One scenario; `plan` (no job axis) is in force at reset, padded jobs are idle."""
     cluster = spec.to_arrays(pad_domains)
     k = cluster.mask.shape[0]
     plans = [pad_plan(plan, k)] + [jax.tree.map(jnp.asarray, empty_plan(k))] * (pad_jobs - 1)
     values = {
-        "cluster": cluster,
-        "jobs": build_workload([job], pad_to=pad_jobs),
-        "calibration": calibration(),
+        "problem": Problem(
+            build_workload([job], pad_to=pad_jobs),
+            cluster,
+            efficiency or calibration(),
+            default_lower_choices(),
+        ),
         "network": network_process(k, **(network or {})),
         "load": load_process(k, **(load or {})),
-        "choices": default_lower_choices(),
         "initial_plan": jax.tree.map(lambda *x: jnp.stack(x), *plans),
         "progress_ref": jnp.full((pad_jobs,), 100.0, jnp.float32),
         "weights": jnp.array([1.0, 0.0, 0.0, 0.0], jnp.float32),

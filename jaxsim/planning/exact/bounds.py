@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxsim.cluster import Calibration, Cluster
-from jaxsim.plan import Plan
+from jaxsim.cluster import Calibration
+from jaxsim.plan import Plan, Problem
 from jaxsim.planning import Choice, Pipelines
 from jaxsim.planning.exact.cost_table import build_cost_table
 from jaxsim.planning.exact.costs import PlanCostTable, link_times, plan_costs
@@ -34,7 +34,6 @@ from jaxsim.step_time import (
     ring_rate_gb_per_s,
     transition_s,
 )
-from jaxsim.workload import Workload
 
 ROUNDING = 1e-4  # by which float32 may have raised a bound
 
@@ -94,14 +93,12 @@ class PipelineTable:
     def build(
         pipes: Pipelines,
         choices: tuple[Choice, ...],
-        work: Workload,
-        cluster: Cluster,
-        calibration: Calibration,
+        problem: Problem,
         gpus_available: Array,
     ) -> PipelineTable:
         """Raises InputError as `build_cost_table` does."""
         rows = np.nonzero(pipes.exists)
-        n_domains, menu = cluster.mask.shape[0], np.array(choices, np.int32)
+        n_domains, menu = problem.cluster.mask.shape[0], np.array(choices, np.int32)
         plans = pipes.plans(rows[0][:, None], rows[1], rows[2][:, None], n_domains)
         row, choice = np.divmod(np.arange(len(rows[0]) * len(menu)), len(menu))
         index = (*(x[row] for x in rows), choice)
@@ -109,7 +106,7 @@ class PipelineTable:
         free = {n: np.repeat(menu[choice, i][:, None], n_domains, 1) for i, n in enumerate(names)}
         every = jax.tree.map(lambda x: x[row], plans).replace(**free)
         weight = pipes.dp[index[2]] * menu[choice, 0]
-        batch, args = int(work.global_batch), (work, cluster, calibration, gpus_available)
+        batch, args = int(problem.work.global_batch), (problem, gpus_available)
 
         def part(beats, chosen):
             share = np.zeros_like(every.batch_share)
@@ -131,11 +128,11 @@ class PipelineTable:
             last_s=slow_s[last, np.arange(len(last))],
         )
 
-    def options(
-        self, view: NetworkView, work: Workload, calibration: Calibration, in_force: Plan | None
-    ) -> Options:
+    def options(self, view: NetworkView, problem: Problem, in_force: Plan | None) -> Options:
         """Under a network, from the plan in force (None: a switch costs nothing)."""
-        fill_s, link_s, whole_s = _times(self.single.table, self.whole.table, view, calibration)
+        fill_s, link_s, whole_s = _times(
+            self.single.table, self.whole.table, view, problem.calibration
+        )
         fill_s, link_s = np.asarray(fill_s), np.asarray(link_s)
         beat_s, tail_s = np.maximum(self.slowest_s, link_s), np.maximum(self.last_s, link_s)
 
@@ -146,7 +143,7 @@ class PipelineTable:
 
         switch = np.zeros((*self.shape[:3], 1), np.float32)
         if in_force is not None:
-            moved = _switch_s(in_force, self.plans, view, work, calibration)
+            moved = _switch_s(in_force, self.plans, view, problem)
             switch[(*self.rows, 0)] = np.asarray(moved)
         table, w = self.single.table, self.weight
         return Options(
@@ -172,12 +169,12 @@ def _times(single: PlanCostTable, whole: PlanCostTable, view: NetworkView, cal: 
 
 
 @jax.jit
-def _switch_s(in_force: Plan, plans: Plan, view: NetworkView, work, calibration) -> Array:
+def _switch_s(in_force: Plan, plans: Plan, view: NetworkView, problem: Problem) -> Array:
     """[R] [s] to bring the state of pipelines where it must be, a restart first."""
-    rate = view.bandwidth_gb_per_s * calibration.wan_efficiency
+    rate = view.bandwidth_gb_per_s * problem.calibration.wan_efficiency
 
     def one(plan):
-        return transition_s(begin_transition(in_force, plan, work, calibration), rate)
+        return transition_s(begin_transition(in_force, plan, problem), rate)
 
     return jax.vmap(one)(plans)
 

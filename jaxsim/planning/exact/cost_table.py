@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxsim.cluster import Calibration, Cluster
 from jaxsim.files import InputError
 from jaxsim.plan import (
     FULL_PRECISION_BITS,
@@ -21,6 +20,7 @@ from jaxsim.plan import (
     SCHEDULE_GREEDY,
     SCHEDULE_INTERLEAVED,
     Plan,
+    Problem,
     masked_sums,
     n_groups,
 )
@@ -35,7 +35,6 @@ from jaxsim.step_time import (
     sync_parts,
     transfers_per_micro_batch,
 )
-from jaxsim.workload import Workload
 
 NEVER = np.float32(-1e30)  # as the constant part of a path that a schedule does not have
 BLOCK = 1024  # plans that one compiled call prepares
@@ -43,9 +42,7 @@ BLOCK = 1024  # plans that one compiled call prepares
 
 def build_cost_table(
     plans: Plan,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
+    problem: Problem,
     gpus_available: Array | None = None,
 ) -> PlanCostTable:
     """Prepare P complete plans, leaves [P, ...], of one job; on the host.
@@ -56,12 +53,13 @@ def build_cost_table(
     """
     if np.any(np.asarray(plans.schedule)[np.asarray(plans.group) >= 0] == SCHEDULE_GREEDY):
         raise InputError("plans: schedule: the greedy order follows the network, no table holds it")
+    cluster = problem.cluster
     free = cluster.gpus if gpus_available is None else gpus_available
     view = NetworkView(cluster.bandwidth_gb_per_s, cluster.rtt_s, free)
-    parts = _in_blocks(plans, work, cluster, calibration, view)
+    parts = _in_blocks(plans, problem, view)
     slots = _Slots.of(np.asarray(plans.group), np.asarray(plans.position))
     rows = {name: x if x.ndim == 1 else slots.rows(x) for name, x in parts.items() if x.ndim < 3}
-    virtual = float(work.virtual_stages)
+    virtual = float(problem.work.virtual_stages)
     fields = _path_rows(slots, rows, virtual) | _link_rows(slots, rows, parts["transfers"])
     fields |= _rare_rows(slots, rows, parts["transfers"], virtual)
     fields |= _ring_rows(parts["sync_gb"], rows["period"])
@@ -78,7 +76,7 @@ def build_cost_table(
     return PlanCostTable(**arrays, pairs=pairs, virtual_stages=virtual)
 
 
-def _in_blocks(plans: Plan, work, cluster, calibration, view) -> dict[str, np.ndarray]:
+def _in_blocks(plans: Plan, problem: Problem, view: NetworkView) -> dict[str, np.ndarray]:
     """`_static_parts` of all plans, in blocks of one size so that one compilation serves."""
     size = plans.group.shape[0]
     block = min(BLOCK, size)
@@ -86,17 +84,17 @@ def _in_blocks(plans: Plan, work, cluster, calibration, view) -> dict[str, np.nd
     for start in range(0, size, block):
         rows = np.minimum(np.arange(start, start + block), size - 1)
         part = jax.tree.map(lambda x, rows=rows: jnp.asarray(np.asarray(x)[rows]), plans)
-        done = _static_parts(part, work, cluster, calibration, view)
+        done = _static_parts(part, problem, view)
         out.append(jax.tree.map(lambda x, n=size - start: np.asarray(x)[:n], done))
     return {name: np.concatenate([part[name] for part in out]) for name in out[0]}
 
 
 @jax.jit
-def _static_parts(plans: Plan, work, cluster, calibration, view) -> dict[str, Array]:
-    return jax.vmap(lambda plan: _static_part(plan, work, cluster, calibration, view))(plans)
+def _static_parts(plans: Plan, problem: Problem, view: NetworkView) -> dict[str, Array]:
+    return jax.vmap(lambda plan: _static_part(plan, problem, view))(plans)
 
 
-def _static_part(plan: Plan, work, cluster, calibration, view: NetworkView) -> dict[str, Array]:
+def _static_part(plan: Plan, problem: Problem, view: NetworkView) -> dict[str, Array]:
     """What no link changes, by domain; [K], [K, K] or []."""
     seen = {}
 
@@ -104,7 +102,8 @@ def _static_part(plan: Plan, work, cluster, calibration, view: NetworkView) -> d
         seen["args"], seen["timed"] = args, pipeline_time(*args)
         return seen["timed"]
 
-    cost = job_step_cost(plan, work, cluster, calibration, view, pipeline=pipeline)
+    work, cluster, calibration = problem.work, problem.cluster, problem.calibration
+    cost = job_step_cost(plan, problem, view, pipeline=pipeline)
     topo, pp, schedule, m, stage_s, head_s, hop_s, _, _, forward_s = seen["args"]
     st = stages(plan, work, cluster, calibration, view.gpus_available)
     parts = stage_parts(topo, pp, schedule, stage_s, head_s, forward_s, None)

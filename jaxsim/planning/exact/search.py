@@ -17,13 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxsim.cluster import Calibration, Cluster
 from jaxsim.files import InputError
-from jaxsim.plan import Layout, LowerChoices, Plan, empty_plan, needs_reconfiguration
+from jaxsim.plan import Layout, Plan, Problem, empty_plan, needs_reconfiguration
 from jaxsim.planning import PlanFamily, complete, count_subsets, list_pipelines
 from jaxsim.planning.exact.bounds import Options, PipelineTable, average_rate, ring_s
 from jaxsim.step_time import NetworkView, StepCost, begin_transition, job_step_cost, transition_s
-from jaxsim.workload import Workload
 
 MOST_LAYOUTS = 200_000
 BLOCK = 256  # plans that one compiled call scores
@@ -75,13 +73,12 @@ class ExactSearch:
 
     def __init__(
         self,
-        cluster: Cluster,
-        work: Workload,
-        calibration: Calibration,
+        problem: Problem,
         family: PlanFamily | None = None,
     ):
-        self.cluster, self.work, self.calibration = cluster, work, calibration
         self.family = PlanFamily() if family is None else family
+        self.problem = problem.replace(choices=self.family.menu)
+        work, cluster = problem.work, problem.cluster
         domains = tuple(np.flatnonzero(np.asarray(cluster.mask)).tolist())
         most = min(self.family.max_domains or len(domains), len(domains))
         if (count := count_subsets(len(domains), most)) > MOST_LAYOUTS:
@@ -91,7 +88,6 @@ class ExactSearch:
             )
         if float(work.virtual_stages) != 1.0:
             raise InputError("virtual_stages: an exact search expects 1")
-        self.choices = self.family.menu
         whole = dataclasses.replace(self.family, max_domains=None, max_groups=None)
         self.covered = self.family.count(cluster, work)
         self.in_family = whole.count(cluster, work)
@@ -106,8 +102,8 @@ class ExactSearch:
         """The table for free GPUs [K], built where it is not there: `best` does it by itself."""
         key = tuple(np.asarray(gpus_available).tolist())
         if key not in self._tables:
-            args = (self.work, self.cluster, self.calibration, gpus_available)
-            self._tables[key] = PipelineTable.build(self.pipelines, self.family.choices, *args)
+            args = (self.pipelines, self.family.choices, self.problem, gpus_available)
+            self._tables[key] = PipelineTable.build(*args)
         return self._tables[key]
 
     def best(
@@ -119,12 +115,11 @@ class ExactSearch:
         The plan in force itself is always among the candidates, in the family or not.
         """
         if in_force is None:
-            in_force = jax.tree.map(jnp.asarray, empty_plan(self.cluster.mask.shape[0]))
-        args = (self.work, self.cluster, self.calibration)
-        given = (in_force, jnp.float32(horizon_s), view, self.choices, *args)
+            in_force = jax.tree.map(jnp.asarray, empty_plan(self.problem.cluster.mask.shape[0]))
+        given = (in_force, jnp.float32(horizon_s), view, self.problem)
         pays = None if np.isinf(horizon_s) else in_force
-        options = self.prepare(view.gpus_available).options(view, self.work, self.calibration, pays)
-        every = np.arange(self.choices.size)
+        options = self.prepare(view.gpus_available).options(view, self.problem, pays)
+        every = np.arange(self.problem.choices.size)
         stay = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(every), 0), in_force)
         best = _Incumbent(in_force)
         self._score(stay, every, given, best)
@@ -134,7 +129,7 @@ class ExactSearch:
                 block = leaves.take(slice(start, start + BLOCK))
                 if block.bound[0] <= best.rate:
                     break
-                n_domains = self.cluster.mask.shape[0]
+                n_domains = self.problem.cluster.mask.shape[0]
                 plans = self.pipelines.plans(block.order, block.common, block.dp, n_domains)
                 self._score(plans, block.choice, given, best)
         plan, cost, switch_s = jax.device_get(_finish(best.plan, np.int32(best.choice), *given))
@@ -169,7 +164,9 @@ class ExactSearch:
         yield _Leaves(bound[found], order[:, None], common, choice, dp[:, None])
         for n in sorted(set(self.layouts) - {1}):
             layouts = self.layouts[n]
-            ring = ring_s(layouts, self.pipelines, view, self.work, self.calibration)
+            ring = ring_s(
+                layouts, self.pipelines, view, self.problem.work, self.problem.calibration
+            )
             bound = self._branch_bounds(layouts, options, ring, horizon_s)
             found = np.nonzero(bound > best.rate)
             found = tuple(x[np.argsort(-bound[found], kind="stable")] for x in found)
@@ -185,7 +182,9 @@ class ExactSearch:
         speed = options.speed.max(axis=2)  # [N, C, V]
         fill, slack, after = (x.min(axis=2) for x in (options.fill, options.slack, options.after))
         switch = options.switch.min(axis=2)
-        total_s = float(self.work.global_batch) / np.maximum(speed[layouts].sum(axis=1), 1e-30)
+        total_s = float(self.problem.work.global_batch) / np.maximum(
+            speed[layouts].sum(axis=1), 1e-30
+        )
         total_s = np.maximum(total_s, fill[layouts].max(axis=1))
         sync_s = np.maximum(slack[layouts].min(axis=1) + ring[:, None, None], 0.0)
         step_s = total_s + sync_s + after[layouts].max(axis=1)
@@ -196,7 +195,7 @@ class ExactSearch:
     ) -> _Leaves:
         """The plans of branches [n] (layouts [n, G]) that may beat `floor`: dp is fixed group by group,
         with the groups to come at their best."""
-        batch, n_groups = float(self.work.global_batch), layouts.shape[1]
+        batch, n_groups = float(self.problem.work.global_batch), layouts.shape[1]
         at = layouts, common[:, None], slice(None), choice[:, None]
         speed, tail, offset, fill, slack, after = (
             getattr(options, name)[at]
@@ -235,7 +234,7 @@ class ExactSearch:
         micro_batch = np.array([c[0] for c in self.family.choices])[leaves.choice]
         replicas = self.pipelines.dp[leaves.dp]
         largest = replicas.max(axis=1, initial=1)
-        blocks, rest = np.divmod(int(self.work.global_batch), micro_batch * largest)
+        blocks, rest = np.divmod(int(self.problem.work.global_batch), micro_batch * largest)
         even = np.all(largest[:, None] % replicas == 0, axis=1)
         return even & (rest == 0) & (blocks >= replicas.shape[1])
 
@@ -249,8 +248,10 @@ class ExactSearch:
 
     def _head_share(self, tp: int) -> float:
         """Time of the logits over that of a layer, from two probes of two stages each."""
-        plan = empty_plan(self.cluster.mask.shape[0])
-        k = int(np.argmax(np.minimum(self.cluster.gpus, self.cluster.gpus_per_node)))
+        plan = empty_plan(self.problem.cluster.mask.shape[0])
+        k = int(
+            np.argmax(np.minimum(self.problem.cluster.gpus, self.problem.cluster.gpus_per_node))
+        )
 
         def probe(layers):
             fields = {"group": 0, "layers": 2 * layers, "pp": 2, "tp": tp}
@@ -261,16 +262,16 @@ class ExactSearch:
             share[0] = 1
             cost = _cost(
                 plan.replace(**values, batch_share=share),
-                self.work,
-                self.cluster,
-                self.calibration,
+                self.problem.work,
+                self.problem.cluster,
+                self.problem.calibration,
                 NetworkView(
-                    self.cluster.bandwidth_gb_per_s,
-                    self.cluster.rtt_s,
-                    jnp.full_like(self.cluster.gpus, 2 * tp),
+                    self.problem.cluster.bandwidth_gb_per_s,
+                    self.problem.cluster.rtt_s,
+                    jnp.full_like(self.problem.cluster.gpus, 2 * tp),
                 ),
             )
-            return float(cost.compute_s) - float(self.calibration.micro_batch_s)
+            return float(cost.compute_s) - float(self.problem.calibration.micro_batch_s)
 
         one, two = probe(1), probe(2)
         return max(one / (two - one) - 1.0, 0.0)
@@ -285,16 +286,13 @@ def _scored(
     in_force: Plan,
     span: Array,
     view: NetworkView,
-    choices: LowerChoices,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
+    problem: Problem,
 ) -> tuple[Plan, StepCost, Array, Array]:
     """One plan completed, its cost, its switch [s] and its value, 0 where it is illegal."""
-    done, legal = complete(plan, choices, choice, work, cluster, calibration, view)
-    cost = job_step_cost(done, work, cluster, calibration, view)
-    move = begin_transition(in_force, plan, work, calibration)
-    switch_s = transition_s(move, view.bandwidth_gb_per_s * calibration.wan_efficiency)
+    done, legal = complete(plan, choice, problem, view)
+    cost = job_step_cost(done, problem, view)
+    move = begin_transition(in_force, plan, problem)
+    switch_s = transition_s(move, view.bandwidth_gb_per_s * problem.calibration.wan_efficiency)
     switch_s = jnp.where(needs_reconfiguration(in_force, plan), switch_s, 0.0)
     share = jnp.where(jnp.isinf(span), 1.0, jnp.maximum(span - switch_s, 0.0) / span)
     value = jnp.where(legal & cost.runs, cost.efficiency / cost.step_s * share, 0.0)

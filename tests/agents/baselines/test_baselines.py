@@ -53,7 +53,7 @@ def params():
         JOB,
         PLANS[0],
         network={"white": 0.9},
-        calibration=calibration(restart_s=70.0),
+        efficiency=calibration(restart_s=70.0),
         horizon=jnp.int32(STEPS),
     )
 

@@ -54,7 +54,7 @@ def worlds():
             PLANS[0],
             network={"trace": jnp.asarray(trace), "white": 0.1, "latency": 0.2},
             load={"share": 0.2, "swing": 0.3},
-            calibration=calibration(restart_s=70.0),
+            efficiency=calibration(restart_s=70.0),
             horizon=jnp.int32(STEPS),
         )
         for trace in (calm, wild)
@@ -194,7 +194,12 @@ def test_every_decision_can_be_carried_out():
         params = jax.tree.map(lambda x, i=which: x[i], both)
         for interval in episode:
             plan = jax.tree.map(lambda x: np.asarray(x[0]), interval["plan"])
-            check_plan(plan, params.jobs.job(0), np.asarray(params.cluster.gpus), ("a", "b", "c"))
+            check_plan(
+                plan,
+                params.problem.work.job(0),
+                np.asarray(params.problem.cluster.gpus),
+                ("a", "b", "c"),
+            )
 
 
 def test_the_upper_level_decides_every_other_interval_and_waits_while_moving():

@@ -105,9 +105,9 @@ def test_mast_goes_where_the_data_is_unless_the_gpus_there_are_not():
     world = build_jobs_world(SPEC, jobs, table_size=6)
     steady = ScenarioSettings(horizon=8, jitter="none", latency=0.0)
     params, key = jax.tree.map(lambda x: x[0], jobs_bank(world, steady, range(1), "test"))
-    links = np.asarray(world.cluster.bandwidth_gb_per_s)[2, :2]
-    fetch_s = 30.0 / (links.max() * float(world.calibration.wan_efficiency))
-    restart_s = float(world.calibration.restart_s)
+    links = np.asarray(world.problem.cluster.bandwidth_gb_per_s)[2, :2]
+    fetch_s = 30.0 / (links.max() * float(world.problem.calibration.wan_efficiency))
+    restart_s = float(world.problem.calibration.restart_s)
     starts_s, fetched_gb = {}, {}
     for name in ("mast", "single_domain"):
         make = make_jobs_by_name(name, SchedulerSettings())
@@ -184,7 +184,7 @@ def test_mast_fits_a_deployed_job_to_the_gpus_that_others_leave_it(monkeypatch, 
         seen = seen.replace(plan=target, target=target)
         return many.decide(key, seen, many.init(key))[0]
 
-    plan, menu = decide(params, key), params.choices
+    plan, menu = decide(params, key), params.problem.choices
     assert int(menu.schedule[0]) != int(menu.schedule[1])
     np.testing.assert_array_equal(plan.schedule[:2, 0], menu.schedule[1])
 
@@ -238,7 +238,8 @@ def by_hand():
     )
     gpu = SimpleNamespace(memory_gb=jnp.float32(80.0))
     cluster = SimpleNamespace(gpu=gpu)
-    params = SimpleNamespace(jobs=jobs, interval_s=jnp.float32(60.0), cluster=cluster)
+    problem = SimpleNamespace(work=jobs, cluster=cluster)
+    params = SimpleNamespace(problem=problem, interval_s=jnp.float32(60.0))
     links = jnp.tile(0.5 * (1.0 - jnp.eye(2)), (3, 1, 1))
     episode = SimpleNamespace(record=record, reward=jnp.zeros(3), bandwidth_gb_per_s=links)
     return episode, params
@@ -354,7 +355,10 @@ def test_a_crowd_does_not_keep_a_rule_from_its_smallest_plan(world, bank):
 
 @pytest.mark.slow
 def test_one_job_decides_as_it_would_without_turns(world):
-    alone = world.replace(jobs=jax.tree.map(lambda x: x[:1], world.jobs), kind=world.kind[:1])
+    alone = world.replace(
+        problem=world.problem.of(jax.tree.map(lambda x: x[:1], world.problem.work)),
+        kind=world.kind[:1],
+    )
     idle = ScenarioSettings(horizon=HORIZON)
     params, keys = jax.tree.map(lambda x: x[0], jobs_bank(alone, idle, range(1), "test"))
     table = jax.tree.map(lambda x: x[0], world.tables)

@@ -36,6 +36,7 @@ from agents.registry import (
     make_by_name,
 )
 from jaxsim.env.env import reset, step
+from jaxsim.plan import Problem
 from jaxsim.plan.plan import empty_plan
 from jaxsim.planning.enumeration import PlanTable
 from jaxsim.planning.scoring import one_view
@@ -83,7 +84,7 @@ def world(seed, trace=None, load_trace=None):
         start,
         network=network,
         load=load,
-        calibration=calibration(restart_s=float(rng.uniform(1, 70))),
+        efficiency=calibration(restart_s=float(rng.uniform(1, 70))),
         horizon=jnp.int32(STEPS),
     )
 
@@ -101,8 +102,8 @@ def truth_of(params, key, mask):
 @jax.jit
 def all_moves(work):
     """[P][P] Transition from each plan to each."""
-    cal = calibration()
-    return [[begin_transition(p, q, work, cal) for q in PLANS] for p in PLANS]
+    problem = Problem(work, None, calibration())
+    return [[begin_transition(p, q, problem) for q in PLANS] for p in PLANS]
 
 
 @pytest.fixture(scope="module")
@@ -198,8 +199,8 @@ def recursion(params, truth, move_gb):
     """[T + 2, P]: stay, or move and walk through the intervals until every link is done."""
     rate = np.asarray(truth.table.rate, np.float64)
     speed = np.asarray(truth.views.bandwidth_gb_per_s, np.float64)
-    speed = speed * float(params.calibration.wan_efficiency)
-    restart, dt = float(params.calibration.restart_s), 60.0
+    speed = speed * float(params.problem.calibration.wan_efficiency)
+    restart, dt = float(params.problem.calibration.restart_s), 60.0
     value = np.zeros((len(rate) + 1, ROWS))
     for t in reversed(range(len(rate))):
         for p in range(ROWS):
@@ -260,7 +261,7 @@ def test_the_return_orders_exactly_as_progress_does(worlds, every_sequence):
 def row_by_hand(worlds, move_gb, t, horizon):
     """[WORLDS] the row with the most work in `horizon` intervals like t, the switch paid."""
     params, _, truths = worlds
-    restart = np.asarray(params.calibration.restart_s)
+    restart = np.asarray(params.problem.calibration.restart_s)
     rate, bandwidth = truths.table.rate[:, t], truths.views.bandwidth_gb_per_s[:, t]
     rows = []
     for w, start in enumerate(first_rows(params)):
@@ -318,12 +319,16 @@ def test_without_jitter_and_cost_hysteresis_is_the_replan_oracle(worlds, first_d
     params, keys, _ = worlds
     still = ("white_amplitude", "latency_amplitude", "ou_sigma")
     still = {name: jnp.zeros_like(getattr(params.network, name)) for name in still}
-    wide = params.cluster.bandwidth_gb_per_s * 1e6  # what moves takes no time
+    wide = params.problem.cluster.bandwidth_gb_per_s * 1e6  # what moves takes no time
     free = params.replace(
         network=params.network.replace(**still),
         load=params.load.replace(swing=jnp.zeros_like(params.load.swing)),
-        cluster=params.cluster.replace(bandwidth_gb_per_s=wide),
-        calibration=params.calibration.replace(restart_s=jnp.zeros(WORLDS, jnp.float32)),
+        problem=params.problem.replace(
+            cluster=params.problem.cluster.replace(bandwidth_gb_per_s=wide),
+            calibration=params.problem.calibration.replace(
+                restart_s=jnp.zeros(WORLDS, jnp.float32)
+            ),
+        ),
     )
     truths = truth_of(free, keys, TABLE.mask)
     sees, guesses = (np.asarray(x) for x in decide_first(free, keys, truths))

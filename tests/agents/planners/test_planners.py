@@ -44,7 +44,7 @@ def test_the_three_formulas_on_a_pipeline_by_hand():
     np.testing.assert_allclose(hyperion.bottleneck_s(costs, pipe)[v], 48 * 6)
     np.testing.assert_allclose(
         sailor.sync_s(costs, dataclasses.replace(pipe, dp=4)),
-        2 * 3 / 4 * 3 * float(costs.builder.work.layer_gparams) * 2 / (10.0 * 0.6),
+        2 * 3 / 4 * 3 * float(costs.builder.problem.work.layer_gparams) * 2 / (10.0 * 0.6),
         rtol=1e-5,
     )
 
@@ -69,8 +69,8 @@ def test_alpa_sailor_and_exact_search_agree_where_the_network_is_uniform_and_ste
     same = RULES["sailor"].allowed(MENU)
     choices = tuple(np.array(nomination._triples(MENU))[same].tolist())
     family = PlanFamily(max_groups=1, choices=tuple(tuple(c) for c in choices))
-    search = ExactSearch(b.cluster, b.work, b.calibration, family)
-    exact = search.best(base_view(b.cluster)).rate
+    search = ExactSearch(b.problem, family)
+    exact = search.best(base_view(b.problem.cluster)).rate
     for name, module in (("alpa", alpa), ("sailor", sailor)):
         plan = module.nominate(b, same)[0]
         assert (b.base_rates([plan]) * same).max() == pytest.approx(exact, rel=1e-5), name
@@ -116,7 +116,7 @@ def test_sailor_uses_no_more_regions_than_the_stages_need():
 
 def every_pipeline(b, at_least):
     """All pipelines of a small cluster: orders, tp, dp, stages and contiguous layers."""
-    layers, batch = int(b.work.layers), int(b.work.global_batch)
+    layers, batch = int(b.problem.work.layers), int(b.problem.work.global_batch)
     for n in range(at_least, b.spec.n_domains + 1):
         for order in itertools.permutations(range(b.spec.n_domains), n):
             room = [int(b.gpus[k]) for k in order]
@@ -141,7 +141,7 @@ def by_hand(b, pipe):
             stage[:, i] += head[:, k]
             break
         j = pipe.order[i + 1]
-        gb = float(b.work.boundary_gb) * np.asarray(MENU.micro_batch) * pipe.dp
+        gb = float(b.problem.work.boundary_gb) * np.asarray(MENU.micro_batch) * pipe.dp
         ways = [gb / (0.9 * b.spec.bandwidth_gbps[x, y] / 8) for x, y in ((k, j), (j, k))]
         hop[:, i] = sum(ways) + (b.spec.rtt_ms[k, j] + b.spec.rtt_ms[j, k]) / 2e3
         link[:, i] = np.maximum(*ways)
@@ -149,7 +149,7 @@ def by_hand(b, pipe):
 
 
 def micro_batches(b, pipe):
-    return float(b.work.global_batch) / (np.asarray(MENU.micro_batch) * pipe.dp)
+    return float(b.problem.work.global_batch) / (np.asarray(MENU.micro_batch) * pipe.dp)
 
 
 def least(costs_s):
@@ -219,7 +219,7 @@ def test_sailors_first_plan_is_the_best_of_every_plan_by_its_own_formula():
         whole = stage @ np.array(pipe.stages) + hop.sum(axis=1)
         slowest = (stage + hop).max(axis=1)
         largest = max(-(-n // s) for n, s in zip(pipe.layers, pipe.stages, strict=True))
-        gb = 2.0 * largest * float(b.work.layer_gparams)
+        gb = 2.0 * largest * float(b.problem.work.layer_gparams)
         sync = 2.0 * (pipe.dp - 1) / pipe.dp * gb / (80.0 / 8 * 0.6)
         return (micro_batches(b, pipe) - 1) * slowest + whole + sync
 
@@ -252,7 +252,7 @@ def test_crosspipe_orders_its_operations_anew_for_the_network_at_hand():
     b = builder("embedded")
     plan = nominated("embedded", "crosspipe")[:1]
     allowed = RULES["crosspipe"].allowed(MENU)
-    view = base_view(b.cluster)
+    view = base_view(b.problem.cluster)
     chosen = []
     for factor in (1.0, 1000.0):  # at base; so fast that waiting is not the matter
         fast = view.replace(

@@ -34,12 +34,17 @@ def test_every_plan_that_anyone_nominates_can_be_run(which):
         plans = nominated(which, name)
         assert plans, name
         done = b.complete_at_base(plans + [plans[0]] * (16 - len(plans)))
-        args = (b.work, b.cluster, b.calibration, base_view(b.cluster))
+        args = (
+            b.problem.work,
+            b.problem.cluster,
+            b.problem.calibration,
+            base_view(b.problem.cluster),
+        )
         cost = complete_cost(done, *args)
-        assert np.all(cost.memory_gb <= b.cluster.gpu.memory_gb), name
+        assert np.all(cost.memory_gb <= b.problem.cluster.gpu.memory_gb), name
         for i in range(len(plans)):
             plan = jax.tree.map(lambda x, i=i: np.asarray(x[i]), done)
-            check_plan(plan, b.work, b.gpus, b.spec.domains)
+            check_plan(plan, b.problem.work, b.gpus, b.spec.domains)
         at_full = rates(which, name, plans[:1])
         assert np.all(at_full > 0), name
 
@@ -112,7 +117,7 @@ def test_orders_are_all_there_are_or_chains_along_the_fastest_links():
     for i in range(n - 1):  # a road from 0 to 6, the only fast links
         rate[i, i + 1] = rate[i + 1, i] = 10.0
     big = dataclasses.replace(cluster_spec(n), bandwidth_gbps=rate)
-    orders = domain_orders(TableBuilder(big, b.work, b.calibration, MENU), 2)
+    orders = domain_orders(TableBuilder(big, b.problem.work, b.problem.calibration, MENU), 2)
     assert tuple(range(n)) in orders and (0, 1) in orders and len(orders) == n * (n - 1)
 
 
@@ -215,7 +220,7 @@ def test_diloco_with_one_step_between_syncs_sends_the_bytes_of_data_parallelism(
     plans = {groups(p): p for p in every_step}
     parallel = {groups(p): p for p in zero.sharded(b, 1)}
     ring = ((0,), (1,), (2,), (3,))
-    args = (b.work, b.cluster, b.calibration, base_view(b.cluster))
+    args = (b.problem.work, b.problem.cluster, b.problem.calibration, base_view(b.problem.cluster))
     sent = []
     for plan in (plans[ring], parallel[ring], plans[ring].replace(sync_period=np.int32(50))):
         done = b.complete_at_base([plan] * 16)
@@ -223,7 +228,7 @@ def test_diloco_with_one_step_between_syncs_sends_the_bytes_of_data_parallelism(
     np.testing.assert_array_equal(sent[0], sent[1])
     # 2 (n - 1) / n of the 16-bit gradients over every link of the ring, and nothing else.
     expected = np.zeros((K, K))
-    expected[[0, 1, 2, 3], [1, 2, 3, 0]] = 2 * 3 / 4 * 2 * float(b.work.gparams)
+    expected[[0, 1, 2, 3], [1, 2, 3, 0]] = 2 * 3 / 4 * 2 * float(b.problem.work.gparams)
     np.testing.assert_allclose(sent[0], expected, rtol=1e-5)
     np.testing.assert_allclose(sent[2], expected / 50, rtol=1e-5)
 
@@ -255,20 +260,24 @@ def test_what_blocking_costs_streaming_diloco_and_where_its_outer_state_would_go
     """The step less its sync is what full overlap would leave; 8 bytes per parameter would fit the
     GPUs of every domain."""
     b = builder("embedded")
-    args = (b.work, b.cluster, b.calibration, base_view(b.cluster))
+    args = (b.problem.work, b.problem.cluster, b.problem.calibration, base_view(b.problem.cluster))
     plans = nominated("embedded", "streaming_diloco") + nominated("embedded", "diloco")
     done = b.complete_at_base(plans + [plans[0]] * (16 - len(plans)))
     cost = complete_cost(done, *args)
-    ring = 2 * 3 / 4 * 2 * float(b.work.gparams) * 4 / 16  # [GB] in 4 bits over each of four links
+    ring = (
+        2 * 3 / 4 * 2 * float(b.problem.work.gparams) * 4 / 16
+    )  # [GB] in 4 bits over each of four links
     np.testing.assert_allclose(cost.sync_gb[0].max(), ring, rtol=1e-5)
-    rate = sync.ring_rate_gb_per_s(b.cluster.bandwidth_gb_per_s, jnp.int32(30), b.calibration)
+    rate = sync.ring_rate_gb_per_s(
+        b.problem.cluster.bandwidth_gb_per_s, jnp.int32(30), b.problem.calibration
+    )
     wire_s = ring / float(jnp.where(cost.sync_gb[0] > 0, rate, jnp.inf).min())
     never = complete_cost(done.replace(sync_period=done.sync_period * 10**6), *args)
     exposed_s = float(cost.sync_s[0] - never.sync_s[0])
     assert 0.9 * wire_s / 30 < exposed_s < 1.1 * wire_s / 30
     assert 0.029 < exposed_s / float(cost.step_s[0]) < 0.031, "the docstring says how much"
-    outer_gb = 8.0 * float(b.work.gparams) / 8  # of each of eight GPUs
-    assert np.all(cost.memory_gb[: len(plans)] + outer_gb < b.cluster.gpu.memory_gb)
+    outer_gb = 8.0 * float(b.problem.work.gparams) / 8  # of each of eight GPUs
+    assert np.all(cost.memory_gb[: len(plans)] + outer_gb < b.problem.cluster.gpu.memory_gb)
 
 
 # MAST
@@ -298,8 +307,8 @@ def chosen_row(monkeypatch, setup, rate, make):
 
 def setup_of(table):
     b = builder("embedded")
-    view = base_view(b.cluster)
-    return Setup(b.cluster, b.work, b.calibration, MENU, table, view, jnp.float32(60.0))
+    view = base_view(b.problem.cluster)
+    return Setup(b.problem.replace(choices=MENU), table, view, jnp.float32(60.0))
 
 
 def test_for_one_job_mast_is_the_best_single_domain(monkeypatch, joined):
@@ -388,7 +397,7 @@ def test_a_planner_plans_again_only_when_what_it_watches_has_changed(
 @pytest.fixture(scope="module")
 def joined():
     b = builder("embedded")
-    table, info, family = build_table(b, one_view(base_view(b.cluster)), 6)
+    table, info, family = build_table(b, one_view(base_view(b.problem.cluster)), 6)
     plans = {name: nominated("embedded", name) for name in EVERYONE}
     return table, *admit(table, info, family, b, plans, EVERYONE)
 
@@ -433,7 +442,7 @@ def test_plans_are_nominated_for_other_links_too_and_each_is_there_once(monkeypa
     rules = {"by_link": dataclasses.replace(RULES["megatron"], nominate=by_link)}
     monkeypatch.setattr(nomination, "TableBuilder", padded)
     factors = [np.full((4, 4), x) for x in (2.0, 0.5, 3.0)]
-    args = (b.spec, b.work, b.calibration, rules)
+    args = (b.spec, b.problem.work, b.problem.calibration, rules)
     for links, expected in ((factors, [1, 3, 2, 0]), ((), [1, 3])):
         _, plans = nomination.nominate(*args, links)
         assert [groups(p)[0][0] for p in plans["by_link"]] == expected
@@ -444,7 +453,7 @@ def test_the_menu_grows_only_by_what_somebody_wants(monkeypatch):
     rules = {"megatron": RULES["megatron"], "ordered": ordered}
     monkeypatch.setattr(nomination, "TableBuilder", padded)
     b = builder("embedded")
-    menu, plans = nomination.nominate(b.spec, b.work, b.calibration, rules)
+    menu, plans = nomination.nominate(b.spec, b.problem.work, b.problem.calibration, rules)
     default = default_lower_choices()
     assert nomination._triples(menu)[: default.size] == nomination._triples(default)
     more = {triple[2] for triple in nomination._triples(menu)[default.size :]}

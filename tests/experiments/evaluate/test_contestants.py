@@ -25,7 +25,9 @@ def setup():
             "alpa": jnp.zeros((P, V), bool).at[1, :2].set(True),
         },
     )
-    return types.SimpleNamespace(table=table, choices=types.SimpleNamespace(size=V))
+    return types.SimpleNamespace(
+        table=table, problem=types.SimpleNamespace(choices=types.SimpleNamespace(size=V))
+    )
 
 
 def test_a_keeper_chooses_from_its_own_plans(setup):

@@ -114,7 +114,7 @@ def test_sixteen_philly_jobs_on_eight_regions_for_a_thousand_intervals(tmp_path)
     jobs_file, folder = tmp_path / "jobs.csv", tmp_path / "run"
     argv = ["--trace", str(PHILLY), "--out", str(jobs_file), "--seed", "1", "--work_scale", "3"]
     assert jobs_command.main(argv) == 0
-    cluster = Path(evaluate.__file__).parent / "configs" / "suites" / "eight-aws-regions.yaml"
+    cluster = "eight-aws-regions"
     argv = ["--cluster", str(cluster), "--jobs", str(jobs_file), "--schedulers", "mast"]
     argv += ["--seeds", "1", "--steps", "1000", "--table-size", "30", "--layout-limit", "8"]
     argv += ["--scenario.load_share", "0.5", "--scenario.load_swing", "0.2"]

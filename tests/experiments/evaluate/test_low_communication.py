@@ -37,7 +37,10 @@ def setup():
         admitted={"diloco": jnp.array([[False] * 2, [True, False], [False] * 2])},
     )
     work = build_workload([JOB]).job(0)
-    return types.SimpleNamespace(table=table, work=work, choices=types.SimpleNamespace(size=2))
+    return types.SimpleNamespace(
+        table=table,
+        problem=types.SimpleNamespace(work=work, choices=types.SimpleNamespace(size=2)),
+    )
 
 
 @pytest.mark.parametrize("name", ["best_static", "single_domain", "diloco"])
@@ -53,7 +56,7 @@ def test_everyone_keeps_the_plan_that_is_best_by_what_a_step_is_taken_for(monkey
 
 
 def test_a_step_is_worth_what_the_default_says_or_all_of_it(setup):
-    work = setup.work
+    work = setup.problem.work
     np.testing.assert_array_equal(worth(setup, False), 1.0)
     # 1 - 0.08 log10(H) / (1 + log10(P / 1e9) / 5), and 1 % less for each halving below 16 bits.
     size = 1 + np.log10(max(float(work.gparams), 0.1)) / 5

@@ -184,7 +184,10 @@ def test_truncated_at_the_horizon_and_terminated_by_the_budget(small):
     assert not np.any(steps.terminated)
     done = float(steps.record.progress[:3].sum()) + 0.5 * float(steps.record.progress[3, 0])
     params = scenario()
-    params = params.replace(jobs=params.jobs.replace(step_budget=jnp.array([done], jnp.float32)))
+    budget = jnp.array([done], jnp.float32)
+    params = params.replace(
+        problem=params.problem.of(params.problem.work.replace(step_budget=budget))
+    )
     states, ended = play(params, KEY, actions(SEQUENCES[0]))
     np.testing.assert_array_equal(ended.terminated, [False] * 3 + [True] * 5)
     assert not np.any(ended.truncated), "finished is not cut off"
@@ -234,7 +237,7 @@ def two_jobs(spec, plan, action, budget=1e9):
     jobs = [JobSpec(JOB.model, 32, 1024, step_budget=budget), JOB]
     params = env_params(spec, JOB, plan, pad_domains=8, pad_jobs=2)
     both = [jax.tree.map(lambda x: jnp.stack([x, x]), pad_plan(p, 8)) for p in (plan, action)]
-    params = params.replace(jobs=build_workload(jobs), initial_plan=both[0])
+    params = params.replace(problem=params.problem.of(build_workload(jobs)), initial_plan=both[0])
     return play(params, KEY, held(both[1]))[1]
 
 
@@ -269,7 +272,9 @@ def test_a_finished_job_moves_no_more():
     def both(first, second):
         return jax.tree.map(lambda *x: jnp.stack(x), pad_plan(first, 8), pad_plan(second, 8))
 
-    params = params.replace(jobs=build_workload(jobs), initial_plan=both(old, old))
+    params = params.replace(
+        problem=params.problem.of(build_workload(jobs)), initial_plan=both(old, old)
+    )
     ends = both(old, old)  # the first job is done after this interval
     moves, stays = both(new, new), both(old, new)
     told, alone = (

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from jaxsim.env.sharing import CRUX_LEVELS, allocate_gpus, crux_levels, settle, share_links
 from jaxsim.env.sharing import step_cost as jobs_cost
+from jaxsim.plan import Problem
 from jaxsim.plan.plan import empty_plan
 from jaxsim.workload.workload import JobSpec, ModelConfig, build_workload
 
@@ -156,7 +157,7 @@ def settled():
     def run(plans, work, view, sharing):
         there = jnp.ones((2,), bool)
         pending = jnp.zeros((2, K, K), jnp.float32)
-        world = (work, CLUSTER, CALIBRATION, view)
+        world = (Problem(work, CLUSTER, CALIBRATION), view)
         tenancy = settle(plans, there, there, pending, *world, sharing)
         return tenancy, jobs_cost(plans, *world, tenancy)
 
@@ -229,7 +230,9 @@ def scenario(pad_jobs, sharing="fair"):
         network={"white": 0.5, "latency": 0.2},
         load={"share": 0.4, "swing": 0.9},
     )
-    return params.replace(jobs=build_workload(JOBS, pad_to=pad_jobs), sharing=sharing)
+    return params.replace(
+        problem=params.problem.of(build_workload(JOBS, pad_to=pad_jobs)), sharing=sharing
+    )
 
 
 def drawn(seed, pad_jobs):

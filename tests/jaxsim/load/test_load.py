@@ -17,6 +17,7 @@ from jaxsim.load.local_jobs import (
     load_process,
     read_load_trace,
 )
+from jaxsim.plan import Problem
 from jaxsim.plan.plan import default_lower_choices
 from jaxsim.planning.enumeration import PlanTable
 from jaxsim.scenario.scenario import ScenarioSettings, World, scenario_bank
@@ -81,8 +82,8 @@ def one_plan_world():
     plans = lead(make_plan([(0,)], [(8,)], [8], dp=2, micro_batch=2))
     yes = jnp.ones(1, bool)
     table = PlanTable(plans, yes, jnp.ones(1, jnp.float32), yes, ~yes)
-    parts = (cluster_spec().to_arrays(), build_workload([JOB]), calibration())
-    return World(*parts, default_lower_choices(), table, plans)
+    parts = (build_workload([JOB]), cluster_spec().to_arrays(), calibration())
+    return World(Problem(*parts, default_lower_choices()), table, plans)
 
 
 def test_the_scenarios_of_bursty_settings_hold_those_bursts_and_no_more():
@@ -90,7 +91,7 @@ def test_the_scenarios_of_bursty_settings_hold_those_bursts_and_no_more():
     calm = ScenarioSettings(jitter="none", horizon=64, load_share=0.5)
     bursty = dataclasses.replace(calm, load_job_share=0.5, load_stay=5.0)
     banks = [scenario_bank(world, s, range(3), "test") for s in (calm, bursty)]
-    gpus = np.asarray(world.cluster.gpus)
+    gpus = np.asarray(world.problem.cluster.gpus)
     steps, keys = jnp.arange(65), jax.random.split(jax.random.key(0), 65)
     for seed in range(3):
         one, same = (jax.tree.map(lambda x, s=seed: x[s], bank[0]) for bank in banks)

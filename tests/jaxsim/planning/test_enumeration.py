@@ -130,7 +130,7 @@ def built():
     builder = TableBuilder(SPEC, work, calibration(), CHOICES)
     rng = np.random.default_rng(0)
     factor = jnp.asarray(np.exp(rng.normal(0, 0.7, (8, 3, 3))), jnp.float32)
-    view = base_view(builder.cluster)
+    view = base_view(builder.problem.cluster)
     views = jax.tree.map(lambda x: jnp.broadcast_to(x, (8, *x.shape)), view)
     views = views.replace(bandwidth_gb_per_s=views.bandwidth_gb_per_s * factor)
     return builder, views, *build_table(builder, views, 12)
@@ -142,11 +142,11 @@ def rows(table):
 
 def test_every_row_can_be_carried_out_and_fits(built):
     builder, _, table, info, _ = built
-    view = base_view(builder.cluster)
+    view = base_view(builder.problem.cluster)
     assert info.plans_in_table == len(rows(table)) > 3
     for i, plan in enumerate(rows(table)):
-        check_plan(plan, builder.work, np.array(SPEC.gpus), SPEC.domains)
-        cost = cost_of(plan, builder.work, builder.cluster, calibration(), view)
+        check_plan(plan, builder.problem.work, np.array(SPEC.gpus), SPEC.domains)
+        cost = cost_of(plan, builder.problem.work, builder.problem.cluster, calibration(), view)
         assert bool(cost.runs)
         np.testing.assert_allclose(1 / cost.step_s, table.base_rate[i], rtol=1e-4)
 
@@ -157,7 +157,7 @@ def test_the_table_holds_the_best_of_the_family_and_of_each_kind(built):
     assert info.plans_scored == family.group.shape[0] == info.plans_in_family
     family = jax.tree.map(np.asarray, family)
     plans = [jax.tree.map(lambda x, i=i: x[i], family) for i in range(len(family.group))]
-    view = jax.tree.map(lambda x: x[None], base_view(builder.cluster))
+    view = jax.tree.map(lambda x: x[None], base_view(builder.problem.cluster))
     base = builder.rates(plans, view)[0]
     np.testing.assert_allclose(np.max(table.base_rate), base.max(), rtol=1e-5)
     alone = np.array([(p.group >= 0).sum() == 1 for p in plans])
@@ -183,16 +183,18 @@ def test_a_loaded_cluster_has_plans_for_parts_of_its_gpus(built):
     """With half of every domain's GPUs held a table of plans for all of them runs few of its rows; one
     with plans for parts has a row of each kind, as fast as if the cluster were that small."""
     builder = built[0]
-    views = sample_views(builder.cluster, 8, 0, loaded=True)
+    views = sample_views(builder.problem.cluster, 8, 0, loaded=True)
     held = np.array(SPEC.gpus)[None] - np.asarray(views.gpus_available)
     assert np.all(held[::2] == 0) and held[1::2].any(axis=1).all() and held.min() == 0
-    work, menu = builder.work, CHOICES
+    work, menu = builder.problem.work, CHOICES
     loaded = TableBuilder(SPEC, work, calibration(), menu, parts=PARTS)
     table, info, _ = build_table(loaded, views, 16)
     assert info.plans_scored > built[3].plans_scored
     halved = dataclasses.replace(SPEC, gpus=tuple(n // 2 for n in SPEC.gpus))
     small = TableBuilder(halved, work, calibration(), menu)
-    view = one_view(base_view(loaded.cluster).replace(gpus_available=small.cluster.gpus))
+    view = one_view(
+        base_view(loaded.problem.cluster).replace(gpus_available=small.problem.cluster.gpus)
+    )
     alone, *_ = build_table(small, view, 16)
     best = np.asarray(loaded.rates(rows(table), view))[0]
     here = np.asarray(small.rates(rows(alone), view))[0]
@@ -217,16 +219,13 @@ def test_completion_shares_exactly_the_global_batch(built):
     builder, views, _, _, family = built
     done, legal = jax.jit(
         jax.vmap(
-            jax.vmap(complete, in_axes=(None, None, 0, None, None, None, None)),
-            in_axes=(0, None, None, None, None, None, None),
+            jax.vmap(complete, in_axes=(None, 0, None, None)),
+            in_axes=(0, None, None, None),
         )
     )(
         family,
-        CHOICES,
         jnp.arange(CHOICES.size, dtype=jnp.int32),
-        builder.work,
-        builder.cluster,
-        builder.calibration,
+        builder.problem,
         jax.tree.map(lambda x: x[3], views),
     )
     sequences = np.asarray(done.batch_share * done.micro_batch * done.dp)
@@ -260,7 +259,7 @@ def test_a_plan_that_cannot_fit_says_what_is_missing():
     work = build_workload([JobSpec(MODEL_PRESETS["llama-70b"], 4, 1024)]).job(0)
     builder = TableBuilder(SPEC, work, calibration(), CHOICES)
     builder.choice_rates = lambda plans, views: np.zeros((1, len(plans), CHOICES.size))
-    views = jax.tree.map(lambda x: x[None], base_view(builder.cluster))
+    views = jax.tree.map(lambda x: x[None], base_view(builder.problem.cluster))
     with pytest.raises(InputError) as error:
         build_table(builder, views, 8)
     text = str(error.value)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers.toy_world import JOB, cluster_spec
 
+from jaxsim.plan import Problem
 from jaxsim.planning.objectives import OBJECTIVES, objectives
 from jaxsim.step_time.closed_form import StepCost
 from jaxsim.workload.workload import build_workload
@@ -23,7 +24,7 @@ def cost(**given):
 
 
 def points(available=GPUS, **given):
-    return np.asarray(objectives(cost(**given), WORK, CLUSTER, available))
+    return np.asarray(objectives(cost(**given), Problem(WORK, CLUSTER, None), available))
 
 
 def test_time_utilisation_and_price_of_a_plan():

@@ -18,6 +18,7 @@ from helpers.toy_world import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxsim.plan import Problem
 from jaxsim.plan.plan import (
     ALL_SCHEDULES,
     SCHEDULE_1F1B,
@@ -504,7 +505,13 @@ def test_the_closed_form_holds_where_its_assumptions_do():
 WORK = build_workload([JOB]).job(0)
 SPEC = cluster_spec(4, gpus=8)
 CLUSTER = SPEC.to_arrays()
-event_cost_of = jax.jit(event_step_cost)
+
+
+@jax.jit
+def event_cost_of(plan, work, cluster, efficiency, view, bounds, profile=None):
+    return event_step_cost(plan, Problem(work, cluster, efficiency), view, bounds, profile)
+
+
 PLANS = {
     "one domain": make_plan([(2,)], [(8,)], [4], 4, dp=4, micro_batch=2, pp=[1, 1, 2, 1]),
     "two pipelines": make_plan(
@@ -596,7 +603,7 @@ def test_batches_of_plans_cost_what_single_plans_do():
 
     def cost(plan, speed):
         seen = view.replace(bandwidth_gb_per_s=view.bandwidth_gb_per_s * speed)
-        return event_step_cost(plan, WORK, CLUSTER, calibration(), seen, bounds).step_s
+        return event_step_cost(plan, Problem(WORK, CLUSTER, calibration()), seen, bounds).step_s
 
     grid = jax.jit(jax.vmap(jax.vmap(cost, (None, 0)), (0, None)))(plans, speeds)
     for i, plan in enumerate(PLANS.values()):
@@ -608,7 +615,7 @@ def test_gradients_of_a_plan_are_finite():
     def seconds(bandwidth, rtt, plan):
         seen = base_view(CLUSTER).replace(bandwidth_gb_per_s=bandwidth, rtt_s=rtt)
         bounds = EventBounds(8, 16, 0, FIXED_ORDERS)
-        return event_step_cost(plan, WORK, CLUSTER, calibration(), seen, bounds).step_s
+        return event_step_cost(plan, Problem(WORK, CLUSTER, calibration()), seen, bounds).step_s
 
     slopes = jax.jit(jax.grad(seconds, argnums=(0, 1)))
     for name, plan in PLANS.items():

@@ -10,6 +10,7 @@ from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxsim.plan import Problem
 from jaxsim.plan.plan import FREE_FIELDS, Plan, empty_plan, needs_reconfiguration
 from jaxsim.step_time.reconfiguration import (
     Transition,
@@ -29,7 +30,13 @@ LAYER_STATE_GB = STATE_BYTES_PER_PARAM * float(WORK.gparams) / LAYERS
 few = settings(deadline=None, max_examples=60)
 
 migrate = jax.jit(migration_gb)
-begin = jax.jit(begin_transition)
+
+
+@jax.jit
+def begin(old, new, work, efficiency):
+    return begin_transition(old, new, Problem(work, None, efficiency))
+
+
 advance = jax.jit(advance_transition)
 
 

@@ -9,6 +9,7 @@ import pytest
 from helpers.toy_world import JOB, calibration, cluster_spec, make_plan
 
 from jaxsim.files.errors import InputError
+from jaxsim.plan import Problem
 from jaxsim.plan.plan import (
     SCHEDULE_GPIPE,
     SCHEDULE_GREEDY,
@@ -29,7 +30,7 @@ MENU, ALL = (
     (0, 1, SCHEDULE_GPIPE),
     (0, 1, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE),
 )
-costs_of = jax.jit(jax.vmap(job_step_cost, in_axes=(0, None, None, None, None)))
+costs_of = jax.jit(jax.vmap(job_step_cost, in_axes=(0, None, None)))
 
 
 def random_plan(rng, schedules):
@@ -84,10 +85,10 @@ def test_a_table_gives_what_the_closed_form_gives(schedules, chunks):
     work = build_workload([dataclasses.replace(JOB, virtual_stages=chunks)]).job(0)
     plans = stacked(schedules)
     gpus = jnp.asarray(np.random.default_rng(1).integers(15, 37, K), jnp.int32)
-    table = build_cost_table(plans, work, CLUSTER, CALIBRATION, gpus)
+    table = build_cost_table(plans, Problem(work, CLUSTER, CALIBRATION), gpus)
     from_table = jax.jit(lambda t, n: plan_costs(t, link_times(*n, CALIBRATION)))
     for network in networks(np.random.default_rng(2), 4):
-        expected = costs_of(plans, work, CLUSTER, CALIBRATION, NetworkView(*network, gpus))
+        expected = costs_of(plans, Problem(work, CLUSTER, CALIBRATION), NetworkView(*network, gpus))
         runs = np.asarray(expected.runs)
         assert 0.3 * PLANS < runs.sum() < 0.95 * PLANS, runs.sum()
         got = from_table(table, network)
@@ -107,7 +108,7 @@ def test_a_table_gives_what_the_closed_form_gives(schedules, chunks):
 def test_the_costs_differ_between_networks_and_plans():
     """What the comparison above compares is not one number."""
     work, plans = build_workload([JOB]).job(0), stacked(MENU)
-    table = build_cost_table(plans, work, CLUSTER, CALIBRATION)
+    table = build_cost_table(plans, Problem(work, CLUSTER, CALIBRATION))
     steps = [
         np.asarray(plan_costs(table, link_times(*n, CALIBRATION)).step_s)
         for n in networks(np.random.default_rng(3), 2)
@@ -122,9 +123,9 @@ def test_the_costs_differ_between_networks_and_plans():
 
 def test_many_plans_are_prepared_in_blocks(monkeypatch):
     work, plans = build_workload([JOB]).job(0), stacked(MENU, n_plans=50)
-    whole = build_cost_table(plans, work, CLUSTER, CALIBRATION)
+    whole = build_cost_table(plans, Problem(work, CLUSTER, CALIBRATION))
     monkeypatch.setattr("jaxsim.planning.exact.cost_table.BLOCK", 16)
-    in_parts = build_cost_table(plans, work, CLUSTER, CALIBRATION)
+    in_parts = build_cost_table(plans, Problem(work, CLUSTER, CALIBRATION))
     assert whole.size == in_parts.size == 50 and whole.pairs == in_parts.pairs
     for name, value in vars(whole).items():
         np.testing.assert_allclose(getattr(in_parts, name), value, rtol=1e-6, err_msg=name)
@@ -132,7 +133,7 @@ def test_many_plans_are_prepared_in_blocks(monkeypatch):
 
 def test_the_size_is_that_of_the_fields():
     work, plans = build_workload([JOB]).job(0), stacked(MENU, n_plans=50)
-    table = build_cost_table(plans, work, CLUSTER, CALIBRATION)
+    table = build_cost_table(plans, Problem(work, CLUSTER, CALIBRATION))
     numbers = sum(x.size for x in jax.tree.leaves(table))
     assert table.bytes_per_plan == 4 * numbers / 50
 
@@ -143,12 +144,10 @@ def test_the_size_is_that_of_the_fields():
 def test_leaving_out_schedules_that_do_not_occur_changes_nothing(schedules):
     work, plans = build_workload([JOB]).job(0), stacked(schedules, n_plans=60)
     few = jax.jit(
-        jax.vmap(
-            lambda *args: job_step_cost(*args, schedules=schedules), (0, None, None, None, None)
-        )
+        jax.vmap(lambda *args: job_step_cost(*args, schedules=schedules), (0, None, None))
     )
     for network in networks(np.random.default_rng(4), 2):
-        args = (plans, work, CLUSTER, CALIBRATION, NetworkView(*network, CLUSTER.gpus))
+        args = (plans, Problem(work, CLUSTER, CALIBRATION), NetworkView(*network, CLUSTER.gpus))
         expected, got = costs_of(*args), few(*args)
         for name, value in vars(expected).items():
             np.testing.assert_allclose(
@@ -159,7 +158,7 @@ def test_leaving_out_schedules_that_do_not_occur_changes_nothing(schedules):
 def test_a_plan_with_a_schedule_left_out_does_not_run():
     work, plans = build_workload([JOB]).job(0), stacked((SCHEDULE_ZERO_BUBBLE,), n_plans=8)
     view = NetworkView(CLUSTER.bandwidth_gb_per_s, CLUSTER.rtt_s, CLUSTER.gpus)
-    args = (work, CLUSTER, CALIBRATION, view)
+    args = (Problem(work, CLUSTER, CALIBRATION), view)
     runs = jax.vmap(lambda plan: job_step_cost(plan, *args).runs)(plans)
     left_out = jax.vmap(lambda plan: job_step_cost(plan, *args, schedules=MENU))(plans)
     assert np.any(runs)
@@ -169,4 +168,4 @@ def test_a_plan_with_a_schedule_left_out_does_not_run():
 def test_the_greedy_order_is_refused():
     work, plans = build_workload([JOB]).job(0), stacked((SCHEDULE_GREEDY,), n_plans=4)
     with pytest.raises(InputError, match="greedy"):
-        build_cost_table(plans, work, CLUSTER, CALIBRATION)
+        build_cost_table(plans, Problem(work, CLUSTER, CALIBRATION))

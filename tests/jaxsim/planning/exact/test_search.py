@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsim.files.errors import InputError
+from jaxsim.plan import Problem
 from jaxsim.plan.layouts import count_layouts, enumerate_layouts, split_layers
 from jaxsim.plan.plan import SCHEDULE_ZERO_BUBBLE, check_plan, empty_plan, needs_reconfiguration
 from jaxsim.planning.enumeration import make_plan
@@ -30,6 +31,7 @@ from jaxsim.workload.workload import JobSpec, build_workload
 SPEC = dataclasses.replace(cluster_spec(3), gpus=(8, 4, 6), gpus_per_node=(4, 4, 4))
 WORK = build_workload([JobSpec(JOB.model, global_batch=48, seq=1024)]).job(0)
 FAMILY = PlanFamily(cuts=("even",))
+PROBLEM = Problem(WORK, SPEC.to_arrays(), calibration(), FAMILY.menu)
 NETWORKS, PADDED = 24, 4
 
 
@@ -80,7 +82,7 @@ def nth(w, size=3, **changes):
 
 @pytest.fixture(scope="module")
 def search():
-    return ExactSearch(SPEC.to_arrays(PADDED), WORK, calibration(), FAMILY)
+    return ExactSearch(Problem(WORK, SPEC.to_arrays(PADDED), calibration()), FAMILY)
 
 
 rate_all = jax.jit(score_plans)
@@ -89,9 +91,7 @@ rate_all = jax.jit(score_plans)
 @pytest.fixture(scope="module")
 def rates():
     """[W, P] of every plan with its best lower choice."""
-    return np.asarray(
-        rate_all(STACKED, VIEWS, FAMILY.menu, WORK, SPEC.to_arrays(), calibration())[0]
-    )
+    return np.asarray(rate_all(STACKED, VIEWS, PROBLEM)[0])
 
 
 @jax.jit
@@ -100,7 +100,7 @@ def switches(old, view):
     """[W, P] [s] from plans [W] to every plan."""
 
     def one(new):
-        moved = begin_transition(old, new, WORK, calibration())
+        moved = begin_transition(old, new, PROBLEM)
         needed = needs_reconfiguration(old, new)
         rate = view.bandwidth_gb_per_s * calibration().wan_efficiency
         return jnp.where(needed, transition_s(moved, rate), 0.0)
@@ -140,7 +140,7 @@ def test_a_switch_is_paid_out_of_the_horizon(search, rates):
 
 def test_a_plan_outside_the_family_may_stay(rates):
     narrow = PlanFamily(cuts=("even",), max_domains=1, choices=FAMILY.choices)
-    single = ExactSearch(SPEC.to_arrays(PADDED), WORK, calibration(), narrow)
+    single = ExactSearch(Problem(WORK, SPEC.to_arrays(PADDED), calibration()), narrow)
     alone = [i for i, (_, layout) in enumerate(PLANS) if sum(map(len, layout)) == 1]
     for w in range(0, NETWORKS, 4):
         best = int(rates[w].argmax())
@@ -157,9 +157,8 @@ def test_a_plan_outside_the_family_may_stay(rates):
 def test_gpus_that_are_taken_change_the_plan(search):
     free = jnp.array([2, 4, 0], jnp.int32)
     view = jax.tree.map(lambda x: x[None], nth(0, gpus_available=free))
-    args = (FAMILY.menu, WORK, SPEC.to_arrays(), calibration())
     views = jax.tree.map(lambda x: jnp.repeat(x, NETWORKS, axis=0), view)
-    expected = np.asarray(rate_all(STACKED, views, *args)[0])[0].max()
+    expected = np.asarray(rate_all(STACKED, views, PROBLEM)[0])[0].max()
     found = search.best(nth(0, PADDED, gpus_available=free))
     np.testing.assert_allclose(found.rate, expected, rtol=1e-5)
     assert not (np.asarray(found.plan.group)[2] >= 0)
@@ -226,12 +225,12 @@ def test_logits_take_layers_off_the_last_domain(search):
 
 def test_what_cannot_be_searched_is_refused():
     with pytest.raises(InputError, match=r"max_domains: .* layouts over 8 of 8 domains"):
-        ExactSearch(cluster_spec(8).to_arrays(), WORK, calibration(), FAMILY)
+        ExactSearch(Problem(WORK, cluster_spec(8).to_arrays(), calibration()), FAMILY)
     with pytest.raises(InputError, match="schedules"):
         PlanFamily(choices=((1, 0, SCHEDULE_ZERO_BUBBLE),))
     job = JobSpec(JOB.model, global_batch=48, seq=1024, virtual_stages=2)
     with pytest.raises(InputError, match="virtual_stages"):
-        ExactSearch(SPEC.to_arrays(), build_workload([job]).job(0), calibration(), FAMILY)
+        ExactSearch(Problem(build_workload([job]).job(0), SPEC.to_arrays(), calibration()), FAMILY)
 
 
 def test_an_idle_cluster_pays_a_restart(search, rates):

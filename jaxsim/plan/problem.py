@@ -1,0 +1,27 @@
+"""The problem that a plan solves: the work, the cluster and its efficiency, the menu of choices."""
+
+from __future__ import annotations
+
+from flax import struct
+
+from jaxsim.cluster import Calibration, Cluster
+from jaxsim.plan.plan import LowerChoices
+from jaxsim.workload import Workload
+
+
+@struct.dataclass
+class Problem:
+    """One job, or several with a leading axis [J] of `work`, on one cluster."""
+
+    work: Workload  # one job, or [J] in order of arrival
+    cluster: Cluster
+    calibration: Calibration  # efficiencies of the cluster's GPUs
+    choices: LowerChoices | None = None  # [V]; None where every plan is complete
+
+    def of(self, work: Workload) -> Problem:
+        """The same cluster with other work."""
+        return self.replace(work=work)
+
+    def job(self, index: int) -> Problem:
+        """The problem of one job, without the job axis."""
+        return self.of(self.work.job(index))
