@@ -15,7 +15,7 @@ import pandas as pd
 
 from jaxsim.cluster import GPU_ALIASES, GPU_PRESETS, Calibration, Cluster
 from jaxsim.files import InputError
-from jaxsim.plan import SCHEDULE_1F1B, Plan, empty_plan
+from jaxsim.plan import SCHEDULE_1F1B, Plan, Problem, empty_plan
 from jaxsim.step_time import (
     NetworkView,
     StepCost,
@@ -300,9 +300,9 @@ def predict_runs(arrays: tuple, calibration: Calibration) -> StepCost:
     does not suffice.
     """
     plans, works, clusters, views = arrays
-    return jax.vmap(job_step_cost, in_axes=(0, 0, 0, None, 0))(
-        plans, works, clusters, calibration, views
-    )
+    problems = Problem(works, clusters, calibration)
+    alike = Problem(0, 0, None)  # one calibration for all
+    return jax.vmap(job_step_cost, in_axes=(0, alike, 0))(plans, problems, views)
 
 
 def published_split_gib(runs: Sequence[MeasuredRun], calibration: Calibration) -> np.ndarray:

@@ -248,10 +248,9 @@ class ExactSearch:
 
     def _head_share(self, tp: int) -> float:
         """Time of the logits over that of a layer, from two probes of two stages each."""
-        plan = empty_plan(self.problem.cluster.mask.shape[0])
-        k = int(
-            np.argmax(np.minimum(self.problem.cluster.gpus, self.problem.cluster.gpus_per_node))
-        )
+        cluster = self.problem.cluster
+        plan = empty_plan(cluster.mask.shape[0])
+        k = int(np.argmax(np.minimum(cluster.gpus, cluster.gpus_per_node)))
 
         def probe(layers):
             fields = {"group": 0, "layers": 2 * layers, "pp": 2, "tp": tp}
@@ -262,13 +261,11 @@ class ExactSearch:
             share[0] = 1
             cost = _cost(
                 plan.replace(**values, batch_share=share),
-                self.problem.work,
-                self.problem.cluster,
-                self.problem.calibration,
+                self.problem,
                 NetworkView(
-                    self.problem.cluster.bandwidth_gb_per_s,
-                    self.problem.cluster.rtt_s,
-                    jnp.full_like(self.problem.cluster.gpus, 2 * tp),
+                    cluster.bandwidth_gb_per_s,
+                    cluster.rtt_s,
+                    jnp.full_like(cluster.gpus, 2 * tp),
                 ),
             )
             return float(cost.compute_s) - float(self.problem.calibration.micro_batch_s)

@@ -25,7 +25,7 @@ def hand_costs(which="random"):
     costs.alone_s = 0.0
     costs.rtt_s = np.full((K, K), 0.5)
     # A micro-batch of dp sequences takes as many seconds over any link.
-    costs.gb_per_s = np.full((K, K), float(builder(which).work.boundary_gb))
+    costs.gb_per_s = np.full((K, K), float(builder(which).problem.work.boundary_gb))
     return costs
 
 

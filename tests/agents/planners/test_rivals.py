@@ -364,7 +364,9 @@ def test_a_planner_plans_again_only_when_what_it_watches_has_changed(
     )
     monkeypatch.setattr(replanning, "table_scheduler", lambda setup, init, choose, a: choose)
     monkeypatch.setattr(replanning, "idle_unless", lambda some, choose: choose)
-    view = base_view(builder("random").cluster).replace(gpus_available=jnp.asarray(seen, jnp.int32))
+    view = base_view(builder("random").problem.cluster).replace(
+        gpus_available=jnp.asarray(seen, jnp.int32)
+    )
     setup = type("Setup", (), {"usual": view, "interval_s": jnp.float32(60.0)})
     setup.table = type("Table", (), {"mask": jnp.ones(2, bool)})
     choose = replanning.replan_when(
