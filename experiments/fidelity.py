@@ -30,6 +30,7 @@ from jaxsim.plan import (
 from jaxsim.step_time import (
     BandwidthProfile,
     EventBounds,
+    PipelineInputs,
     event_pipeline_time,
     pipeline_time,
     topology,
@@ -89,23 +90,23 @@ def _ratio(schedule, stage_s, send_s, latency_s, factors, micro_batches):
     )
     topo = topology(jax.tree.map(jnp.asarray, plan))
     none = jnp.zeros((DOMAINS,), jnp.float32)
-    args = (
-        topo,
-        plan.pp,
-        jnp.full((DOMAINS,), schedule),
-        jnp.full((DOMAINS,), float(micro_batches)),
-        stage_s,
-        none,
-        none,
-        send_s,
-        latency_s,
+    inputs = PipelineInputs(
+        topo=topo,
+        pp=plan.pp,
+        schedule=jnp.full((DOMAINS,), schedule),
+        micro_batches=jnp.full((DOMAINS,), float(micro_batches)),
+        stage_s=stage_s,
+        head_s=none,
+        hop_s=none,
+        send_s=send_s,
+        latency_s=latency_s,
     )
-    closed = pipeline_time(*args)
+    closed = pipeline_time(inputs)
     parts = factors.shape[0]
     change = closed.total_s[0] / parts * jnp.arange(1, parts, dtype=jnp.float32)
     profile = BandwidthProfile(change, 1.0 / factors)
     bounds = EventBounds(DOMAINS * STAGES_EACH, micro_batches, groups=1)
-    event = event_pipeline_time(*args, bounds=bounds, profile=profile)
+    event = event_pipeline_time(inputs, bounds=bounds, profile=profile)
     return closed.total_s[0] / event.total_s[0]
 
 

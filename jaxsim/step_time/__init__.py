@@ -9,6 +9,7 @@ greedy           A pipeline whose stages decide as they go: list scheduling on t
 links            What stages and links of a pipeline take, and when a transfer over a changing
 memory           Memory per GPU of a plan
 pipeline         One training step of a pipeline over the WAN, closed form
+pipeline_inputs  What the pipelines of a plan are timed from: stages, links and counts
 reconfiguration  What it takes to go from one plan to another: a restart, then bytes over the
 schedules        In which order a pipeline's stages run their operations
 stages           What the stages of a plan compute, before any WAN is known
@@ -20,10 +21,13 @@ from jaxsim.step_time import sync
 from jaxsim.step_time.closed_form import (
     NetworkView,
     StepCost,
+    assemble_step,
     choice_fits,
     group_periods,
     job_step_cost,
+    prepare_step,
     sync_parts,
+    time_pipelines,
 )
 from jaxsim.step_time.collectives import tensor_reduce_s
 from jaxsim.step_time.compute import gemm_alone_s, layer_time
@@ -37,6 +41,7 @@ from jaxsim.step_time.event_exact import pipeline_events
 from jaxsim.step_time.links import StageTimes
 from jaxsim.step_time.memory import in_flight_chunks, layer_memory, state_bytes_per_param
 from jaxsim.step_time.pipeline import pipeline_time, run_ahead, stage_parts
+from jaxsim.step_time.pipeline_inputs import PipelineInputs, PreparedStep, sent_gb
 from jaxsim.step_time.reconfiguration import (
     Transition,
     advance_transition,
@@ -53,10 +58,13 @@ __all__ = [
     "BandwidthProfile",
     "EventBounds",
     "NetworkView",
+    "PipelineInputs",
+    "PreparedStep",
     "StageTimes",
     "StepCost",
     "Transition",
     "advance_transition",
+    "assemble_step",
     "begin_transition",
     "choice_fits",
     "event_pipeline_time",
@@ -69,9 +77,11 @@ __all__ = [
     "layer_time",
     "pipeline_events",
     "pipeline_time",
+    "prepare_step",
     "replicas_running",
     "ring_rate_gb_per_s",
     "run_ahead",
+    "sent_gb",
     "slot_count",
     "stage_parts",
     "stages",
@@ -80,6 +90,7 @@ __all__ = [
     "sync",
     "sync_parts",
     "tensor_reduce_s",
+    "time_pipelines",
     "topology",
     "transfers_per_micro_batch",
     "transition_s",

@@ -13,7 +13,6 @@ from jax import Array
 from jaxsim.cluster import Calibration, Cluster
 from jaxsim.plan import (
     ALL_SCHEDULES,
-    FULL_PRECISION_BITS,
     Plan,
     Problem,
     masked_sums,
@@ -23,6 +22,7 @@ from jaxsim.plan import (
 from jaxsim.step_time import collectives, sync
 from jaxsim.step_time.memory import params_per_gpu, stage_memory
 from jaxsim.step_time.pipeline import PipelineTime, in_flight_limit, pipeline_time
+from jaxsim.step_time.pipeline_inputs import PipelineInputs, PreparedStep, prepare_stages
 from jaxsim.step_time.schedules import known
 from jaxsim.step_time.stages import Stages, replicas_running, stages
 from jaxsim.step_time.topology import topology, transfers_per_micro_batch
@@ -79,58 +79,23 @@ class StepCost:
         return self.tensor_parallel_s + self.context_parallel_s + self.exposed_wan_s + self.sync_s
 
 
-def _timed(
-    plan: Plan,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
-    view: NetworkView,
-    st: Stages,
-    sent_gb: Array,
-    pipeline: Callable[..., PipelineTime],
-) -> tuple[PipelineTime, Array]:
-    """The pipeline's time, and [K, K] [s] for which one micro-batch's `sent_gb` [K, K] holds each
-    directed link."""
-    rate = jnp.maximum(view.bandwidth_gb_per_s * calibration.wan_efficiency, 1e-9)
-    send_s = sent_gb / rate
-    hop_s = collectives.stage_hop_s(work, cluster, calibration, plan, st.dp, st.micro_batch)
-    # A stage blocks while it hands a micro-batch on, once each way and chunk.
-    handing_s = jnp.where(plan.pp > 1, 2.0 * work.virtual_stages * hop_s, 0.0)
-    stage_s = jnp.where(plan.used, st.compute_s + st.tensor_s + st.context_s + handing_s, 0.0)
-    head_s = st.layer.head_s
-    # Communication is divided between the passes as the layer's computation is.
-    layer_s = jnp.maximum(st.layer.forward_s + st.layer.backward_s, 1e-12)
-    timed = pipeline(
-        st.topo,
-        plan.pp,
-        st.schedule,
-        st.micro_batches,
-        stage_s,
-        head_s,
-        hop_s,
-        send_s,
-        0.5 * view.rtt_s,
-        stage_s * st.layer.forward_s / layer_s,
-    )
+def time_pipelines(
+    work: Workload, prepared: PreparedStep, pipeline: Callable[[PipelineInputs], PipelineTime]
+) -> PipelineTime:
+    """Time a plan's pipelines. Virtual stages (interleaved inside the domains) divide what a pipeline
+    takes beyond the computation of its slowest stage."""
+    st, inputs = prepared.stages, prepared.inputs
+    timed = pipeline(inputs)
     v = work.virtual_stages
     busy_s = jnp.where(
-        st.topo.together, (stage_s + jnp.where(st.topo.last, head_s, 0.0))[None, :], 0.0
+        st.topo.together,
+        (inputs.stage_s + jnp.where(st.topo.last, inputs.head_s, 0.0))[None, :],
+        0.0,
     )
     busy_s = st.micro_batches * busy_s.max(axis=1)
-    timed = timed.replace(
+    return timed.replace(
         total_s=busy_s + (timed.total_s - busy_s) / v, ideal_s=busy_s + (timed.ideal_s - busy_s) / v
     )
-    return timed, send_s
-
-
-def _activation_gb(
-    plan: Plan, work: Workload, st: Stages, schedules: tuple[int, ...] = ALL_SCHEDULES
-) -> Array:
-    """[K, K] [GB] of one transfer over each WAN link: a micro-batch of all replicas."""
-    pair = transfers_per_micro_batch(st.topo, st.schedule, schedules) > 0
-    precision = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
-    sent = work.boundary_gb * (st.micro_batch * st.dp).astype(jnp.float32) * precision
-    return jnp.where(pair, sent[:, None], 0.0)
 
 
 def _transfers(st: Stages, schedules: tuple[int, ...] = ALL_SCHEDULES) -> Array:
@@ -143,7 +108,7 @@ def job_step_cost(
     problem: Problem,
     view: NetworkView,
     slowdown: tuple[Array, Array] | None = None,
-    pipeline: Callable[..., PipelineTime] | None = None,
+    pipeline: Callable[[PipelineInputs], PipelineTime] | None = None,
     schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> StepCost:
     """Cost of one step of one job (no job axis).
@@ -156,12 +121,41 @@ def job_step_cost(
     """
     if pipeline is None:
         pipeline = functools.partial(pipeline_time, schedules=schedules)
+    in_pipeline, in_sync = (None, None) if slowdown is None else slowdown
+    prepared = prepare_step(plan, problem, view, in_pipeline, schedules)
+    timed = time_pipelines(problem.work, prepared, pipeline)
+    return assemble_step(plan, problem, view, prepared, timed, in_sync, schedules)
+
+
+def prepare_step(
+    plan: Plan,
+    problem: Problem,
+    view: NetworkView,
+    slowdown: Array | None = None,
+    schedules: tuple[int, ...] = ALL_SCHEDULES,
+) -> PreparedStep:
+    """What the pipelines of one job's plan are timed from, see `job_step_cost`; `slowdown` [K, K] is
+    that of the pipeline's transfers."""
+    args = (problem.work, problem.cluster, problem.calibration)
+    st = stages(plan, *args, view.gpus_available)
+    links = (view.bandwidth_gb_per_s, view.rtt_s)
+    slowdown = 1.0 if slowdown is None else slowdown
+    return prepare_stages(plan, problem, *links, st, slowdown, schedules)
+
+
+def assemble_step(
+    plan: Plan,
+    problem: Problem,
+    view: NetworkView,
+    prepared: PreparedStep,
+    timed: PipelineTime,
+    slowdown: Array | None = None,
+    schedules: tuple[int, ...] = ALL_SCHEDULES,
+) -> StepCost:
+    """The cost of a step whose pipelines are timed; `slowdown` [K, K] is that of the gradient sync."""
     work, cluster, calibration = problem.work, problem.cluster, problem.calibration
-    st = stages(plan, work, cluster, calibration, view.gpus_available)
-    in_pipeline, in_sync = (1.0, 1.0) if slowdown is None else slowdown
-    activation_gb = _activation_gb(plan, work, st, schedules)
-    sent_gb = activation_gb * in_pipeline
-    timed, send_s = _timed(plan, work, cluster, calibration, view, st, sent_gb, pipeline)
+    st, activation_gb = prepared.stages, prepared.activation_gb
+    in_sync = 1.0 if slowdown is None else slowdown
     slowest = jnp.argmax(timed.total_s)
     # A sum over a one-hot row is cheaper than a batched gather on CPU.
     here = (jnp.arange(plan.group.shape[-1]) == slowest).astype(jnp.float32)
@@ -190,7 +184,7 @@ def job_step_cost(
         exposed_wan_s=total_s - ideal_s,
         sync_s=sync_s,
         optimizer_s=optimizer_s,
-        wan_busy_s=(send_s * transfers).max() + wan_sync_s / h,
+        wan_busy_s=(prepared.inputs.send_s * transfers).max() + wan_sync_s / h,
         memory_gb=memory,
         gpus_used=st.dp * plan.tp * plan.pp * plan.cp * plan.used.astype(jnp.int32),
         wan_gb=wan_gb,
@@ -221,9 +215,10 @@ def group_periods(
     st = stages(plan, work, cluster, calibration, view.gpus_available)
     many = jnp.full(plan.group.shape, work.global_batch, jnp.float32)
     st = st.replace(micro_batches=many)
-    sent_gb = _activation_gb(plan, work, st, schedules)
+    links = (view.bandwidth_gb_per_s, view.rtt_s)
+    prepared = prepare_stages(plan, problem, *links, st, schedules=schedules)
     pipeline = functools.partial(pipeline_time, schedules=schedules)
-    timed, _ = _timed(plan, work, cluster, calibration, view, st, sent_gb, pipeline)
+    timed = time_pipelines(work, prepared, pipeline)
     groups = jnp.arange(plan.group.shape[-1], dtype=jnp.int32)
     mine = plan.group[None, :] == groups[:, None]
     # Replicas that found no GPUs leave the others more to do.

@@ -16,6 +16,7 @@ from jaxsim.step_time.closed_form import NetworkView, StepCost, job_step_cost
 from jaxsim.step_time.event_exact import pipeline_events
 from jaxsim.step_time.links import StageTimes
 from jaxsim.step_time.pipeline import PipelineTime, pipeline_time
+from jaxsim.step_time.pipeline_inputs import PipelineInputs
 from jaxsim.step_time.schedules import known
 from jaxsim.step_time.topology import Topology, crossing
 
@@ -56,46 +57,35 @@ def event_step_cost(
 
 
 def event_pipeline_time(
-    topo: Topology,
-    plan_pp: Array,
-    schedule: Array,
-    micro_batches: Array,
-    stage_s: Array,
-    extra_last_s: Array,
-    inner_hop_s: Array,
-    send_s: Array,
-    latency_s: Array,
-    forward_s: Array | None = None,
-    weight_s: Array | None = None,
-    *,
-    bounds: EventBounds,
-    profile: BandwidthProfile | None = None,
+    inputs: PipelineInputs, *, bounds: EventBounds, profile: BandwidthProfile | None = None
 ) -> PipelineTime:
-    """`pipeline_time`, operation by operation; its docstring has the arguments.
+    """`pipeline_time`, operation by operation.
 
     The stages inside the domains are stages of the pipeline; a hop inside a domain occupies its
-    link for all of `inner_hop_s`. `ideal_s` is the same step over a WAN of no cost, simulated too;
+    link for all of `hop_s`. `ideal_s` is the same step over a WAN of no cost, simulated too;
     the period and the in-flight limits (which a greedy order obeys) are the closed form's.
 
     An interleaved pipeline also crosses from its last domain to its first, at the send_s of that
     link; of exactly two domains with several stages each, the crossing shares its link with the
     ordinary traffic of the opposite direction and both are charged for the sum of their bytes.
     """
-    forward_s = stage_s / 3.0 if forward_s is None else forward_s
-    weight_s = jnp.minimum(forward_s if weight_s is None else weight_s, stage_s - forward_s)
-    link, passes = (inner_hop_s, send_s, latency_s), (forward_s, weight_s)
-    args = (topo, plan_pp, schedule, micro_batches, stage_s, extra_last_s, *link, *passes)
-    closed = pipeline_time(*args, schedules=bounds.schedules)
-    rows = _Rows.of(topo, plan_pp, bounds)
+    topo, schedule, micro_batches = inputs.topo, inputs.schedule, inputs.micro_batches
+    stage_s = inputs.stage_s
+    forward_s = stage_s / 3.0 if inputs.forward_s is None else inputs.forward_s
+    weight_s = forward_s if inputs.weight_s is None else inputs.weight_s
+    weight_s = jnp.minimum(weight_s, stage_s - forward_s)
+    inputs = inputs.replace(forward_s=forward_s, weight_s=weight_s)
+    closed = pipeline_time(inputs, schedules=bounds.schedules)
+    rows = _Rows.of(topo, inputs.pp, bounds)
     compute = {
         "forward_s": rows.pick(forward_s),
         "backward_s": rows.pick(stage_s - forward_s - weight_s),
         "weight_s": rows.pick(weight_s),
-        "head_s": rows.of_group(jnp.where(topo.last, extra_last_s, 0.0), rows.member),
+        "head_s": rows.of_group(jnp.where(topo.last, inputs.head_s, 0.0), rows.member),
     }
     wires = (
-        _wire(topo, rows, plan_pp, schedule, *link, profile),
-        _wire(topo, rows, plan_pp, schedule, inner_hop_s, send_s * 0, latency_s * 0, profile),
+        _wire(inputs, rows, profile),
+        _wire(_no_wan(inputs), rows, profile),
     )
     fits = (rows.n_stages <= bounds.stages) & (micro_batches <= bounds.micro_batches)
     fits = fits & (jnp.sum(topo.first.astype(jnp.int32)) <= rows.member.shape[0])
@@ -189,21 +179,21 @@ class _Rows:
         return jnp.einsum("gk,...k->...g", where, of_domain, precision=jax.lax.Precision.HIGHEST)
 
 
+def _no_wan(inputs: PipelineInputs) -> PipelineInputs:
+    return inputs.replace(send_s=inputs.send_s * 0, latency_s=inputs.latency_s * 0)
+
+
 def _wire(
-    topo: Topology,
-    rows: _Rows,
-    plan_pp: Array,
-    schedule: Array,
-    inner_hop_s: Array,
-    send_s: Array,
-    latency_s: Array,
-    profile: BandwidthProfile | None,
+    inputs: PipelineInputs, rows: _Rows, profile: BandwidthProfile | None
 ) -> dict[str, Array]:
     """Fields of StageTimes: every stage's way to its neighbours, through its domain or the WAN."""
+    topo = inputs.topo
     onwards = topo.to_next | crossing(topo)
-    send_s = send_s[None] if profile is None else send_s[None] * profile.slowdown
+    send_s, latency_s = inputs.send_s[None], inputs.latency_s[None]
+    send_s = send_s if profile is None else send_s * profile.slowdown
     members = topo.together.astype(jnp.float32).sum(axis=1)
-    doubled = (schedule == SCHEDULE_INTERLEAVED) & (members == 2.0) & (rows.n_stages > 2)
+    doubled = (inputs.schedule == SCHEDULE_INTERLEAVED) & (members == 2.0)
+    doubled = doubled & (rows.n_stages > 2)
     send_s = send_s * jnp.where(doubled, 2.0, 1.0)[None, :, None]
     # A pipeline inside one domain leaves it nowhere.
     several = (rows.of_group(jnp.ones_like(members), rows.member) > 1.0)[None]
@@ -212,13 +202,13 @@ def _wire(
         over_wan = rows.pick(jnp.where(pairs[None], of_link, 0.0).sum(axis=-1))
         return jnp.where((at_end & several)[None], over_wan, inside)
 
-    inside, nothing = rows.pick(inner_hop_s)[None], jnp.zeros((1, *rows.ends.shape), jnp.float32)
+    inside, nothing = rows.pick(inputs.hop_s)[None], jnp.zeros((1, *rows.ends.shape), jnp.float32)
     back = onwards.T
     change_s = jnp.zeros((0,), jnp.float32) if profile is None else profile.change_s
     return {
         "next_send_s": way(send_s, inside, rows.ends, onwards),
         "prev_send_s": way(send_s, inside, rows.begins, back),
-        "next_latency_s": way(latency_s[None], nothing, rows.ends, onwards)[0],
-        "prev_latency_s": way(latency_s[None], nothing, rows.begins, back)[0],
+        "next_latency_s": way(latency_s, nothing, rows.ends, onwards)[0],
+        "prev_latency_s": way(latency_s, nothing, rows.begins, back)[0],
         "change_s": jnp.broadcast_to(change_s[:, None], (send_s.shape[0] - 1, several.shape[1])),
     }

@@ -21,6 +21,7 @@ from jaxsim.plan import (
     masked_sums,
 )
 from jaxsim.step_time.links import HEAD_FORWARD_SHARE
+from jaxsim.step_time.pipeline_inputs import PipelineInputs
 from jaxsim.step_time.topology import Topology, crossing, transfers_per_micro_batch
 
 NEVER_S = -1e30  # of a loop that does not exist: no longer than any
@@ -69,26 +70,9 @@ class PipelineTime:
 # Traced once for all its callers, see `stages`.
 @functools.partial(jax.jit, inline=True, static_argnames="schedules")
 def pipeline_time(
-    topo: Topology,
-    plan_pp: Array,
-    schedule: Array,
-    micro_batches: Array,
-    stage_s: Array,
-    extra_last_s: Array,
-    inner_hop_s: Array,
-    send_s: Array,
-    latency_s: Array,
-    forward_s: Array | None = None,
-    weight_s: Array | None = None,
-    schedules: tuple[int, ...] = ALL_SCHEDULES,
+    inputs: PipelineInputs, schedules: tuple[int, ...] = ALL_SCHEDULES
 ) -> PipelineTime:
     """The longest of a few paths through the step: a lower bound that is tight for equal stages.
-
-    stage_s [K]: forward + backward of one micro-batch on one stage of the domain, of which
-    forward_s [K] (None: a third) and weight_s [K] (None: as the forward), the gradient of the
-    weights; extra_last_s [K]: the logits, on the last stage; inner_hop_s [K]: one way between
-    stages of the domain; send_s, latency_s [K, K]: occupation of a directed WAN link by one
-    micro-batch of all replicas, and its one-way latency.
 
     `_longest_path` says which paths. For equal stages and no wire they are the bubbles of Narayanan
     et al. 2021 and, for ZB-H1, of Qi et al. 2024. A stage starts forward m + n only after backward m
@@ -97,15 +81,16 @@ def pipeline_time(
 
     `schedules` (static) are those that occur; what only others need is not compiled.
     """
-    times = (stage_s, extra_last_s, forward_s, weight_s)
-    parts = stage_parts(topo, plan_pp, schedule, *times, schedules)
+    topo, schedule, micro_batches = inputs.topo, inputs.schedule, inputs.micro_batches
+    inner_hop_s = inputs.hop_s
+    parts = stage_parts(inputs, schedules)
     together = topo.together
     chunked = SCHEDULE_INTERLEAVED in schedules
-    hops_s, links, inner_links = _wire(topo, parts, inner_hop_s, send_s, latency_s, chunked)
+    hops_s, links, inner_links = _wire(inputs, parts, chunked)
     link_s = jnp.maximum(*links)
     if chunked:
         # Every chunk takes the links, and another way round.
-        sent_s = transfers_per_micro_batch(topo, schedule, schedules) * send_s
+        sent_s = transfers_per_micro_batch(topo, schedule, schedules) * inputs.send_s
         link_s = jnp.maximum(parts.chunks * link_s, sent_s.max(axis=1))
     own_s = parts.critical_s + 2.0 * (parts.stages - 1.0) * inner_hop_s
     sums = [parts.stages, own_s + hops_s[0], own_s]
@@ -163,15 +148,11 @@ def _throttled_s(
 
 
 def _wire(
-    topo: Topology,
-    parts: StageParts,
-    inner_hop_s: Array,
-    send_s: Array,
-    latency_s: Array,
-    chunked: bool,
+    inputs: PipelineInputs, parts: StageParts, chunked: bool
 ) -> tuple[tuple[Array, ...], tuple[Array, Array], tuple[Array, Array]]:
     """[K] [s] each: to the next domain and back, and (chunked) from the last to the first and back;
     the busiest link of a domain's way forward, and back; the same without the WAN."""
+    topo, send_s, latency_s = inputs.topo, inputs.send_s, inputs.latency_s
     # A domain has one neighbour each way, so that the largest is the sum, and quicker.
     sent_s, there_s = (jnp.where(topo.to_next, x, 0.0).max(axis=1) for x in (send_s, latency_s))
     back_s, return_s = (
@@ -182,7 +163,7 @@ def _wire(
         one_way_s = send_s + latency_s
         around = jnp.where(crossing(topo), one_way_s + one_way_s.T, 0.0)
         hops_s += (around.sum(axis=0),)
-    inner_s = jnp.where(parts.stages > 1.0, inner_hop_s, 0.0)
+    inner_s = jnp.where(parts.stages > 1.0, inputs.hop_s, 0.0)
     links = (jnp.maximum(sent_s, inner_s), jnp.maximum(back_s, inner_s))
     return hops_s, links, (inner_s, inner_s)
 
@@ -232,24 +213,18 @@ class StageParts:
     weight_s: Array  # that is computed apart: ZB-H1, else 0
 
 
-def stage_parts(
-    topo: Topology,
-    plan_pp: Array,
-    schedule: Array,
-    stage_s: Array,
-    extra_last_s: Array,
-    forward_s: Array | None,
-    weight_s: Array | None,
-    schedules: tuple[int, ...] = ALL_SCHEDULES,
-) -> StageParts:
-    stages = plan_pp.astype(jnp.float32)
-    forward_s = stage_s / 3.0 if forward_s is None else forward_s
+def stage_parts(inputs: PipelineInputs, schedules: tuple[int, ...] = ALL_SCHEDULES) -> StageParts:
+    """Divide a domain's stages into what the paths through a step are made of."""
+    topo, schedule = inputs.topo, inputs.schedule
+    stage_s, weight_s = inputs.stage_s, inputs.weight_s
+    stages = inputs.pp.astype(jnp.float32)
+    forward_s = stage_s / 3.0 if inputs.forward_s is None else inputs.forward_s
     apart = jnp.float32(0.0)
     if SCHEDULE_ZERO_BUBBLE in schedules:
         apart = jnp.minimum(forward_s if weight_s is None else weight_s, stage_s - forward_s)
         apart = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, apart, 0.0)
     backward_s = stage_s - forward_s - apart
-    last_s = jnp.where(topo.last, extra_last_s, 0.0)
+    last_s = jnp.where(topo.last, inputs.head_s, 0.0)
     chunks, head = jnp.float32(1.0), last_s
     if SCHEDULE_INTERLEAVED in schedules:
         chunks = jnp.where(schedule == SCHEDULE_INTERLEAVED, float(INTERLEAVED_CHUNKS), 1.0)

@@ -15,7 +15,6 @@ from jax import Array
 
 from jaxsim.files import InputError
 from jaxsim.plan import (
-    FULL_PRECISION_BITS,
     SCHEDULE_GPIPE,
     SCHEDULE_GREEDY,
     SCHEDULE_INTERLEAVED,
@@ -27,12 +26,14 @@ from jaxsim.plan import (
 from jaxsim.planning.exact.costs import PlanCostTable
 from jaxsim.step_time import (
     NetworkView,
-    job_step_cost,
+    assemble_step,
     pipeline_time,
+    prepare_step,
     run_ahead,
+    sent_gb,
     stage_parts,
-    stages,
     sync_parts,
+    time_pipelines,
     transfers_per_micro_batch,
 )
 
@@ -96,36 +97,31 @@ def _static_parts(plans: Plan, problem: Problem, view: NetworkView) -> dict[str,
 
 def _static_part(plan: Plan, problem: Problem, view: NetworkView) -> dict[str, Array]:
     """What no link changes, by domain; [K], [K, K] or []."""
-    seen = {}
-
-    def pipeline(*args):
-        seen["args"], seen["timed"] = args, pipeline_time(*args)
-        return seen["timed"]
-
     work, cluster, calibration = problem.work, problem.cluster, problem.calibration
-    cost = job_step_cost(plan, problem, view, pipeline=pipeline)
-    topo, pp, schedule, m, stage_s, head_s, hop_s, _, _, forward_s = seen["args"]
-    st = stages(plan, work, cluster, calibration, view.gpus_available)
-    parts = stage_parts(topo, pp, schedule, stage_s, head_s, forward_s, None)
+    prepared = prepare_step(plan, problem, view)
+    inputs, st = prepared.inputs, prepared.stages
+    alone = pipeline_time(inputs)
+    timed = time_pipelines(work, prepared, lambda _: alone)
+    cost = assemble_step(plan, problem, view, prepared, timed)
+    topo, schedule, m = inputs.topo, inputs.schedule, inputs.micro_batches
+    parts = stage_parts(inputs)
     depth = masked_sums(topo.after, parts.stages[None])[0]
     total, heads_s = masked_sums(topo.together, jnp.stack([parts.stages, parts.head_s]))
     _, (ahead, ahead_last) = run_ahead(schedule, parts, depth, m, total, m)
     inside_s, hidden_s, sharded_s = sync_parts(plan, work, cluster, calibration, st)
-    sent = st.micro_batch.astype(jnp.float32) * st.dp.astype(jnp.float32)
-    precision = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
     busiest_s = jnp.where(topo.together, parts.busy_s[None, :], 0.0).max(axis=1)
     plain = {name: getattr(parts, name) for name in type(parts).__dataclass_fields__}
     return plain | {
         "schedule": schedule,
         "m": m,
-        "inner_hop_s": hop_s,
+        "inner_hop_s": inputs.hop_s,
         "before": total - depth,
         "total": total,
         "heads_s": heads_s,
         "ahead": ahead,
         "ahead_last": ahead_last,
-        "ideal_s": seen["timed"].ideal_s,
-        "sent_gb": work.boundary_gb * sent * precision,
+        "ideal_s": alone.ideal_s,
+        "sent_gb": sent_gb(plan, work, st),
         "transfers": transfers_per_micro_batch(topo, schedule) * m[:, None],
         "busiest_s": m * busiest_s,
         "sync_gb": cost.sync_gb,

@@ -38,6 +38,7 @@ from jaxsim.step_time.event_cost import (
 from jaxsim.step_time.event_exact import pipeline_events
 from jaxsim.step_time.links import StageTimes
 from jaxsim.step_time.pipeline import pipeline_time
+from jaxsim.step_time.pipeline_inputs import PipelineInputs
 from jaxsim.step_time.schedules import FIXED_ORDERS
 from jaxsim.step_time.topology import topology
 from jaxsim.workload.workload import build_workload
@@ -374,7 +375,7 @@ DOMAINS, STAGE_BOUND, COUNT_BOUND = 4, 12, 24
 
 
 def random_inputs(rng, plans, even=False, wire=(-2.5, 1.0)):
-    """Stacked arguments of pipeline_time for random plans on four domains."""
+    """Stacked fields of PipelineInputs for random plans on four domains."""
     topos, rest = [], []
     for _ in range(plans):
         domains = [int(k) for k in rng.permutation(DOMAINS)[: rng.integers(1, DOMAINS + 1)]]
@@ -389,12 +390,12 @@ def random_inputs(rng, plans, even=False, wire=(-2.5, 1.0)):
         topos.append(topology(plan))
         rest.append(
             {
-                "plan_pp": rng.integers(1, 4, DOMAINS).astype(np.int32),
+                "pp": rng.integers(1, 4, DOMAINS).astype(np.int32),
                 "schedule": kinds.astype(np.int32),
                 "micro_batches": count.astype(np.float32),
                 "stage_s": stage,
-                "extra_last_s": np.full(DOMAINS, rng.integers(0, 2) * rng.uniform(0.0, 0.5)),
-                "inner_hop_s": np.full(DOMAINS, rng.integers(0, 2) * rng.uniform(0.0, 0.3)),
+                "head_s": np.full(DOMAINS, rng.integers(0, 2) * rng.uniform(0.0, 0.5)),
+                "hop_s": np.full(DOMAINS, rng.integers(0, 2) * rng.uniform(0.0, 0.3)),
                 "send_s": rng.uniform(0.1, 1, (DOMAINS, DOMAINS)) * 10 ** rng.uniform(*wire),
                 "latency_s": rng.uniform(0.1, 1, (DOMAINS, DOMAINS)) * 10 ** rng.uniform(*wire),
                 "forward_s": share * stage,
@@ -410,7 +411,8 @@ def random_inputs(rng, plans, even=False, wire=(-2.5, 1.0)):
 @jax.jit
 def both_forms(topo, values):
     event = functools.partial(event_pipeline_time, bounds=EventBounds(STAGE_BOUND, COUNT_BOUND))
-    return jax.vmap(lambda t, v: (pipeline_time(t, **v), event(t, **v)))(topo, values)
+    inputs = PipelineInputs(topo, **values)
+    return jax.vmap(lambda x: (pipeline_time(x), event(x)))(inputs)
 
 
 def used_domains(topo):
@@ -426,7 +428,7 @@ def steps_of(topo, values, i, limits):
         while next_of[domains[-1]].any():
             domains.append(int(next_of[domains[-1]].argmax()))
         kind = int(x["schedule"][head])
-        sizes = [int(x["plan_pp"][d]) for d in domains]
+        sizes = [int(x["pp"][d]) for d in domains]
         owner = [d for d, size in zip(domains, sizes, strict=True) for _ in range(size)]
         s = len(owner)
         both_ways = kind == SCHEDULE_INTERLEAVED and len(domains) == 2 and s > 2
@@ -436,7 +438,7 @@ def steps_of(topo, values, i, limits):
         def way(a, b, x=x, owner=owner, lone=lone, both_ways=both_ways, s=s):
             wraps = abs(a - b) == s - 1
             if owner[a] == owner[b] and (lone or not wraps):
-                return x["inner_hop_s"][owner[a]], 0.0
+                return x["hop_s"][owner[a]], 0.0
             scale = 2.0 if both_ways else 1.0
             return scale * x["send_s"][owner[a], owner[b]], x["latency_s"][owner[a], owner[b]]
 
@@ -454,7 +456,7 @@ def steps_of(topo, values, i, limits):
                 prev_latency=[w[1] for w in back],
                 micro_batches=int(x["micro_batches"][head]),
                 schedule=NAMES[kind],
-                head=x["extra_last_s"][domains[-1]],
+                head=x["head_s"][domains[-1]],
                 chunks=2 if kind == SCHEDULE_INTERLEAVED else 1,
                 limits=[max(int(limits[i, d] + 1e-4), 1) for d in owner],
             ),
@@ -490,9 +492,9 @@ def test_the_closed_form_holds_where_its_assumptions_do():
     """Equal stages, no logits, wires far below a stage's time, whole rounds of micro-batches."""
     topo, values = random_inputs(np.random.default_rng(23), 300, even=True, wire=(-4.0, -2.5))
     free = jnp.zeros_like(values["stage_s"])
-    stages = np.where(topo.together, values["plan_pp"][:, None, :], 0).sum(axis=2)
+    stages = np.where(topo.together, values["pp"][:, None, :], 0).sum(axis=2)
     count = jnp.asarray(COUNT_BOUND // np.maximum(stages, 1) * stages, jnp.float32)
-    values = {**values, "extra_last_s": free, "inner_hop_s": free, "micro_batches": count}
+    values = {**values, "head_s": free, "hop_s": free, "micro_batches": count}
     closed, event = both_forms(topo, values)
     used = used_domains(topo)
     ratio = np.asarray(closed.total_s)[used] / np.asarray(event.total_s)[used]

@@ -1,0 +1,89 @@
+"""What the pipelines of a plan are timed from: stages, links and counts, with the network applied."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from jaxsim.plan import ALL_SCHEDULES, FULL_PRECISION_BITS, Plan, Problem
+from jaxsim.step_time import collectives
+from jaxsim.step_time.stages import Stages
+from jaxsim.step_time.topology import Topology, transfers_per_micro_batch
+from jaxsim.workload import Workload
+
+
+@struct.dataclass
+class PipelineInputs:
+    """One micro-batch in every stage of a plan, and how many there are."""
+
+    topo: Topology
+    pp: Array  # [K] int32 stages inside the domain
+    schedule: Array  # [K] int32 SCHEDULE_*
+    micro_batches: Array  # [K] float32 in one step
+    stage_s: Array  # [K] [s] forward + backward on one stage of the domain
+    head_s: Array  # [K] [s] the logits, on the last stage of a pipeline
+    hop_s: Array  # [K] [s] one way between stages of the domain
+    send_s: Array  # [K, K] [s] all replicas' transfer occupies a directed WAN link
+    latency_s: Array  # [K, K] [s] of that link, one way
+    forward_s: Array | None = None  # [K] [s] of stage_s; None = a third
+    weight_s: Array | None = None  # [K] [s] of stage_s, gradient of the weights; None = as forward
+
+
+@struct.dataclass
+class PreparedStep:
+    """A plan ready to be timed."""
+
+    stages: Stages
+    activation_gb: Array  # [K, K] [GB] of one transfer over each WAN link
+    inputs: PipelineInputs
+
+
+def prepare_stages(
+    plan: Plan,
+    problem: Problem,
+    bandwidth_gb_per_s: Array,
+    rtt_s: Array,
+    st: Stages,
+    slowdown: Array | float = 1.0,
+    schedules: tuple[int, ...] = ALL_SCHEDULES,
+) -> PreparedStep:
+    """Put the stages of a plan on a network, [K, K] each.
+
+    `slowdown` ([K, K] or a number) is the factor by which other jobs lengthen transfers, `schedules`
+    (static) are those that occur.
+    """
+    work, cluster, calibration = problem.work, problem.cluster, problem.calibration
+    activation_gb = _activation_gb(plan, work, st, schedules)
+    rate = jnp.maximum(bandwidth_gb_per_s * calibration.wan_efficiency, 1e-9)
+    hop_s = collectives.stage_hop_s(work, cluster, calibration, plan, st.dp, st.micro_batch)
+    # A stage blocks while it hands a micro-batch on, once each way and chunk.
+    handing_s = jnp.where(plan.pp > 1, 2.0 * work.virtual_stages * hop_s, 0.0)
+    stage_s = jnp.where(plan.used, st.compute_s + st.tensor_s + st.context_s + handing_s, 0.0)
+    # Communication is divided between the passes as the layer's computation is.
+    layer_s = jnp.maximum(st.layer.forward_s + st.layer.backward_s, 1e-12)
+    inputs = PipelineInputs(
+        topo=st.topo,
+        pp=plan.pp,
+        schedule=st.schedule,
+        micro_batches=st.micro_batches,
+        stage_s=stage_s,
+        head_s=st.layer.head_s,
+        hop_s=hop_s,
+        send_s=activation_gb * slowdown / rate,
+        latency_s=0.5 * rtt_s,
+        forward_s=stage_s * st.layer.forward_s / layer_s,
+    )
+    return PreparedStep(st, activation_gb, inputs)
+
+
+def _activation_gb(plan: Plan, work: Workload, st: Stages, schedules: tuple[int, ...]) -> Array:
+    """[K, K] [GB] of one transfer over each WAN link: a micro-batch of all replicas."""
+    pair = transfers_per_micro_batch(st.topo, st.schedule, schedules) > 0
+    return jnp.where(pair, sent_gb(plan, work, st)[:, None], 0.0)
+
+
+def sent_gb(plan: Plan, work: Workload, st: Stages) -> Array:
+    """[K] [GB] that a domain hands on in one transfer: a micro-batch of all replicas."""
+    precision = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
+    return work.boundary_gb * (st.micro_batch * st.dp).astype(jnp.float32) * precision
