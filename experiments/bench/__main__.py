@@ -26,8 +26,7 @@ from experiments.bench.closed import closed
 from experiments.bench.episodes import (
     EPISODE,
     bench_cluster,
-    bench_params,
-    env_episodes,
+    env_programs,
     on_all_devices,
 )
 from experiments.bench.plans import event
@@ -122,7 +121,7 @@ def timed(programs: list[tuple[Callable, tuple]], repeats: int) -> dict[str, Any
 
 def bench_env(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
     """One row of the table for the environment."""
-    programs, at_once = on_all_devices(env_episodes, bench_params(n_domains), n_envs)
+    programs, at_once = env_programs(n_domains, n_envs)
     result = timed(programs, repeats)
     return _env_row(n_domains, n_envs, 1, EPISODE, at_once, result)
 
@@ -134,7 +133,8 @@ def bench_many_jobs(
     steps, n_jobs = int(case.params.horizon), case.plans.group.shape[0]
     episodes = functools.partial(bench_jobs.jobs_episodes, steps=steps)
     chunk = max(1, bench_jobs.CHUNK // n_jobs)
-    programs, at_once = on_all_devices(episodes, case, n_envs, chunk)
+    keys = jax.random.split(jax.random.key(0), n_envs)
+    programs, at_once = on_all_devices(episodes, case, keys, chunk)
     result = timed(programs, repeats)
     row = _env_row(n_domains, n_envs, n_jobs, steps, at_once, result)
     return {**row, "steps": steps, **bench_jobs.figures(result["outputs"])}

@@ -8,17 +8,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from experiments.bench.plans import BENCH_GPU
 from jaxsim.cluster import ClusterSpec, default_calibration, load_cluster, repeat_regions
-from jaxsim.env import EnvParams, TimeStep, reset, step
+from jaxsim.env import EnvParams, State, TimeStep, first_states, step, with_rows
 from jaxsim.load import load_process
 from jaxsim.network import network_process
 from jaxsim.plan import MENU_SCHEDULES, Plan, Problem, default_lower_choices, empty_plan
 from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
 
 EPISODE = 64  # intervals between resets
-CHUNK = 512  # environments a core keeps in its cache
+PLANS = 16  # that the environments choose among
+SCENARIOS = 64  # of the bank whose first states are known
+CHUNK = 512  # environments of eight domains that a core keeps in its cache
+LEAST_CHUNK = 32  # whatever the domains
+
+
+def env_chunk(n_domains: int) -> int:
+    """Environments that a core keeps in its cache: as many links as eight domains have in CHUNK."""
+    return max(LEAST_CHUNK, CHUNK * 64 // max(n_domains, 8) ** 2)
 
 
 def bench_cluster(n_domains: int) -> ClusterSpec:
@@ -47,13 +56,13 @@ def bench_params(n_domains: int) -> EnvParams:
     )
 
 
-def pipeline_plan(n_domains: int, first: int, second: int) -> Plan:
-    """A 7B pipeline over two domains, half the layers each."""
-    plan = empty_plan(n_domains)
+def pipeline_plan(n_domains: int, *members: int) -> Plan:
+    """A 7B pipeline over some domains, as many layers in each."""
+    plan, members = empty_plan(n_domains), list(members)
     group, position = np.array(plan.group), np.array(plan.position)
     layers, share, pp = np.array(plan.layers), np.array(plan.batch_share), np.array(plan.pp)
-    group[[first, second]], position[second] = 0, 1
-    layers[[first, second]], pp[[first, second]], share[0] = 16, 4, 1024
+    group[members], position[members] = 0, np.arange(len(members))
+    layers[members], pp[members], share[0] = 32 // len(members), 4, 1024
     plan = plan.replace(group=group, position=position, layers=layers, batch_share=share, pp=pp)
     return jax.tree.map(jnp.asarray, plan)
 
@@ -62,29 +71,54 @@ def _of_one_job(plan: Plan) -> Plan:
     return jax.tree.map(lambda x: jnp.stack([x]), plan)
 
 
-def env_episodes(params: EnvParams, keys: jax.Array) -> jax.Array:
-    """Play one episode in every environment, resets included; returns a checksum [B] of all that a
-    learner would read (observation, masks, reward, end), so that nothing is compiled away. Neighbours
-    hold different plans, as they would under a policy."""
-    n_domains = params.initial_plan.group.shape[1]
-    plans = [_of_one_job(pipeline_plan(n_domains, *ends)) for ends in ((0, 1), (1, 0))]
-    actions = jax.tree.map(lambda *xs: jnp.stack(xs), *plans)
+def bench_plans(n_domains: int) -> Plan:
+    """PLANS pipelines over two domains and over four [P, ...], beginning in every domain by turns."""
+    plans = []
+    for number in range(PLANS):
+        size = min(2 + 2 * (number % 2), n_domains)
+        plans.append(pipeline_plan(n_domains, *((number + i) % n_domains for i in range(size))))
+    return jax.tree.map(lambda *xs: np.stack(xs), *plans)
 
-    def episode(key, number):
-        state, first = reset(key, params)
+
+@struct.dataclass
+class EnvCase:
+    """What the environments play."""
+
+    params: EnvParams
+    first: tuple[State, TimeStep]  # [N, ...] first states of the scenarios
+    plans: Plan  # [P, 1, ...]
+
+
+def env_case(n_domains: int, prepared: bool) -> EnvCase:
+    """A bank of SCENARIOS; `prepared`: actions are numbers of rows, else plans."""
+    params, plans = bench_params(n_domains), bench_plans(n_domains)
+    params = with_rows(params, plans) if prepared else params
+    first = first_states(jax.random.split(jax.random.key(0), SCENARIOS), params)
+    return EnvCase(params, first, jax.tree.map(lambda x: jnp.asarray(x)[:, None], plans))
+
+
+def env_episodes(case: EnvCase, numbers: jax.Array) -> jax.Array:
+    """Play one episode in every environment, numbers [B], resets included; returns a checksum [B] of
+    all that a learner would read (observation, masks, reward, end), so that nothing is compiled away.
+    Neighbours hold different plans, as they would under a policy."""
+
+    def episode(number):
+        state, first = jax.tree.map(lambda x: x[number % SCENARIOS], case.first)
 
         def body(carry, t):
             state, total = carry
             # Switch now and then, so that transitions run and no plan is a constant.
-            second = (((t >> 3) + number) & 1) == 1
-            action = jax.tree.map(lambda x: jnp.where(second, x[1], x[0]), actions)
-            state, timestep = step(key, state, action, params)
+            row = (number + (t >> 3)) % PLANS
+            action = jax.tree.map(lambda x: x[row], case.plans)
+            if case.params.rows is not None:
+                action = row[None]
+            state, timestep = step(state.key, state, action, case.params)
             return (state, total + checksum(timestep)), None
 
         carry = (state, checksum(first))
         return jax.lax.scan(body, carry, jnp.arange(EPISODE, dtype=jnp.int32))[0][1]
 
-    return jax.vmap(episode)(keys, jnp.arange(keys.shape[0]))
+    return jax.vmap(episode)(numbers)
 
 
 def checksum(timestep: TimeStep) -> jax.Array:
@@ -105,27 +139,37 @@ def checksum(timestep: TimeStep) -> jax.Array:
     return sum(jnp.vdot(x, jnp.ones_like(x)) for x in leaves)
 
 
-def on_all_devices(
-    episodes: Callable[[Any, jax.Array], Any], scenario: Any, n_envs: int, chunk: int = CHUNK
+def env_programs(
+    n_domains: int, n_envs: int, prepared: bool = True
 ) -> tuple[list[tuple[Callable, tuple]], int]:
-    """`episodes` of (scenario, keys [B]) with the environments spread over all devices, on a CPU in
+    """`env_episodes` on all devices; actions are numbers of rows or (not `prepared`) plans."""
+    numbers = jnp.arange(n_envs, dtype=jnp.int32)
+    case = env_case(n_domains, prepared)
+    return on_all_devices(env_episodes, case, numbers, env_chunk(n_domains))
+
+
+def on_all_devices(
+    episodes: Callable[[Any, jax.Array], Any], scenario: Any, each: jax.Array, chunk: int
+) -> tuple[list[tuple[Callable, tuple]], int]:
+    """`episodes` of (scenario, `each` [B]) with the environments spread over all devices, on a CPU in
     chunks that fit the cache: a function and its arguments per device, and the environments that one
     device computes at once. CPU cores count as devices, see `experiments.bench.main`."""
     devices = jax.devices()
+    n_envs = each.shape[0]
     devices = devices if n_envs % len(devices) == 0 else devices[:1]
     local = n_envs // len(devices)
+    chunk = min(chunk, local)
     chunked = devices[0].platform == "cpu" and local % chunk == 0
 
-    def play(scenario, keys):
+    def play(scenario, each):
         if not chunked:
-            return episodes(scenario, keys)
-        parts = keys.reshape(-1, chunk)
+            return episodes(scenario, each)
+        parts = each.reshape(-1, chunk)
         out = jax.lax.map(lambda part: episodes(scenario, part), parts)
         return jax.tree.map(lambda x: x.reshape(-1), out)
 
-    keys = jax.random.split(jax.random.key(0), n_envs).reshape(len(devices), local)
     programs = [
         (play, jax.device_put((scenario, mine), device))
-        for mine, device in zip(keys, devices, strict=True)
+        for mine, device in zip(each.reshape(len(devices), local), devices, strict=True)
     ]
     return programs, chunk if chunked else local

@@ -1,14 +1,19 @@
 """The environment: one decision interval per step, as pure functions on pytrees.
 
+chosen       Plans as an environment takes them: themselves, or the numbers of prepared ones
 env          The environment: one decision interval per step, as pure functions on pytrees
 observation  What a scheduler sees: the WAN as a graph, the jobs, the raw measurements, the
+prepare      Preparing plans as rows, on the host
 reward       The books of one interval: what the jobs achieved, what it cost, the parts of the
+rows         Plans prepared once as rows of a table, for environments that play nothing else
 sharing      Several jobs on one cluster: which GPUs each of them holds, and how they share the
 types        What an environment is made of: the scenario, its state and what a step returns
 """
 
-from jaxsim.env.env import reset, step, world_tape
+from jaxsim.env.env import first_states, reset, step, world_tape
 from jaxsim.env.observation import EDGE_FEATURES, observe
+from jaxsim.env.prepare import with_rows
+from jaxsim.env.rows import PlanRows
 from jaxsim.env.sharing import SHARING, Tenancy, allocate_gpus, held_gpus, step_cost
 from jaxsim.env.types import ActionMask, EnvParams, IntervalRecord, Observation, State, TimeStep
 
@@ -19,14 +24,17 @@ __all__ = [
     "EnvParams",
     "IntervalRecord",
     "Observation",
+    "PlanRows",
     "State",
     "Tenancy",
     "TimeStep",
     "allocate_gpus",
+    "first_states",
     "held_gpus",
     "observe",
     "reset",
     "step",
     "step_cost",
+    "with_rows",
     "world_tape",
 ]

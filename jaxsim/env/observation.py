@@ -32,19 +32,15 @@ def observe(state: State, params: EnvParams) -> Observation:
     """
     problem, view, plan = params.problem, state.view, state.plan
     present = active(state, params)
-    holds = None
-    if present.shape[0] > 1:  # static
-        holds = allocate_gpus(plan, present, view.gpus_available)
-
-    def fits(plan, work, gpus):
-        gpus = view.gpus_available if gpus is None else gpus
-        return choice_fits(plan, problem.of(work), gpus, params.schedules)
-
-    nodes = jax.vmap(_job_nodes, (0, 0, 0, None))
+    if params.rows is None:
+        lower, nodes = _of_plans(state, params, present)
+    else:
+        nodes = params.rows.job_nodes[state.row] * present.astype(jnp.float32)[:, None, None]
+        lower = state.lower
     return Observation(
         graph=_graph(problem.cluster, view, state.transition, params.interval_s),
         graph_mask=problem.cluster.mask,
-        job_nodes=nodes(plan, problem.work, present, problem.cluster.mask),
+        job_nodes=nodes,
         view=view,
         plan=plan,
         target=state.target,
@@ -57,9 +53,26 @@ def observe(state: State, params: EnvParams) -> Observation:
         mask=ActionMask(
             retarget=may_retarget(state) & present,
             domains=problem.cluster.mask & (view.gpus_available > 0),
-            lower=jax.vmap(fits)(plan, problem.work, holds),
+            lower=lower,
         ),
         t=state.t,
+    )
+
+
+def _of_plans(state: State, params: EnvParams, present: Array) -> tuple[Array, Array]:
+    """[J, V] bool, the lower choices that fit, and [J, K, JOB_NODE_FEATURES]."""
+    problem, view, plan = params.problem, state.view, state.plan
+    holds = None
+    if present.shape[0] > 1:  # static
+        holds = allocate_gpus(plan, present, view.gpus_available)
+
+    def fits(plan, work, gpus):
+        gpus = view.gpus_available if gpus is None else gpus
+        return choice_fits(plan, problem.of(work), gpus, params.schedules)
+
+    nodes = jax.vmap(job_nodes, (0, 0, 0, None))
+    return jax.vmap(fits)(plan, problem.work, holds), nodes(
+        plan, problem.work, present, problem.cluster.mask
     )
 
 
@@ -105,7 +118,7 @@ def _graph(
     )
 
 
-def _job_nodes(plan: Plan, work: Workload, active: Array, real: Array) -> Array:
+def job_nodes(plan: Plan, work: Workload, active: Array, real: Array) -> Array:
     """[K, JOB_NODE_FEATURES] of one job."""
     used = plan.used.astype(jnp.float32)
     share = per_domain(plan, plan.batch_share * plan.micro_batch * plan.dp).astype(jnp.float32)

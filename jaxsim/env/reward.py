@@ -19,26 +19,27 @@ def account(
     switched: Array,
 ) -> IntervalRecord:
     """Account for one interval; `moved` [J, K, K] is None at reset."""
-    wan_gb = jnp.sum(cost.wan_gb * (progress / cost.efficiency)[:, None, None], axis=0)
+    steps = progress / cost.efficiency
+    wan_gb = jnp.sum(cost.wan_gb * steps[:, None, None], axis=0)
     migration = jnp.zeros_like(wan_gb) if moved is None else jnp.sum(moved, axis=0)
-    egress_usd = jnp.vdot(wan_gb + migration, params.problem.cluster.egress_usd_per_gb)
-    in_force = jnp.where(params.problem.work.mask[:, None], cost.gpus_used, 0)
-    price = params.problem.cluster.usd_per_gpu_hour * (params.interval_s / 3600.0)
+    cluster, jobs = params.problem.cluster, params.problem.work
+    egress_usd = jnp.sum(cost.egress_usd * steps)
+    egress_usd = egress_usd + jnp.vdot(migration, cluster.egress_usd_per_gb)
+    in_force = jnp.where(jobs.mask[:, None], cost.gpus_used, 0)
+    price = cluster.usd_per_gpu_hour * (params.interval_s / 3600.0)
     gpu_usd = jnp.sum(in_force.astype(jnp.float32) * price[None, :])
-    peak = params.problem.cluster.gpu.peak_tflops * view.gpus_available.astype(jnp.float32)
+    peak = cluster.gpu.peak_tflops * view.gpus_available.astype(jnp.float32)
     available_tflop = jnp.maximum(jnp.sum(peak), 1e-9) * params.interval_s
-    active = params.problem.work.mask.astype(jnp.float32)
+    active = jobs.mask.astype(jnp.float32)
     n_active = jnp.maximum(jnp.sum(active), 1.0)
     relative = progress / params.progress_ref - 1.0
-    held = in_force.sum(axis=0) + params.problem.cluster.gpus - view.gpus_available
-    load = held.astype(jnp.float32) / jnp.maximum(params.problem.cluster.gpus, 1).astype(
-        jnp.float32
-    )
-    real = params.problem.cluster.mask.astype(jnp.float32)
+    held = in_force.sum(axis=0) + cluster.gpus - view.gpus_available
+    load = held.astype(jnp.float32) / jnp.maximum(cluster.gpus, 1).astype(jnp.float32)
+    real = cluster.mask.astype(jnp.float32)
     mean = jnp.sum(load * real) / jnp.sum(real)
     parts = RewardParts(
         efficiency=jnp.sum(active * relative) / n_active,
-        utilisation=jnp.sum(progress * params.problem.work.useful_tflop) / available_tflop,
+        utilisation=jnp.sum(progress * jobs.useful_tflop) / available_tflop,
         cost=egress_usd / jnp.maximum(gpu_usd, 1e-9),
         fairness=jnp.sum(real * (load - mean) ** 2) / jnp.sum(real),
     )

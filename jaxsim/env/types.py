@@ -6,6 +6,7 @@ import jraph
 from flax import struct
 from jax import Array
 
+from jaxsim.env.rows import PlanRows
 from jaxsim.load import LoadProcess
 from jaxsim.network import NetworkProcess, NetworkState
 from jaxsim.plan import ALL_SCHEDULES, Plan, Problem
@@ -26,6 +27,8 @@ class EnvParams:
     horizon: Array  # [] int32 intervals
     # The world's course [T, ...], where it is known beforehand; None = `network` and `load` draw it.
     tape: NetworkView | None = None
+    # Plans prepared once, see `with_rows`: actions are then their numbers. None = actions are plans.
+    rows: PlanRows | None = None
     # Static: those that plans may have; one with another does not run.
     schedules: tuple[int, ...] = struct.field(pytree_node=False, default=ALL_SCHEDULES)
     sharing: str = struct.field(
@@ -49,6 +52,10 @@ class State:
     steps_done: Array  # [J] [training steps], efficiency included
     since_sync: Array  # [J] [training steps] since the last outer sync
     since_switch: Array  # [J] int32 intervals since the last reconfiguration began
+    # With EnvParams.rows:
+    row: Array | None = None  # [J] int32, of `plan`
+    target_row: Array | None = None  # [J] int32, of `target`
+    lower: Array | None = None  # [J, V] bool, lower choices that fit with the GPUs in `view`
 
 
 @struct.dataclass

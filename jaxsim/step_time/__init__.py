@@ -22,6 +22,7 @@ from jaxsim.step_time.closed_form import (
     NetworkView,
     StepCost,
     assemble_step,
+    bottleneck_parts,
     choice_fits,
     group_periods,
     job_step_cost,
@@ -43,9 +44,11 @@ from jaxsim.step_time.memory import in_flight_chunks, layer_memory, state_bytes_
 from jaxsim.step_time.pipeline import pipeline_time, run_ahead, stage_parts
 from jaxsim.step_time.pipeline_inputs import PipelineInputs, PreparedStep, sent_gb
 from jaxsim.step_time.reconfiguration import (
+    LayerSpan,
     Transition,
     advance_transition,
     begin_transition,
+    moved_gb,
     transition_s,
 )
 from jaxsim.step_time.schedules import slot_count
@@ -57,6 +60,7 @@ __all__ = [
     "GRADIENT_BYTES",
     "BandwidthProfile",
     "EventBounds",
+    "LayerSpan",
     "NetworkView",
     "PipelineInputs",
     "PreparedStep",
@@ -66,6 +70,7 @@ __all__ = [
     "advance_transition",
     "assemble_step",
     "begin_transition",
+    "bottleneck_parts",
     "choice_fits",
     "event_pipeline_time",
     "event_step_cost",
@@ -75,6 +80,7 @@ __all__ = [
     "job_step_cost",
     "layer_memory",
     "layer_time",
+    "moved_gb",
     "pipeline_events",
     "pipeline_time",
     "prepare_step",

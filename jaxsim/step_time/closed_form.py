@@ -159,7 +159,7 @@ def assemble_step(
     slowest = jnp.argmax(timed.total_s)
     # A sum over a one-hot row is cheaper than a batched gather on CPU.
     here = (jnp.arange(plan.group.shape[-1]) == slowest).astype(jnp.float32)
-    parts = _bottleneck_parts(plan, st, here)
+    parts = bottleneck_parts(plan, st, here)
     total_s = jnp.sum(here * timed.total_s)
     ideal_s = jnp.sum(here * timed.ideal_s)
 
@@ -280,7 +280,7 @@ def _memory_gb(
     return stage.total_gb(st.micro_batch, st.recompute, in_flight, of_last)
 
 
-def _bottleneck_parts(plan: Plan, st: Stages, here: Array) -> tuple[Array, Array, Array]:
+def bottleneck_parts(plan: Plan, st: Stages, here: Array) -> tuple[Array, Array, Array]:
     """[] [s] compute, tensor- and context-parallel time of the slowest stage of group `here`."""
     compute_s = st.compute_s + jnp.where(st.topo.last, st.layer.head_s, 0.0)
     mine = jnp.sum(jnp.where(st.topo.together, here[:, None], 0.0), axis=0)

@@ -20,42 +20,60 @@ class Transition:
     bytes_gb: Array  # [K, K] [GB] still to move, row = source
 
 
+@struct.dataclass
+class LayerSpan:
+    """Which layers the domains of a plan hold."""
+
+    start: Array  # [K] float32 first layer
+    end: Array  # [K] float32 one past the last layer
+    used: Array  # [K] bool
+    groups: Array  # [] int32, each of which holds every layer
+
+    @staticmethod
+    def of(plan: Plan) -> LayerSpan:
+        """The span of one job's plan."""
+        return LayerSpan(*layer_range(plan), plan.used, n_groups(plan))
+
+    @property
+    def reads_batches(self) -> Array:
+        """[K] bool: domains with the first stage of a pipeline."""
+        return self.used & (self.start == 0)
+
+
 def migration_gb(old: Plan, new: Plan, work: Workload) -> Array:
     """[K, K] [GB] of weights, optimizer state and training data that domains lack for the new plan
-    (one job).
+    (one job)."""
+    return moved_gb(LayerSpan.of(old), LayerSpan.of(new), work)
+
+
+def moved_gb(old: LayerSpan, new: LayerSpan, work: Workload) -> Array:
+    """`migration_gb` of two plans whose layers are known.
 
     A domain keeps the layers it already holds. The others come from the old groups in equal parts:
     each old group holds every layer, and fetching from all replicas at once is what a restart from
     peers does. Where no plan was in force no layer moves (a first placement loads from storage).
     """
-    old_start, old_end = layer_range(old)
-    new_start, new_end = layer_range(new)
     # What domain j lacks: the parts of its new range before and after its old one.
-    kept_start = jnp.clip(old_start, new_start, new_end)
-    kept_end = jnp.clip(old_end, kept_start, new_end)
-    before = layer_overlap(old_start, old_end, new_start, kept_start)
-    after = layer_overlap(old_start, old_end, kept_end, new_end)
-    sources = jnp.maximum(n_groups(old), 1).astype(jnp.float32)
+    kept_start = jnp.clip(old.start, new.start, new.end)
+    kept_end = jnp.clip(old.end, kept_start, new.end)
+    before = layer_overlap(old.start, old.end, new.start, kept_start)
+    after = layer_overlap(old.start, old.end, kept_end, new.end)
+    sources = jnp.maximum(old.groups, 1).astype(jnp.float32)
     layers = jnp.where(old.used[:, None] & new.used[None, :], before + after, 0.0)
     state_gb = layers * work.state_gb_per_layer / sources
-    return state_gb if work.data is None else state_gb + data_fetch_gb(old, new, work.data)
+    return state_gb if work.data is None else state_gb + _data_fetch_gb(old, new, work.data)
 
 
-def data_fetch_gb(old: Plan, new: Plan, data: DataSets) -> Array:
+def _data_fetch_gb(old: LayerSpan, new: LayerSpan, data: DataSets) -> Array:
     """[K, K] [GB] of training data that domains lack for the new plan (one job: `gb` [], `at` [K]).
 
-    Whoever computes a group's first layers reads batches, of any sample, so it needs all of it; it
-    keeps what it has fetched for the plan in force. The holders send equal parts.
+    A domain that computes a group's first layers reads batches of any sample, so it needs all of the
+    data; it keeps what it fetched for the plan in force. The holders send equal parts.
     """
-    lacks = _reads_batches(new) & ~_reads_batches(old) & ~data.at
+    lacks = new.reads_batches & ~old.reads_batches & ~data.at
     holders = jnp.maximum(jnp.sum(data.at.astype(jnp.float32)), 1.0)
     sends_gb = jnp.where(data.at, data.gb / holders, 0.0)
     return jnp.where(lacks[None, :], sends_gb[:, None], 0.0)
-
-
-def _reads_batches(plan: Plan) -> Array:
-    """[K] bool: domains with the first stage of a pipeline."""
-    return plan.used & (layer_range(plan)[0] == 0)
 
 
 def outer_sync_gb(plan: Plan, work: Workload) -> Array:

@@ -1,4 +1,4 @@
-"""The tables of `jaxsim.planning.exact.costs`: of many plans, all that no link changes.
+"""Precompute every network-independent cost term of a batch of plans (`jaxsim.planning.exact.costs`).
 
 What stages compute, how far they run ahead, which links carry how much, memory, the sync inside
 domains: computed by `jaxsim.step_time`'s own functions, then reordered slot by slot.
@@ -7,6 +7,7 @@ domains: computed by `jaxsim.step_time`'s own functions, then reordered slot by 
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from jaxsim.planning.exact.costs import PlanCostTable
 from jaxsim.step_time import (
     NetworkView,
     assemble_step,
+    bottleneck_parts,
     pipeline_time,
     prepare_step,
     run_ahead,
@@ -52,13 +54,29 @@ def build_cost_table(
     networks that change, not loads. Raises InputError for the greedy order, whose memory and limits
     depend on the network.
     """
+    return tabulate(plans, step_parts(plans, problem, gpus_available), problem)[0]
+
+
+def step_parts(
+    plans: Plan,
+    problem: Problem,
+    gpus_available: Array | None = None,
+    whole: bool = False,
+) -> dict[str, np.ndarray]:
+    """What no link changes in P plans, [P, ...] each; `whole`: all that a `StepCost` needs."""
     if np.any(np.asarray(plans.schedule)[np.asarray(plans.group) >= 0] == SCHEDULE_GREEDY):
         raise InputError("plans: schedule: the greedy order follows the network, no table holds it")
     cluster = problem.cluster
     free = cluster.gpus if gpus_available is None else gpus_available
     view = NetworkView(cluster.bandwidth_gb_per_s, cluster.rtt_s, free)
-    parts = _in_blocks(plans, problem, view)
-    slots = _Slots.of(np.asarray(plans.group), np.asarray(plans.position))
+    return _in_blocks(plans, problem, view, whole)
+
+
+def tabulate(
+    plans: Plan, parts: dict[str, np.ndarray], problem: Problem
+) -> tuple[PlanCostTable, Slots]:
+    """Reorder `step_parts` slot by slot; also says which domain stands in which slot."""
+    slots = Slots.of(np.asarray(plans.group), np.asarray(plans.position))
     rows = {name: x if x.ndim == 1 else slots.rows(x) for name, x in parts.items() if x.ndim < 3}
     virtual = float(problem.work.virtual_stages)
     fields = _path_rows(slots, rows, virtual) | _link_rows(slots, rows, parts["transfers"])
@@ -74,10 +92,12 @@ def build_cost_table(
         k: jnp.asarray(v, jnp.int32 if v.dtype.kind == "i" else jnp.float32)
         for k, v in fields.items()
     }
-    return PlanCostTable(**arrays, pairs=pairs, virtual_stages=virtual)
+    return PlanCostTable(**arrays, pairs=pairs, virtual_stages=virtual), slots
 
 
-def _in_blocks(plans: Plan, problem: Problem, view: NetworkView) -> dict[str, np.ndarray]:
+def _in_blocks(
+    plans: Plan, problem: Problem, view: NetworkView, whole: bool
+) -> dict[str, np.ndarray]:
     """`_static_parts` of all plans, in blocks of one size so that one compilation serves."""
     size = plans.group.shape[0]
     block = min(BLOCK, size)
@@ -85,17 +105,19 @@ def _in_blocks(plans: Plan, problem: Problem, view: NetworkView) -> dict[str, np
     for start in range(0, size, block):
         rows = np.minimum(np.arange(start, start + block), size - 1)
         part = jax.tree.map(lambda x, rows=rows: jnp.asarray(np.asarray(x)[rows]), plans)
-        done = _static_parts(part, problem, view)
+        done = _static_parts(part, problem, view, whole)
         out.append(jax.tree.map(lambda x, n=size - start: np.asarray(x)[:n], done))
     return {name: np.concatenate([part[name] for part in out]) for name in out[0]}
 
 
-@jax.jit
-def _static_parts(plans: Plan, problem: Problem, view: NetworkView) -> dict[str, Array]:
-    return jax.vmap(lambda plan: _static_part(plan, problem, view))(plans)
+@functools.partial(jax.jit, static_argnames="whole")
+def _static_parts(
+    plans: Plan, problem: Problem, view: NetworkView, whole: bool
+) -> dict[str, Array]:
+    return jax.vmap(lambda plan: _static_part(plan, problem, view, whole))(plans)
 
 
-def _static_part(plan: Plan, problem: Problem, view: NetworkView) -> dict[str, Array]:
+def _static_part(plan: Plan, problem: Problem, view: NetworkView, whole: bool) -> dict[str, Array]:
     """What no link changes, by domain; [K], [K, K] or []."""
     work, cluster, calibration = problem.work, problem.cluster, problem.calibration
     prepared = prepare_step(plan, problem, view)
@@ -111,7 +133,7 @@ def _static_part(plan: Plan, problem: Problem, view: NetworkView) -> dict[str, A
     inside_s, hidden_s, sharded_s = sync_parts(plan, work, cluster, calibration, st)
     busiest_s = jnp.where(topo.together, parts.busy_s[None, :], 0.0).max(axis=1)
     plain = {name: getattr(parts, name) for name in type(parts).__dataclass_fields__}
-    return plain | {
+    out = plain | {
         "schedule": schedule,
         "m": m,
         "inner_hop_s": inputs.hop_s,
@@ -134,10 +156,24 @@ def _static_part(plan: Plan, problem: Problem, view: NetworkView) -> dict[str, A
         "egress_usd": cost.egress_usd,
         "efficiency": cost.efficiency,
     }
+    if not whole:
+        return out
+    domains = jnp.arange(plan.group.shape[0])
+    bottleneck = jax.lax.map(
+        lambda k: bottleneck_parts(plan, st, (domains == k).astype(jnp.float32)), domains
+    )
+    names = ("compute_s", "tensor_s", "context_s")
+    same = ("optimizer_s", "memory_gb", "gpus_used", "fits", "runs")
+    return (
+        out
+        | dict(zip(names, bottleneck, strict=True))
+        | {name: getattr(cost, name) for name in same}
+        | {"link_gb": cost.wan_gb}
+    )
 
 
 @dataclasses.dataclass(frozen=True)
-class _Slots:
+class Slots:
     """Where the domains of P plans stand in the tables."""
 
     order: np.ndarray  # [P, S] domain in the slot
@@ -147,7 +183,7 @@ class _Slots:
     n_domains: int
 
     @staticmethod
-    def of(group: np.ndarray, position: np.ndarray) -> _Slots:
+    def of(group: np.ndarray, position: np.ndarray) -> Slots:
         used = group >= 0
         n_domains = group.shape[1]
         key = np.where(used, group * n_domains + position, n_domains**2)
@@ -156,7 +192,7 @@ class _Slots:
         mine = np.take_along_axis(np.where(used, group, -1), order, axis=1).T
         linked = (mine[1:] == mine[:-1]) & (mine[1:] >= 0)
         first = np.concatenate([mine[:1] >= 0, ~linked & (mine[1:] >= 0)])
-        return _Slots(order, linked, first, mine >= 0, n_domains)
+        return Slots(order, linked, first, mine >= 0, n_domains)
 
     def rows(self, of_domain: np.ndarray) -> np.ndarray:
         """[P, K] -> [S, P]."""
@@ -174,7 +210,7 @@ class _Slots:
         return np.where(where, source * self.n_domains + destination, self.n_domains**2)
 
 
-def _link_rows(slots: _Slots, rows: dict, transfers: np.ndarray) -> dict:
+def _link_rows(slots: Slots, rows: dict, transfers: np.ndarray) -> dict:
     """The links between slots."""
     source, destination = slots.order[:, :-1].T, slots.order[:, 1:].T
     plan = np.arange(slots.order.shape[0])[None, :]
@@ -186,7 +222,7 @@ def _link_rows(slots: _Slots, rows: dict, transfers: np.ndarray) -> dict:
     }
 
 
-def _path_rows(slots: _Slots, r: dict, virtual_stages: float) -> dict:
+def _path_rows(slots: Slots, r: dict, virtual_stages: float) -> dict:
     """What `jaxsim.step_time.pipeline` says of the paths, without the wire."""
     m, stage_count, used = r["m"], r["stages"], slots.used
     simple = used & (r["chunks"] == 1.0) & (r["schedule"] != SCHEDULE_GPIPE)
@@ -228,7 +264,7 @@ def _path_rows(slots: _Slots, r: dict, virtual_stages: float) -> dict:
     }
 
 
-def _loop_rows(slots: _Slots, r: dict, left_last: np.ndarray, exists: np.ndarray) -> dict:
+def _loop_rows(slots: Slots, r: dict, left_last: np.ndarray, exists: np.ndarray) -> dict:
     """Loops from the last stage of an earlier slot to the first of a later one and back."""
     pairs, loops, loops_left = [], [], []
     for earlier in range(len(slots.first)):
@@ -253,7 +289,7 @@ def _loop_rows(slots: _Slots, r: dict, left_last: np.ndarray, exists: np.ndarray
     }
 
 
-def _rare_rows(slots: _Slots, r: dict, transfers: np.ndarray, virtual_stages: float) -> dict:
+def _rare_rows(slots: Slots, r: dict, transfers: np.ndarray, virtual_stages: float) -> dict:
     """Rows that only some schedules need, none where no plan has one."""
     none = np.zeros((0, slots.used.shape[1]), np.float32)
     gpipe = slots.first & (r["schedule"] == SCHEDULE_GPIPE)

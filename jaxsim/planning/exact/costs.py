@@ -1,4 +1,4 @@
-"""Many complete plans of one job under one network: what is left of the closed form for the links.
+"""Many complete plans of one job under one network: the closed form, network-independent terms known.
 
 `build_cost_table` of `cost_table` computes all that no link changes, once per cluster and job;
 `plan_costs` adds a network: some hundred operations a plan, plans side by side in the last axis.
@@ -102,6 +102,21 @@ class LinkTimes:
 
 
 @struct.dataclass
+class LinkReads:
+    """What plans read of a network, by slot and by link of a ring; 0 where there is no link."""
+
+    linked: Array  # [S - 1, P] bool, the next slot is the next of the same pipeline
+    inverse: Array  # [S - 1, P] [s/GB] to the next slot
+    inverse_back: Array  # [S - 1, P] [s/GB] of the opposite link
+    both_ways_s: Array  # [S - 1, P] latency there and back
+    wrap_inverse: Array  # [S or 0, P] the same from the last domain of a pipeline to the first
+    wrap_inverse_back: Array
+    wrap_both_ways_s: Array
+    ring_inverse: Array  # [R, P] [s/GB]
+    ring_latency_s: Array  # [R, P] one way
+
+
+@struct.dataclass
 class PlanCosts:
     """[P] each; `jaxsim.step_time.StepCost` says what they are."""
 
@@ -134,37 +149,103 @@ def link_times(bandwidth_gb_per_s: Array, rtt_s: Array, calibration: Calibration
     )
 
 
+def read_table(table: PlanCostTable, links: LinkTimes, xp: ModuleType = jnp) -> LinkReads:
+    """Read a prepared network for all plans of a table."""
+
+    def take(values, index):
+        # For indices known to be right.
+        return values[index] if xp is np else values.at[index].get(mode="promise_in_bounds")
+
+    wires = (links.inverse, links.inverse_back, links.both_ways_s)
+    return LinkReads(
+        table.link != links.inverse.shape[0] - 1,
+        *(take(values, table.link) for values in wires),
+        *(take(values, table.wrap_link) for values in wires),
+        take(links.ring_inverse, table.ring),
+        take(links.ring_latency_s, table.ring),
+    )
+
+
+def read_links(
+    table: PlanCostTable, bandwidth_gb_per_s: Array, rtt_s: Array, calibration: Calibration
+) -> LinkReads:
+    """Read the few links of a few plans from a network as it is, [K, K] each."""
+    n_domains = rtt_s.shape[0]
+    none = n_domains * n_domains
+
+    def read(link):  # GB/s, GB/s of the opposite link, latency [s] one way, the other; which exist
+        there = link < none
+        link = jnp.where(there, link, 0)
+        # A float quotient is exact below 2^24 and vectorises; integer division does not.
+        row = jnp.floor((link.astype(jnp.float32) + 0.5) / n_domains).astype(jnp.int32)
+        back = (link - row * n_domains) * n_domains + row
+        values = [
+            matrix.reshape(-1).at[index].get(mode="promise_in_bounds")
+            for matrix in (bandwidth_gb_per_s, rtt_s)
+            for index in (link, back)
+        ]
+        return there, values
+
+    def wires(link):
+        there, (onwards, back, rtt, rtt_back) = read(link)
+        inverse = (1.0 / jnp.maximum(x * calibration.wan_efficiency, 1e-9) for x in (onwards, back))
+        both = (*inverse, 0.5 * rtt + 0.5 * rtt_back)
+        return there, tuple(jnp.where(there, x, 0.0) for x in both)
+
+    linked, pipeline = wires(table.link)
+    _, wrap = wires(table.wrap_link)
+    outer = table.ring > none
+    there, (bandwidth, _, rtt, _) = read(jnp.where(outer, table.ring - (none + 1), table.ring))
+    rate = sync.ring_rate_gb_per_s(bandwidth, jnp.where(outer, 2, 1), calibration)
+    ring = (jnp.where(there, x, 0.0) for x in (1.0 / rate, 0.5 * rtt))
+    return LinkReads(linked, *pipeline, *wrap, *ring)
+
+
 def plan_costs(table: PlanCostTable, links: LinkTimes, xp: ModuleType = jnp) -> PlanCosts:
     """Cost of one step of every plan under one network.
 
     The same as `job_step_cost`, rounding apart. `xp` is jax.numpy, or numpy for a table of NumPy
     arrays. Written slot by slot over vectors of plans: everything fuses into one loop over P.
     """
+    return evaluate(table, read_table(table, links, xp), xp)[0]
+
+
+def evaluate(
+    table: PlanCostTable, reads: LinkReads, xp: ModuleType = jnp
+) -> tuple[PlanCosts, Any, Any]:
+    """`plan_costs` where the links have been read; the axis of plans may be missing in both.
+
+    Also returns [P] a slot (int32) of the slowest pipeline, and its time over a WAN of no cost [s].
+    """
     n_slots = table.own_s.shape[0]
-    wire = _wires(table, links, xp)
+    wire = _wires(table, reads)
     trip_s, slowest_s = _from_the_right(table, wire, xp)
     total_s = ideal_s = xp.zeros_like(table.own_s[0])
+    slowest = xp.zeros(total_s.shape, xp.int32)
     fill_s = trip_s[0]
     for k in range(n_slots):
         if k > 0:  # the whole pipeline's, handed on from its first slot
             fill_s = xp.where(wire[k - 1].linked, fill_s, trip_s[k])
-        path = _longest_path(table, wire, links, (trip_s, slowest_s, fill_s), k, xp)
+        path = _longest_path(table, wire, reads, (trip_s, slowest_s, fill_s), k, xp)
         if table.virtual_stages != 1.0:
             path = table.busy_s[k] + (path - table.busy_s[k]) / xp.float32(table.virtual_stages)
-        ideal_s = xp.where(path > total_s, table.ideal_s[k], ideal_s)
+        longer = path > total_s
+        ideal_s = xp.where(longer, table.ideal_s[k], ideal_s)
+        slowest = xp.where(longer, xp.int32(k), slowest)
         total_s = xp.maximum(total_s, path)
-    wan_sync_s = _ring_s(table, links, xp)
+    wan_sync_s = _ring_s(table, reads, xp)
     exposed = xp.maximum(table.slack_s + wan_sync_s, 0.0)
     inside = xp.maximum(table.slack_s, 0.0)
     sync_s = inside + (exposed - inside) / table.period
-    return PlanCosts(
+    costs = PlanCosts(
         step_s=total_s + sync_s + table.after_s,
         exposed_wan_s=total_s - ideal_s,
         sync_s=sync_s + table.sharded_s,
-        wan_busy_s=_busiest_s(table, wire, links, xp) + wan_sync_s / table.period,
+        wan_busy_s=_busiest_s(table, wire, reads, xp) + wan_sync_s / table.period,
         wan_gb=table.wan_gb,
         egress_usd=table.egress_usd,
     )
+    return costs, slowest, ideal_s
 
 
 @struct.dataclass
@@ -177,21 +258,14 @@ class _Hop:
     both_ways_s: Any  # transfers and latencies
 
 
-def _take(values, index, xp):
-    """values[index], for indices known to be right."""
-    return values[index] if xp is np else values.at[index].get(mode="promise_in_bounds")
-
-
-def _wires(table: PlanCostTable, links: LinkTimes, xp) -> list[_Hop]:
+def _wires(table: PlanCostTable, reads: LinkReads) -> list[_Hop]:
     """[S - 1] hops."""
-    there = _take(links.inverse, table.link, xp)
-    back = _take(links.inverse_back, table.link, xp)
-    latency_s = _take(links.both_ways_s, table.link, xp)
     hops = []
-    for k, sent_gb in enumerate(table.sent_gb):
-        forward_s, back_s = sent_gb * there[k], sent_gb * back[k]
-        linked = table.link[k] != links.inverse.shape[0] - 1
-        hops.append(_Hop(linked, forward_s, back_s, forward_s + back_s + latency_s[k]))
+    for k in range(table.sent_gb.shape[0]):
+        sent_gb = table.sent_gb[k]
+        forward_s, back_s = sent_gb * reads.inverse[k], sent_gb * reads.inverse_back[k]
+        both_ways_s = forward_s + back_s + reads.both_ways_s[k]
+        hops.append(_Hop(reads.linked[k], forward_s, back_s, both_ways_s))
     return hops
 
 
@@ -209,7 +283,7 @@ def _from_the_right(table: PlanCostTable, wire: list[_Hop], xp) -> tuple[list, l
     return trip_s, slowest_s
 
 
-def _longest_path(table, wire: list[_Hop], links: LinkTimes, times, k: int, xp):
+def _longest_path(table, wire: list[_Hop], reads: LinkReads, times, k: int, xp):
     """[P] [s] the longest path through slot k."""
     trips_s, slowests_s, fill_s = times
     trip_s, slowest_s = trips_s[k], slowests_s[k]
@@ -239,8 +313,8 @@ def _longest_path(table, wire: list[_Hop], links: LinkTimes, times, k: int, xp):
     if table.gpipe.shape[0]:
         path = xp.maximum(path, _gpipe_s(table, wire, fill_s, k, xp))
     if table.trips.shape[0]:
-        path = xp.maximum(path, _chunk_trips_s(table, links, fill_s, k, xp))
-        path = xp.maximum(path, _link_busy_s(table, wire, links, k, xp))
+        path = xp.maximum(path, _chunk_trips_s(table, reads, fill_s, k, xp))
+        path = xp.maximum(path, _link_busy_s(table, wire, reads, k, xp))
     return path
 
 
@@ -260,43 +334,40 @@ def _gpipe_s(table: PlanCostTable, wire: list[_Hop], fill_s, k: int, xp):
     return xp.where(table.gpipe[k] >= 0.0, whole_s, 0.0)
 
 
-def _chunk_trips_s(table: PlanCostTable, links: LinkTimes, fill_s, k: int, xp):
+def _chunk_trips_s(table: PlanCostTable, reads: LinkReads, fill_s, k: int, xp):
     """[P] [s] interleaved pipelines that begin in slot k: all chunks one behind the other."""
-    link, chunks = table.wrap_link[k], xp.float32(INTERLEAVED_CHUNKS)
-    wrap_s = _take(links.inverse, link, xp) + _take(links.inverse_back, link, xp)
-    wrap_s = table.wrap_gb[k] * wrap_s + _take(links.both_ways_s, link, xp)
+    chunks = xp.float32(INTERLEAVED_CHUNKS)
+    wrap_s = reads.wrap_inverse[k] + reads.wrap_inverse_back[k]
+    wrap_s = table.wrap_gb[k] * wrap_s + reads.wrap_both_ways_s[k]
     again_s = (chunks - 1.0) * (wrap_s - table.again_s[k])
     return table.trips[k] * (chunks * fill_s + again_s)
 
 
-def _ring_s(table: PlanCostTable, links: LinkTimes, xp):
+def _ring_s(table: PlanCostTable, reads: LinkReads, xp):
     """[P] [s] of one all-reduce between the groups."""
     transfer_s = latency_s = xp.zeros_like(table.phases)
-    inverse = _take(links.ring_inverse, table.ring, xp)
-    one_way_s = _take(links.ring_latency_s, table.ring, xp)
-    for k, sent_gb in enumerate(table.ring_gb):
-        transfer_s = xp.maximum(transfer_s, sent_gb * inverse[k])
-        latency_s = xp.maximum(latency_s, one_way_s[k])
+    for k in range(table.ring_gb.shape[0]):
+        transfer_s = xp.maximum(transfer_s, table.ring_gb[k] * reads.ring_inverse[k])
+        latency_s = xp.maximum(latency_s, reads.ring_latency_s[k])
     return transfer_s + table.phases * latency_s
 
 
-def _link_busy_s(table: PlanCostTable, wire: list[_Hop], links: LinkTimes, k: int, xp):
+def _link_busy_s(table: PlanCostTable, wire: list[_Hop], reads: LinkReads, k: int, xp):
     """[P] [s] for which pipeline traffic holds the busier of a slot's links in one step: on to the
     next slot, and around."""
     busy_s = xp.zeros_like(table.phases)
     if k < len(wire):
         busy_s = table.transfers[k] * xp.maximum(wire[k].forward_s, wire[k].back_s)
     if k < table.wrap_link.shape[0]:
-        link = table.wrap_link[k]
-        inverse = _take(links.inverse, link, xp), _take(links.inverse_back, link, xp)
-        around_s = table.wrap_transfers[k] * table.wrap_gb[k] * xp.maximum(*inverse)
+        inverse = xp.maximum(reads.wrap_inverse[k], reads.wrap_inverse_back[k])
+        around_s = table.wrap_transfers[k] * table.wrap_gb[k] * inverse
         busy_s = xp.maximum(busy_s, around_s)
     return busy_s
 
 
-def _busiest_s(table: PlanCostTable, wire: list[_Hop], links: LinkTimes, xp):
+def _busiest_s(table: PlanCostTable, wire: list[_Hop], reads: LinkReads, xp):
     """[P] [s] for which pipeline traffic holds the busiest link in one step."""
     busiest_s = xp.zeros_like(table.phases)
     for k in range(table.own_s.shape[0]):
-        busiest_s = xp.maximum(busiest_s, _link_busy_s(table, wire, links, k, xp))
+        busiest_s = xp.maximum(busiest_s, _link_busy_s(table, wire, reads, k, xp))
     return busiest_s
