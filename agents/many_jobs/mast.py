@@ -17,7 +17,7 @@ from jax import Array
 from agents.baselines import finish_s
 from agents.many_jobs.scheduling import JobsSetup, Others, in_turn
 from agents.protocol import Scheduler, Setup, carry_out, find_row, score_table, switch_times
-from jaxsim.env import Observation, Tenancy, step_cost
+from jaxsim.env import Observation, ResourceShare, step_cost
 
 
 def make_jobs_mast(setup: JobsSetup) -> Scheduler:
@@ -69,7 +69,9 @@ def _leaves_s(setup: JobsSetup, others: Others) -> Array:
     """[J] [s] in which each of the others will be done at its present speed."""
     seen: Observation = others.observation
     common: Setup = setup.common
-    cost = step_cost(seen.target, common.problem, seen.view, Tenancy.of_whole_links(others.gpus))
+    cost = step_cost(
+        seen.target, common.problem, seen.view, ResourceShare.of_whole_links(others.gpus)
+    )
     rate = jnp.where(cost.runs, cost.efficiency / cost.step_s, 0.0)
     left = common.problem.work.step_budget - seen.steps_done
     return jnp.where(rate > 0, left / jnp.maximum(rate, 1e-30), jnp.inf)

@@ -26,10 +26,12 @@ from experiments.bench.closed import closed
 from experiments.bench.episodes import (
     EPISODE,
     bench_cluster,
+    env_case,
     env_programs,
     on_all_devices,
 )
 from experiments.bench.plans import event
+from experiments.bench.roofline import roofline
 from experiments.common import add_options, check_output, parse, put_result, run_command
 from jaxsim.load import MOST_JOBS
 from jaxsim.scenario import ScenarioSettings, build_world, scenario_bank
@@ -119,11 +121,21 @@ def timed(programs: list[tuple[Callable, tuple]], repeats: int) -> dict[str, Any
     return {"compile_s": compile_s, "best_s": best, "flops": flops, "outputs": outputs}
 
 
-def bench_env(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
-    """One row of the table for the environment."""
-    programs, at_once = env_programs(n_domains, n_envs)
-    result = timed(programs, repeats)
-    return _env_row(n_domains, n_envs, 1, EPISODE, at_once, result)
+def bench_env(n_domains: int, n_envs: int, repeats: int, peers: bool) -> dict[str, Any]:
+    """One row of the table for the environment: actions are rows of prepared plans; beside it, where
+    `peers`, the same episodes with actions that are plans."""
+    case = env_case(n_domains, prepared=True)
+    programs, at_once = env_programs(case, n_envs)
+    row = _env_row(n_domains, n_envs, 1, EPISODE, at_once, timed(programs, repeats))
+    row |= {"actions": "rows", **roofline(case, n_envs, repeats)}
+    bounds = [row[f"{name}_bound_per_s"] for name in ("flops", "draws", "bytes")]
+    row["roofline_share"] = row["per_s"] / min(x for x in bounds if x)
+    if peers:
+        programs, _ = env_programs(env_case(n_domains, prepared=False), n_envs)
+        general = timed(programs, repeats)
+        row["peers"] = {"actions that are plans": n_envs * EPISODE / general["best_s"]}
+        row["peers_compile_s"] = general["compile_s"]
+    return row
 
 
 def bench_many_jobs(
@@ -260,7 +272,8 @@ def way(config: BenchConfig) -> Callable[..., dict[str, Any]]:
         case = bench_jobs.jobs_case(config.cluster, cases(config)[0][0], config.jobs, config.steps)
         return functools.partial(bench_many_jobs, case=case)
     plans = functools.partial(bench_plans, fidelity=config.fidelity)
-    ways = {"env": bench_env, "plans": plans, "train": bench_train, "decision": bench_decision_at}
+    env = functools.partial(bench_env, peers=config.domains is not None and config.envs is not None)
+    ways = {"env": env, "plans": plans, "train": bench_train, "decision": bench_decision_at}
     return ways[config.what]
 
 
@@ -300,16 +313,17 @@ COLUMNS = (
 def bench_table(rows: list[dict]) -> str:
     """The measured rows as text."""
     table = Table(title=f"steps per second of {rows[0]['what']} on {rows[0]['device']}")
-    for name in ("domains", "envs", "steps/s", "compile s", "FLOPs/step", "peak GB"):
+    for name in ("domains", "envs", "steps/s", "compile s", "FLOPs/step", "roofline", "peak GB"):
         table.add_column(name, justify="right")
     for row in rows:
-        flops = row["flops_per_step"]
+        flops, share = row["flops_per_step"], row.get("roofline_share")
         table.add_row(
             str(row["domains"]),
             str(row["envs"]),
             f"{row['per_s']:,.0f}",
             f"{row['compile_s']:.1f}",
             "-" if flops is None else f"{flops:,.0f}",
+            "-" if share is None else f"{share:.0%}",
             f"{row['peak_memory_gb']:.2f}",
         )
     console = Console(width=100, color_system=None)

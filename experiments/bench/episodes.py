@@ -121,10 +121,10 @@ def env_episodes(case: EnvCase, numbers: jax.Array) -> jax.Array:
     return jax.vmap(episode)(numbers)
 
 
-def checksum(timestep: TimeStep) -> jax.Array:
-    """[] a sum over all that a learner would read."""
+def learner_reads(timestep: TimeStep) -> tuple:
+    """All that a learner would read of a step."""
     seen = timestep.observation
-    parts = (
+    return (
         seen.graph.nodes,
         seen.graph.edges,
         seen.job_nodes,
@@ -135,16 +135,18 @@ def checksum(timestep: TimeStep) -> jax.Array:
         timestep.terminated,
         timestep.truncated,
     )
-    leaves = (x.astype(jnp.float32).ravel() for x in jax.tree.leaves(parts))
+
+
+def checksum(timestep: TimeStep) -> jax.Array:
+    """[] a sum over all that a learner would read."""
+    leaves = (x.astype(jnp.float32).ravel() for x in jax.tree.leaves(learner_reads(timestep)))
     return sum(jnp.vdot(x, jnp.ones_like(x)) for x in leaves)
 
 
-def env_programs(
-    n_domains: int, n_envs: int, prepared: bool = True
-) -> tuple[list[tuple[Callable, tuple]], int]:
-    """`env_episodes` on all devices; actions are numbers of rows or (not `prepared`) plans."""
+def env_programs(case: EnvCase, n_envs: int) -> tuple[list[tuple[Callable, tuple]], int]:
+    """`env_episodes` on all devices."""
+    n_domains = case.params.problem.cluster.mask.shape[0]
     numbers = jnp.arange(n_envs, dtype=jnp.int32)
-    case = env_case(n_domains, prepared)
     return on_all_devices(env_episodes, case, numbers, env_chunk(n_domains))
 
 

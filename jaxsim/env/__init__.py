@@ -14,7 +14,7 @@ from jaxsim.env.env import first_states, reset, step, world_tape
 from jaxsim.env.observation import EDGE_FEATURES, observe
 from jaxsim.env.prepare import with_rows
 from jaxsim.env.rows import PlanRows
-from jaxsim.env.sharing import SHARING, Tenancy, allocate_gpus, held_gpus, step_cost
+from jaxsim.env.sharing import SHARING, ResourceShare, allocate_gpus, held_gpus, step_cost
 from jaxsim.env.types import ActionMask, EnvParams, IntervalRecord, Observation, State, TimeStep
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "IntervalRecord",
     "Observation",
     "PlanRows",
+    "ResourceShare",
     "State",
-    "Tenancy",
     "TimeStep",
     "allocate_gpus",
     "first_states",

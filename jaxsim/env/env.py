@@ -31,7 +31,7 @@ from jaxsim.env.chosen import Chosen, begin_transitions, chosen_plans, reconfigu
 from jaxsim.env.observation import observe
 from jaxsim.env.reward import account
 from jaxsim.env.rows import row_cost
-from jaxsim.env.sharing import Tenancy, allocate_gpus, settle, step_cost
+from jaxsim.env.sharing import ResourceShare, allocate_gpus, share_resources, step_cost
 from jaxsim.env.status import active, may_retarget, unfinished
 from jaxsim.env.types import EnvParams, State, TimeStep
 from jaxsim.load import gpus_available
@@ -53,7 +53,7 @@ def world_at(
         rtt_s=params.problem.cluster.rtt_s * rtt_factor,
         gpus_available=gpus_available(params.load, params.problem.cluster.gpus, interval_key, t),
     )
-    # Behind the barrier, who reads the links reads them: no loop computes them again.
+    # The barrier stops XLA from fusing the link model into every consumer, which would recompute it.
     return network, jax.lax.optimization_barrier(view)
 
 
@@ -76,12 +76,12 @@ def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
     n_jobs, n_domains = params.initial_plan.group.shape
     zeros = jnp.zeros((n_jobs,), jnp.float32)
     plan = params.initial_plan
-    tenancy = None
+    shares = None
     if n_jobs > 1:  # static; nothing is sent before the first interval
         at_once = params.problem.work.mask & (params.problem.work.arrival_s <= 0)
-        tenancy = Tenancy.of_whole_links(allocate_gpus(plan, at_once, view.gpus_available))
+        shares = ResourceShare.of_whole_links(allocate_gpus(plan, at_once, view.gpus_available))
     row = None if params.rows is None else jnp.full((n_jobs,), params.rows.size - 1, jnp.int32)
-    cost, lower = _step_cost(params, view, Chosen(plan, row), tenancy)
+    cost, lower = _step_cost(params, view, Chosen(plan, row), shares)
     state = State(
         key=key,
         t=jnp.int32(1),
@@ -250,14 +250,14 @@ def _play(
     following = _select(landed, target, chosen)
     # Jobs that are finished or still moving leave the links to the others.
     training = present & (~moving | landed)
-    tenancy = _settle(params, view, following.plan, present, training, moves)
-    cost, lower = _step_cost(params, view, following, tenancy)
+    shares = _share_resources(params, view, following.plan, present, training, moves)
+    cost, lower = _step_cost(params, view, following, shares)
     owed_gb = _owed_gb(params, following.plan, cost)
-    if tenancy is not None:
-        # With the links to itself a move might have ended: its target's GPUs were kept for that.
+    if shares is not None:
+        # At the links' whole rate a move might have ended: its target's GPUs were reserved for that.
         # Moves begin together: each is as slow as their sum.
         crowd = jnp.maximum(jnp.sum((moves.bytes_gb > 0).astype(jnp.float32), axis=0), 1.0)
-        found = rate[None] * jnp.minimum(tenancy.share, 1.0 / crowd[None])
+        found = rate[None] * jnp.minimum(shares.share, 1.0 / crowd[None])
         transition, train_s, moved = _ADVANCE_EACH(moves, found, params.interval_s)
         landed = moving & (train_s > 0)
         training = present & (~moving | landed)
@@ -275,20 +275,20 @@ _ADVANCE = jax.vmap(advance_transition, in_axes=(0, None, None))
 _ADVANCE_EACH = jax.vmap(advance_transition, in_axes=(0, 0, None))
 
 
-def _settle(
+def _share_resources(
     params: EnvParams,
     view: NetworkView,
     plan: Plan,
     active: Array,
     computing: Array,
     moves: Transition,
-) -> Tenancy | None:
+) -> ResourceShare | None:
     """Who has what; None for one job (static), which shares with nobody."""
     if plan.group.shape[0] == 1:
         return None
     rate = jnp.maximum(view.bandwidth_gb_per_s * params.problem.calibration.wan_efficiency, 1e-9)
     pending = moves.bytes_gb / (rate[None] * params.interval_s)
-    return settle(
+    return share_resources(
         plan,
         active,
         computing,
@@ -301,11 +301,11 @@ def _settle(
 
 
 def _step_cost(
-    params: EnvParams, view: NetworkView, chosen: Chosen, tenancy: Tenancy | None
+    params: EnvParams, view: NetworkView, chosen: Chosen, shares: ResourceShare | None
 ) -> tuple[StepCost, Array | None]:
     """The cost of a step [J], and with rows the lower choices that fit [J, V]."""
     if params.rows is None:
-        return step_cost(chosen.plan, params.problem, view, tenancy, params.schedules), None
+        return step_cost(chosen.plan, params.problem, view, shares, params.schedules), None
     one = row_cost(params.rows, chosen.row[0], params.problem.job(0), view, params.schedules)
     return jax.tree.map(lambda x: x[None], one)
 

@@ -20,7 +20,7 @@ from jaxsim.plan import Plan, Problem
 from jaxsim.planning.exact import StepTable, all_replicas_run, row_step_cost
 from jaxsim.step_time import LayerSpan, NetworkView, StepCost, choice_fits, job_step_cost
 
-FALLBACK_BLOCK = 32  # environments that compute a plan at a time, where some rows lack replicas
+GENERAL_BLOCK = 32  # environments that compute their plan at a time, where rows lack replicas
 
 
 @struct.dataclass
@@ -34,6 +34,9 @@ class PlanRows:
     job_nodes: Array  # [P, K, JOB_NODE_FEATURES] as observed while the job is active
     restart_class: Array  # [P] int32, equal where going from one to the other is free
     local_sgd: bool = struct.field(pytree_node=False)  # does any plan sync less than every step?
+    # Environments that take the general way at a time; 0: none does, and where replicas lack the cost
+    # is NaN.
+    block: int = struct.field(pytree_node=False, default=GENERAL_BLOCK)
 
     @property
     def size(self) -> int:
@@ -57,16 +60,23 @@ def row_cost(
         cost = job_step_cost(plan, problem, view, schedules=schedules)
         return cost, choice_fits(plan, problem, view.gpus_available, schedules)
 
-    return where_needed(known, looked_up, computed)(rows, row, problem, view)
+    args = (rows, row, problem, view)
+    if rows.block == 0:  # static
+        cost, lower = looked_up(*args)
+        return cost.replace(step_s=jnp.where(known(*args), cost.step_s, jnp.nan)), lower
+    return where_needed(known, looked_up, computed, rows.block)(*args)
 
 
 def where_needed(
-    known: Callable[..., Array], short: Callable[..., Any], general: Callable[..., Any]
+    known: Callable[..., Array],
+    short: Callable[..., Any],
+    general: Callable[..., Any],
+    at_once: int,
 ) -> Callable[..., Any]:
     """A function that is `short` where `known` says so and else `general`.
 
     A conditional under vmap computes both for everybody. Here a batch takes the short way together,
-    then those for whom it does not hold take the general way, FALLBACK_BLOCK at a time.
+    then those for whom it does not hold take the general way, `at_once` (static) at a time.
     """
 
     @custom_vmap
@@ -76,7 +86,7 @@ def where_needed(
     @either.def_vmap
     def rule(size, batched, *args):
         axes = jax.tree.map(lambda mapped: 0 if mapped else None, tuple(batched))
-        block = min(size, FALLBACK_BLOCK)
+        block = min(size, at_once)
 
         def more(carry):
             return jnp.any(carry[1])

@@ -21,14 +21,14 @@ STARVED = 1e-6  # share of a link that is left to whom the others leave nothing:
 
 
 @struct.dataclass
-class Tenancy:
+class ResourceShare:
     """What each job has of the cluster in one interval."""
 
     gpus: Array  # [J, K] int32 held
     share: Array  # [J, K, K] of each link's rate that the job's transfers find
 
     @classmethod
-    def of_whole_links(cls, gpus: Array) -> Tenancy:
+    def of_whole_links(cls, gpus: Array) -> ResourceShare:
         """These GPUs, and every link as if nobody else used it."""
         return cls(gpus, jnp.ones((*gpus.shape, gpus.shape[1]), jnp.float32))
 
@@ -37,7 +37,7 @@ def step_cost(
     plan: Plan,
     problem: Problem,
     view: NetworkView,
-    tenancy: Tenancy | None = None,
+    shares: ResourceShare | None = None,
     schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> StepCost:
     """Cost of one step of every job, leaves [J, ...]; None = each of them has the cluster alone."""
@@ -47,9 +47,9 @@ def step_cost(
         seen = view if gpus is None else view.replace(gpus_available=gpus)
         return job_step_cost(plan, problem.of(work), seen, slowdown, schedules=schedules)
 
-    if tenancy is None:
+    if shares is None:
         return jax.vmap(lambda p, w: cost(p, w, None, None))(plan, problem.work)
-    return jax.vmap(cost)(plan, problem.work, tenancy.gpus, tenancy.share)
+    return jax.vmap(cost)(plan, problem.work, shares.gpus, shares.share)
 
 
 def allocate_gpus(plan: Plan, active: Array, available: Array) -> Array:
@@ -118,7 +118,7 @@ def crux_levels(work_tflop: Array, transfer_s: Array, active: Array) -> Array:
     return jnp.where(active, rank * CRUX_LEVELS // jnp.maximum(n_active, CRUX_LEVELS), 0)
 
 
-def settle(
+def share_resources(
     plan: Plan,
     active: Array,
     computing: Array,
@@ -127,12 +127,12 @@ def settle(
     view: NetworkView,
     sharing: str,
     schedules: tuple[int, ...] = ALL_SCHEDULES,
-) -> Tenancy:
+) -> ResourceShare:
     """Who has what in an interval. `active` [J] hold GPUs, those `computing` [J] send the traffic
     of training, and `pending` [J, K, K] is the share of the interval for which each job's move
     keeps a link busy."""
     gpus = allocate_gpus(plan, active, view.gpus_available)
-    whole = Tenancy.of_whole_links(gpus)
+    whole = ResourceShare.of_whole_links(gpus)
     alone = step_cost(plan, problem, view, whole, schedules)
     rate = jnp.maximum(view.bandwidth_gb_per_s * problem.calibration.wan_efficiency, 1e-9)
     transfer_s = alone.wan_gb / rate[None]
@@ -142,4 +142,4 @@ def settle(
     level = jnp.zeros(active.shape, jnp.int32)
     if sharing == "crux":
         level = crux_levels(problem.work.useful_tflop, transfer_s.max(axis=(1, 2)), active)
-    return Tenancy(gpus, share_links(use, level))
+    return ResourceShare(gpus, share_links(use, level))

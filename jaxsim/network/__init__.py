@@ -40,7 +40,7 @@ from jaxsim.network.fitted_links import (
     process_of_links,
 )
 from jaxsim.network.fitting import PathFit, combine, fit_path
-from jaxsim.network.noise import domain_uniforms
+from jaxsim.network.noise import domain_uniforms, link_uniforms
 from jaxsim.network.prediction import (
     REFERENCE,
     WINDOW,
@@ -94,6 +94,7 @@ __all__ = [
     "held_out_errors",
     "init_network",
     "is_file_name",
+    "link_uniforms",
     "load_link_processes",
     "network_process",
     "own_rows",

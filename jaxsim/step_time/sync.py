@@ -28,7 +28,7 @@ def ring_bytes_gb(work: Workload, plan: Plan, topo: Topology) -> Array:
     """
     n = n_groups(plan)
     start, end = layer_range(plan)
-    # The number of an unused domain's group is nobody's successor, and its successor nobody's number.
+    # Unused domains get sentinels (-2, -1) that match no group.
     number = jnp.where(plan.used & (n > 1), plan.group, -2).astype(jnp.float32)
     successor = jnp.where(plan.used, jnp.where(plan.group == n - 1, 0, plan.group + 1), -1)
     ring = number[None, :] == successor.astype(jnp.float32)[:, None]

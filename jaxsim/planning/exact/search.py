@@ -8,6 +8,7 @@ Ties apart, the result is what scoring every plan of the family gives.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from jaxsim.step_time import NetworkView, StepCost, begin_transition, job_step_c
 
 MOST_LAYOUTS = 200_000
 BLOCK = 256  # plans that one compiled call scores
+MOST_TABLES = 8  # of free GPUs, that a search remembers
 FIRST, MOST_BRANCHES = 64, 4096  # opened together: few, until there is a good plan to beat
 
 
@@ -96,14 +98,23 @@ class ExactSearch:
         heads = {tp: self._head_share(tp) for tp in self.family.tensor_sizes(cluster)}
         self.pipelines = list_pipelines(self.family, cluster, work, orders, heads)
         self.layouts = self._by_groups(layouts)
-        self._tables: dict[tuple[int, ...], PipelineTable] = {}
+        self._tables: collections.OrderedDict[tuple[int, ...], PipelineTable] = (
+            collections.OrderedDict()
+        )
 
     def prepare(self, gpus_available: Array) -> PipelineTable:
-        """The table for free GPUs [K], built where it is not there: `best` does it by itself."""
+        """The table for free GPUs [K], built where it is not there: `best` does it by itself.
+
+        The MOST_TABLES used last are remembered: under a load that changes, each is large and few
+        come back.
+        """
         key = tuple(np.asarray(gpus_available).tolist())
         if key not in self._tables:
             args = (self.pipelines, self.family.choices, self.problem, gpus_available)
             self._tables[key] = PipelineTable.build(*args)
+            if len(self._tables) > MOST_TABLES:
+                self._tables.popitem(last=False)
+        self._tables.move_to_end(key)
         return self._tables[key]
 
     def best(

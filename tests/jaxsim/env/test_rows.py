@@ -189,7 +189,7 @@ def test_known_scenarios_start_from_their_index():
 def test_the_general_way_is_taken_where_it_is_needed(size):
     """Alone, in a batch smaller than a block, in one of several blocks; with an unbatched argument."""
     either = where_needed(
-        lambda x, y: x % 3 != 0, lambda x, y: {"out": x + y}, lambda x, y: {"out": -x * y}
+        lambda x, y: x % 3 != 0, lambda x, y: {"out": x + y}, lambda x, y: {"out": -x * y}, 32
     )
     x = jnp.arange(size, dtype=jnp.int32)
     got = jax.jit(jax.vmap(either, (0, None)))(x, jnp.int32(4))["out"]

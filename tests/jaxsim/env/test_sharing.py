@@ -17,7 +17,7 @@ from helpers.toy_world import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsim.env.sharing import CRUX_LEVELS, allocate_gpus, crux_levels, settle, share_links
+from jaxsim.env.sharing import CRUX_LEVELS, allocate_gpus, crux_levels, share_links, share_resources
 from jaxsim.env.sharing import step_cost as jobs_cost
 from jaxsim.plan import Problem
 from jaxsim.plan.plan import empty_plan
@@ -158,8 +158,8 @@ def settled():
         there = jnp.ones((2,), bool)
         pending = jnp.zeros((2, K, K), jnp.float32)
         world = (Problem(work, CLUSTER, CALIBRATION), view)
-        tenancy = settle(plans, there, there, pending, *world, sharing)
-        return tenancy, jobs_cost(plans, *world, tenancy)
+        shares = share_resources(plans, there, there, pending, *world, sharing)
+        return shares, jobs_cost(plans, *world, shares)
 
     return jax.jit(run, static_argnames="sharing")
 
@@ -173,8 +173,8 @@ def test_a_job_alone_on_its_links_costs_what_it_does_alone(settled):
     idle = jax.tree.map(jnp.asarray, empty_plan(K))
     alone = cost_of(ONE_LINK, build_workload([JOB]).job(0), CLUSTER, CALIBRATION, SLOW)
     for other in (apart, idle):
-        tenancy, cost = settled(stack(ONE_LINK, other), build_workload([JOB] * 2), SLOW, "fair")
-        np.testing.assert_array_equal(tenancy.share[0], 1.0)
+        shares, cost = settled(stack(ONE_LINK, other), build_workload([JOB] * 2), SLOW, "fair")
+        np.testing.assert_array_equal(shares.share[0], 1.0)
         for field, value in vars(alone).items():
             got = getattr(cost, field)[0]
             np.testing.assert_allclose(got, value, rtol=2e-6, err_msg=field)
@@ -196,11 +196,11 @@ def test_crux_keeps_the_intense_job_at_full_speed(settled):
     plans = stack(ONE_LINK, ONE_LINK)
     alone = cost_of(ONE_LINK, work.job(1), CLUSTER, CALIBRATION, SLOW)
     _, fair = settled(plans, work, SLOW, "fair")
-    tenancy, crux = settled(plans, work, SLOW, "crux")
+    shares, crux = settled(plans, work, SLOW, "crux")
     assert float(fair.step_s[1]) > 1.2 * float(alone.step_s)
     np.testing.assert_allclose(crux.step_s[1], float(alone.step_s), rtol=1e-6)
     busy = float((crux.wan_gb[1] / SLOW.bandwidth_gb_per_s / 0.9)[0, 1] / alone.step_s)
-    np.testing.assert_allclose(tenancy.share[0, 0, 1], 1.0 - busy, rtol=1e-4)
+    np.testing.assert_allclose(shares.share[0, 0, 1], 1.0 - busy, rtol=1e-4)
     assert float(crux.step_s[0]) > float(fair.step_s[0])
 
 

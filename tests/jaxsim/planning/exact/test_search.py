@@ -4,6 +4,8 @@ Three domains of different size with the search on a padded cluster, so that a p
 would show.
 """
 
+import collections
+import copy
 import dataclasses
 import itertools
 import math
@@ -162,6 +164,22 @@ def test_gpus_that_are_taken_change_the_plan(search):
     found = search.best(nth(0, PADDED, gpus_available=free))
     np.testing.assert_allclose(found.rate, expected, rtol=1e-5)
     assert not (np.asarray(found.plan.group)[2] >= 0)
+
+
+def test_tables_of_past_loads_are_forgotten(search, monkeypatch):
+    """A load draws other free GPUs in every interval: what is remembered of them has a limit."""
+    built = []
+    monkeypatch.setattr(
+        "jaxsim.planning.exact.search.PipelineTable.build", lambda *args: built.append(args[-1])
+    )
+    own = copy.copy(search)
+    own._tables = collections.OrderedDict()
+    for free in range(40):
+        own.prepare(np.array([free, 1, 0]))
+        own.prepare(np.array([0, 1, 0]))  # comes back in every interval
+    assert len(built) == 40 and len(own._tables) == 8
+    own.prepare(np.array([39, 1, 0]))
+    assert len(built) == 40, "the last ones are remembered"
 
 
 def test_where_nothing_can_run_the_search_says_so(search):
