@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.random import threefry_2x32
 
-from jaxsim.network.noise import domain_uniforms, gaussian, link_uniforms
+from jaxsim.network.noise import _words, domain_uniforms, gaussian, interval_key, link_uniforms
 from jaxsim.network.process import init_network, network_process, step_network
 
 STEPS = 4096
@@ -101,3 +102,16 @@ def test_gaussian_is_finite_at_both_ends_and_inverts_the_distribution():
     assert np.all(np.isfinite(ends)) and ends[0] < -5 and ends[1] > 5
     quantiles = gaussian(jnp.array([0.02275, 0.15866, 0.5, 0.84134, 0.97725], jnp.float32))
     np.testing.assert_allclose(quantiles, [-2, -1, 0, 1, 2], atol=1e-3)
+
+
+def test_words_and_keys_are_those_of_jax_bit_for_bit():
+    key = jax.random.key(12)
+    first = jnp.arange(300, dtype=jnp.uint32) * jnp.uint32(2654435761)
+    second = first ^ jnp.uint32(0xDEADBEEF)
+    expected = threefry_2x32(jax.random.key_data(key), jnp.concatenate([first, second]))
+    np.testing.assert_array_equal(jnp.concatenate(_words(key, first, second)), expected)
+    for t in (0, 1, 71, 2**31 - 1):
+        expected = jax.random.fold_in(key, jnp.int32(t))
+        got = interval_key(key, jnp.int32(t))
+        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(jax.random.key_data(got), jax.random.key_data(expected))
