@@ -156,7 +156,7 @@ class Trainer:
         if self.settings.check_gradients:
             devices = [self.device] if self.device.type == "cuda" else []
             with torch.random.fork_rng(devices):  # dropout is the same with and without the check
-                summary["gradient_check"] = check_gradients(self)
+                summary["gradient_check"] = check_gradients(self.runners, self.new_model)
         summary["resumed_at"] = resumed_at
         first = resumed_at or 0
         if resumed_at is not None:

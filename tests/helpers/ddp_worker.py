@@ -8,7 +8,7 @@ from transformers import get_linear_schedule_with_warmup
 
 from ddp_bench.arms import StaticArm
 from ddp_bench.config import Settings, parse_arm
-from ddp_bench.data.encode import Collator, encode, train_wordpiece
+from ddp_bench.data.tokens import Collator, encode, train_wordpiece
 from ddp_bench.ranks import comm
 from ddp_bench.training.gradients import (
     accumulate,

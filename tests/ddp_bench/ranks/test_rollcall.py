@@ -57,7 +57,7 @@ def test_nobody_is_blamed_where_a_rank_tells_its_own_reason():
 
 WAITING = """
 import sys, threading, time, torch.distributed as dist
-from ddp_bench.rollcall import RollCall
+from ddp_bench.ranks.rollcall import RollCall
 roll = RollCall(dist.HashStore(), 0, 2, 6.0, 0.2)
 roll.on_terminate(lambda line: print(line, flush=True))
 print("ready", flush=True)

@@ -12,10 +12,10 @@ pytest.importorskip("transformers")
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-import ddp_bench.data.encode as encode_module
+import ddp_bench.data.tokens as tokens_module
 from ddp_bench.config import Settings
 from ddp_bench.data.corpus import synthetic_rows
-from ddp_bench.data.encode import (
+from ddp_bench.data.tokens import (
     Collator,
     encode,
     resolve_model,
@@ -87,7 +87,7 @@ def test_buckets_cover_the_row_and_bound_the_extra_work(width):
 def test_tokenizer_is_the_same_in_every_process():
     code = (
         "from ddp_bench.data.corpus import synthetic_rows;"
-        "from ddp_bench.data.encode import train_wordpiece;"
+        "from ddp_bench.data.tokens import train_wordpiece;"
         "import json; print(json.dumps(sorted(train_wordpiece(synthetic_rows(200, 0)[0])"
         ".get_vocab().items())))"
     )
@@ -202,7 +202,7 @@ def test_local_batches_are_split_evenly():
 
 
 def test_only_a_name_that_may_be_on_the_hub_is_replaced_by_the_small_encoder(tmp_path, monkeypatch):
-    monkeypatch.setattr(encode_module, "hub_reachable", lambda: False)
+    monkeypatch.setattr(tokens_module, "hub_reachable", lambda: False)
     assert resolve_model(Settings(model=str(tmp_path))) == (str(tmp_path), "")
     name, note = resolve_model(Settings(model="owner/encoder"))
     assert name == "small" and "instead of owner/encoder" in note
