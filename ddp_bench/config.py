@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import typing
 from dataclasses import dataclass, field
@@ -37,6 +38,9 @@ CHOICES = {
     "bad_rows": ("error", "skip"),
     "sync": ("after", "overlap"),
 }
+ALIASES = {"cost_type": "cost"}  # other names of settings, on the command line and in files
+HELD_OUT = 1000  # most rows that are held out unless eval_samples says how many
+LONGEST_FILE = 1 << 16  # [bytes] of a settings file
 
 
 def _option(default, text: str, within: str = ""):
@@ -63,7 +67,9 @@ class Settings:
     model: str = _option("distilbert-base-uncased", "hub name, local folder, or small")
     train_samples: int = _option(0, "training rows used; 0 = all", "[0, inf)")
     eval_samples: int = _option(
-        1000, "held-out rows evaluated; carved out of local files", "[1, inf)"
+        0,
+        f"held-out rows, carved out of local files; 0 = a tenth of the rows, {HELD_OUT} at most",
+        "[0, inf)",
     )
     synthetic_rows: int = _option(12000, "rows of the synthetic corpus", "[1, inf)")
     synthetic_tail: float = _option(
@@ -217,6 +223,11 @@ def check_feasible(settings: Settings, ranks: int, caps: list[int] | None) -> No
                 )
 
 
+def held_out_of(settings: Settings, rows: int) -> int:
+    """How many of `rows` rows are held out: as many as asked for, or a tenth, HELD_OUT at most."""
+    return settings.eval_samples or max(1, min(HELD_OUT, rows // 10))
+
+
 def prefetch_of(settings: Settings, ranks: int) -> int:
     """Samples in view of one rank of the dynamic arm (K)."""
     return settings.prefetch or max(32, 2 * -(-settings.global_batch // ranks))
@@ -247,8 +258,10 @@ def _parser() -> argparse.ArgumentParser:
         extra = {"choices": CHOICES[option.name]} if option.name in CHOICES else {}
         if kind is bool:
             extra = {"nargs": "?", "const": True, "metavar": "true|false"}
+        others = [f"--{alias}" for alias, name in ALIASES.items() if name == option.name]
         parser.add_argument(
             f"--{option.name}",
+            *others,
             type=_flag if kind is bool else kind,
             default=None,
             help=text.replace("%", "%%"),
@@ -260,14 +273,48 @@ def _parser() -> argparse.ArgumentParser:
 def _from_yaml(path: str) -> dict:
     """Settings of a YAML file; ConfigError names the file and the key."""
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            text = file.read(LONGEST_FILE + 1)
+        if len(text) > LONGEST_FILE:
+            raise ConfigError(f"{path}: longer than {LONGEST_FILE:,} bytes; allowed is less")
+        _check_flat(text, path)
+        content = yaml.safe_load(text)
+    except ConfigError:
+        raise
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # UnicodeDecodeError, numbers of 5,000 digits
         raise ConfigError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: allowed is a mapping of settings")
+    for alias in ALIASES.keys() & content.keys():
+        if ALIASES[alias] in content:
+            raise ConfigError(
+                f"{path}: {alias} and {ALIASES[alias]} are the same setting; name one"
+            )
+        content[ALIASES[alias]] = content.pop(alias)
     return _typed(content, path)
+
+
+def _check_flat(text: bytes, path: str) -> None:
+    """ConfigError unless `text` is one mapping of plain values, each key once; yaml.YAMLError where
+    it is no YAML at all. Nothing is built, so that neither depth nor aliases cost anything."""
+    problem, depth, names, at_key = "", 0, set(), True
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > 1 or isinstance(event, yaml.AliasEvent):
+            problem = problem or f"line {line}: nested; allowed is one mapping of plain values"
+        if depth == 1 and isinstance(event, yaml.ScalarEvent):
+            if at_key and event.value in names:
+                problem = problem or f"line {line}: {event.value[:80]!r} stands there twice"
+            names |= {event.value} if at_key else set()
+            at_key = not at_key
+    if problem:
+        raise ConfigError(f"{path}: {problem}")
 
 
 def _typed(content: dict, path: str) -> dict:
@@ -277,8 +324,9 @@ def _typed(content: dict, path: str) -> dict:
         if key not in hints:
             raise ConfigError(f"{path}: unknown key {key!r}: allowed {', '.join(hints)}")
         kind = hints[key]
-        if kind is float and type(value) is int:
-            content[key] = value = float(value)
+        if kind is float and type(value) in (int, str):  # YAML 1.1 reads 5e-5 as text
+            with contextlib.suppress(ValueError, OverflowError):
+                content[key] = value = float(value)
         if type(value) is not kind:
             raise ConfigError(f"{path}: {key} is {value!r}: allowed is a value of {kind.__name__}")
     return content

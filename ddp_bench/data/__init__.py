@@ -6,8 +6,8 @@ stream  One global sample stream for all ranks and arms, and proof that nothing 
 """
 
 from ddp_bench.data.corpus import load_corpus
-from ddp_bench.data.tokens import Collator, TokenSet, encode, make_tokenizer, resolve_model
 from ddp_bench.data.stream import GlobalStream, PrefixDigest, digest
+from ddp_bench.data.tokens import Collator, TokenSet, encode, make_tokenizer, resolve_model
 
 __all__ = [
     "Collator",
