@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import os
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,7 +196,7 @@ def check_model(name: str) -> None:
 
     What is no path may be a name on the hub, and a hub out of reach is answered by a small encoder.
     """
-    if name.startswith(("/", ".", "~")) and not Path(name).is_dir():
+    if name.startswith(("/", ".", "~")) and not os.path.isdir(name):
         raise ConfigError(f"model {name!r}: no such folder; allowed small, a folder, a hub name")
 
 
@@ -297,24 +298,22 @@ def _from_yaml(path: str) -> dict:
 
 
 def _check_flat(text: bytes, path: str) -> None:
-    """ConfigError unless `text` is one mapping of plain values, each key once; yaml.YAMLError where
-    it is no YAML at all. Nothing is built, so that neither depth nor aliases cost anything."""
-    problem, depth, names, at_key = "", 0, set(), True
+    """ConfigError unless `text` is one mapping of plain values, each key once. It reads no further
+    than the first fault and builds nothing, so that neither depth nor aliases cost anything."""
+    depth, names, at_key = 0, set(), True
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1
+        where = f"{path}: not valid YAML for settings: line {event.start_mark.line + 1}"
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > 1 or isinstance(event, yaml.AliasEvent):
-            problem = problem or f"line {line}: nested; allowed is one mapping of plain values"
+            raise ConfigError(f"{where}: nested; allowed is one mapping of plain values")
         if depth == 1 and isinstance(event, yaml.ScalarEvent):
             if at_key and event.value in names:
-                problem = problem or f"line {line}: {event.value[:80]!r} stands there twice"
+                raise ConfigError(f"{where}: {event.value[:80]!r} stands there twice")
             names |= {event.value} if at_key else set()
             at_key = not at_key
-    if problem:
-        raise ConfigError(f"{path}: {problem}")
 
 
 def _typed(content: dict, path: str) -> dict:
@@ -332,7 +331,7 @@ def _typed(content: dict, path: str) -> dict:
     return content
 
 
-def kept_settings(folder: str) -> tuple[dict, int]:
+def recorded_settings(folder: str) -> tuple[dict, int]:
     """(settings, ranks) of the run in `folder`, as its run.json has them.
 
     Raises:
@@ -342,29 +341,29 @@ def kept_settings(folder: str) -> tuple[dict, int]:
         run = load(folder).run
     except RecordError as error:
         raise ConfigError(f"resume: {error}") from None
-    kept = dict(run["config"])
-    ranks = kept.pop("ranks", None)
+    recorded = dict(run["config"])
+    ranks = recorded.pop("ranks", None)
     if run["kind"] != "ddp" or type(ranks) is not int:
         raise ConfigError(f"resume: {folder}/run.json: not a run of this trainer; allowed is one")
-    return _typed(kept, f"{folder}/run.json"), ranks
+    return _typed(recorded, f"{folder}/run.json"), ranks
 
 
 def _resumed(given: dict) -> dict:
     """Settings of the run that goes on; ConfigError when `given` ones differ from them."""
     folder = given["resume"]
-    kept = kept_settings(folder)[0]
+    recorded = recorded_settings(folder)[0]
     if Path(given.get("output_dir") or folder).resolve() != Path(folder).resolve():
         raise ConfigError(f"output_dir is {given['output_dir']!r}: allowed with resume is {folder}")
-    for name in set(given) & set(kept) - set(MAY_CHANGE):
-        if given[name] != kept[name]:
-            raise ConfigError(f"{name} is {given[name]!r}: allowed to resume is {kept[name]!r}")
-    return {name: value for name, value in kept.items() if name not in JOB_KEYS} | given
+    for name in set(given) & set(recorded) - set(MAY_CHANGE):
+        if given[name] != recorded[name]:
+            raise ConfigError(f"{name} is {given[name]!r}: allowed to resume is {recorded[name]!r}")
+    return {name: value for name, value in recorded.items() if name not in JOB_KEYS} | given
 
 
 def check_ranks(settings: Settings, ranks: int) -> None:
     """ConfigError when the run to resume has another number of ranks."""
-    if settings.resume and (kept := kept_settings(settings.resume)[1]) != ranks:
-        raise ConfigError(f"{ranks} ranks: allowed to resume {settings.resume} are {kept}")
+    if settings.resume and (before := recorded_settings(settings.resume)[1]) != ranks:
+        raise ConfigError(f"{ranks} ranks: allowed to resume {settings.resume} are {before}")
 
 
 def parse_settings(argv: list[str] | None = None) -> tuple[Settings, int]:

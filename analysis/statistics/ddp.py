@@ -90,7 +90,7 @@ class Cost(NamedTuple):
     T is the number of tokens computed on, T2 the work of attention.
     """
 
-    group: str  # the arms that share it: "padded" or "packed", and the run where it is a second one
+    group: str  # of arms that share it: "padded" or "packed"; a second run's with its name
     a_ms: float
     b_ms_per_token: float
     c_ms_per_token_sq: float
@@ -120,8 +120,8 @@ def predict(rows: pd.DataFrame, cost: Cost) -> np.ndarray:
 def predictions(merged: pd.DataFrame, costs: dict[str, Cost]) -> tuple[pd.DataFrame, dict]:
     """Costs fitted on the even steps, tested on the odd ones.
 
-    Odd steps draw other samples, so the fit has not seen them. Alternating keeps a machine whose
-    speed drifts from passing for an error of the model.
+    Odd steps draw other samples, so the fit has not seen them. With alternating
+    steps, a drift of the machine's speed does not pass for an error of the model.
 
     Args:
         merged: the tables of all ranks.
@@ -240,9 +240,9 @@ def accuracy_table(eval_rows: pd.DataFrame, base: str) -> pd.DataFrame:
 def summary_table(merged: pd.DataFrame, base: str, paired: bool = True) -> pd.DataFrame:
     """One row per arm: slowest-rank time with change and interval, wall time, throughput, memory.
 
-    Wall time and throughput come with mean, percentiles and spread over steps. A step's wall time
-    is that of its slowest rank, and its throughput is the samples or real tokens of all ranks in
-    that time.
+    Wall time and throughput come with mean, percentiles and spread over steps. Ranks finish a step
+    together, and its wall time is their mean. Its throughput is the samples or real tokens of all
+    ranks in that time.
 
     Args:
         merged: the tables of all ranks, with `arm` labels.
@@ -284,7 +284,7 @@ def summary_table(merged: pd.DataFrame, base: str, paired: bool = True) -> pd.Da
 def _wall_time(rows: pd.DataFrame) -> dict[str, float]:
     """Wall step time and throughput of one arm: mean, percentiles and spread over its steps."""
     steps = rows.groupby("step")
-    wall_ms = steps["step_time_ms"].max()
+    wall_ms = steps["step_time_ms"].mean()
     measured = {
         "step_time_ms": wall_ms,
         "samples_per_s": 1e3 * steps["local_batch"].sum() / wall_ms,

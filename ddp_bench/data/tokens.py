@@ -6,9 +6,9 @@ same samples whatever their file systems show them.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -101,7 +101,7 @@ def resolve_model(settings: Settings) -> tuple[str, str]:
     """
     name = settings.model
     check_model(name)
-    if name == "small" or Path(name).is_dir():
+    if name == "small" or os.path.isdir(name):
         return name, ""
     if hub_reachable():
         return name, ""

@@ -7,7 +7,7 @@ holds or the memory cap allows, whichever is less. Among optima: least total cos
 variance (variance alone would prefer more total work).
 
 Order statistic: every rank takes c_g(1) in any case. Of the other entries, exactly B - G are
-taken, and a threshold T admits an entry if and only if it is <= T. So the least feasible T is
+taken, and an entry lies within a threshold T if and only if it is <= T. So the least feasible T is
 max(max_g c_g(1), (B - G)-th smallest of all c_g(k) with k >= 2): one partial sort, O(GK).
 """
 

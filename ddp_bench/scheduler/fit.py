@@ -81,7 +81,7 @@ class OnlineFit:
     """
 
     def __init__(self, window: int = 800, warmup: int = 40, every: int = 10) -> None:
-        self.window = window  # [rows] kept
+        self.window = window  # [rows] that a fit is made to, the latest ones
         self.warmup = warmup  # [rows] before the first fit
         self.every = every  # [updates] between fits
         self.rows = np.empty((0, 3))  # T, T2, ms

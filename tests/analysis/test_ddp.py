@@ -188,10 +188,10 @@ def test_two_runs_with_equal_arms_are_compared_with_that_of_run_dir(tmp_path):
 
 
 def test_wall_time_and_throughput_come_with_percentiles_and_spread():
-    """Two ranks, wall times known: the slower rank's time is the step's."""
+    """Two ranks whose clocks differ by 5 ms: a step's wall time is their mean."""
     times = np.array([100.0, 110.0, 120.0, 150.0, 400.0])
     rows = [
-        {**row, "step": step, "rank": rank, "step_time_ms": time - 5 * rank}
+        {**row, "step": step, "rank": rank, "step_time_ms": time + (5 * rank - 2.5)}
         for step, time in enumerate(times)
         for rank in (0, 1)
         for row in [made_up(1, arms={"static": 8}).iloc[rank].to_dict()]

@@ -56,8 +56,7 @@ def test_the_shipped_configuration_loads():
         ("cost: tokens\ncost_type: fitted", "the same setting"),
         ("steps: [7]", "plain values"),
         ("steps: &n 7\nwarmup_steps: *n", "plain values"),
-        ("[" * 3000 + "]" * 3000, "plain values"),
-        ("[" * 3000, "not valid YAML"),
+        ("[" * 30_000, "plain values"),
         ("steps: " + "9" * 5000, "not valid YAML"),
         ("learning_rate: " + "9" * 400, "learning_rate"),
         ("# " + "x" * 70_000, "longer than"),
@@ -91,6 +90,14 @@ def test_a_bad_command_line_is_one_line_and_status_2(capsys, argv, said):
     assert main(argv) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["x" * 5000, "a\x1b[31m\rb", "\ud83d" * 9, "漢" * 900])
+def test_a_refusal_is_one_short_printable_line(capsys, text):
+    assert main(["--dataset", text, "--validate_only"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and len(error.encode()) <= 500
+    assert error.rstrip("\n").isprintable() and "allowed sst2" in error
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def _correct(record: RunRecord) -> pd.DataFrame | None:
 
 
 def _costs(record: RunRecord, name: str = "") -> dict[str, Cost]:
-    """The run's fitted costs by arm; {} for a run from before they were kept in its records."""
+    """The run's fitted costs by arm; {} for a run from before fits were recorded."""
     if "cost_fit" not in record.tables():
         return {}
     return fitted_costs(record.table("cost_fit", COST_COLUMNS), name)
