@@ -2,7 +2,7 @@
 
 corpus  Rows of text with labels: from the hub, a local file, or made up
 tokens  Text to token ids, once, on rank 0; and micro-batches from them
-stream  One global sample stream for all ranks and arms, and proof that nothing is lost or
+stream  One global sample stream for all ranks and arms, and the check that no sample is lost
 """
 
 from ddp_bench.data.corpus import load_corpus

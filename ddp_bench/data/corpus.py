@@ -169,8 +169,8 @@ def _carve(
 ) -> Corpus:
     """Hold out rows at random, then take `train_samples` of the rest.
 
-    Rows whose text also occurs among the held-out ones are left out of training: SST-2 has
-    repeated phrases, and a leaked one would be counted as learnt.
+    Rows whose text also occurs among the held-out ones are left out of training. SST-2 repeats
+    phrases, and one that was trained on would count as learnt.
     """
     order = np.random.default_rng([settings.seed, 1]).permutation(len(texts))
     count = held_out_of(settings, len(texts))
@@ -211,7 +211,7 @@ def _from_hub(settings: Settings) -> Corpus:
 
 
 def load_corpus(settings: Settings) -> Corpus:
-    """The corpus of a run; falls back from the hub to the synthetic one, loudly.
+    """The corpus of a run. Where the hub is out of reach it is the synthetic one, and a note says so.
 
     Raises:
         ConfigError: naming the file and line, or the flag, and what is allowed.

@@ -1,7 +1,7 @@
 """Messages between ranks, and what happens when one is lost.
 
-comm      The process group, and a second one on the CPU for the small control messages of every
-faults    Fault drills: one rank fails at one step, to see that the job ends or recovers as
+comm      The process group, and a second one on the CPU for small control messages
+faults    Fault drills: one rank fails at one step
 rollcall  Which ranks are still there after a message between them failed
 """
 

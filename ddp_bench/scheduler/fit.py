@@ -1,4 +1,4 @@
-"""The fitted cost a + b T + c T2, learnt online from measured compute times.
+"""The fitted cost a + b T + c T2 [ms]: learnt online during a run, and fitted once more after it.
 
 T is the number of tokens computed on (padded: kL; packed: sum of L) and T2 the work of attention
 (padded: kL^2; packed: sum of L^2). Least squares on relative errors, so that short and long

@@ -187,6 +187,26 @@ def test_two_runs_with_equal_arms_are_compared_with_that_of_run_dir(tmp_path):
     assert inputs.costs["second/static"].group == "padded, second"
 
 
+@pytest.mark.parametrize("steps", [39, 40])
+def test_a_run_and_its_analysis_leave_the_same_warm_up_out(steps):
+    table = made_up(steps, arms={"static": 8, "packed": 5})
+    first = ddp_tables.first_step(table)
+    assert first == (10 if steps >= 40 else 0)
+    used = fits(table).set_index(["arm", "steps"])["rows"]
+    assert used["static", "even"] == 4 * len(range(first, steps, 2))
+    assert used["static", "all"] == used["packed", "all"] == 4 * steps
+
+
+def test_padded_and_packed_arms_have_fits_of_their_own():
+    table = made_up(200)
+    table.loc[table["arm"] == "packed", "compute_ms"] *= 2
+    costs = ddp_tables.fitted_costs(fits(table))
+    assert costs["static"] == costs["pooled"] != costs["packed"]
+    assert costs["static"][1:] == pytest.approx([A, B, C], rel=0.15)
+    assert costs["packed"].a_ms + 100 * costs["packed"].b_ms_per_token > 1.5 * (A + 100 * B)
+    assert fits(made_up(4, arms={"static": 8})).empty
+
+
 def test_wall_time_and_throughput_come_with_percentiles_and_spread():
     """Two ranks whose clocks differ by 5 ms: a step's wall time is their mean."""
     times = np.array([100.0, 110.0, 120.0, 150.0, 400.0])

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from transformers import AutoModelForSequenceClassification, DistilBertConfig
 
 from ddp_bench.data.corpus import synthetic_rows
@@ -12,9 +13,14 @@ SIZES = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64}
 
 def save_tiny_encoder(folder: Path) -> Path:
     """Write model and tokenizer to `folder`, as a downloaded model would lie there."""
+    torch.manual_seed(0)
     tokenizer = train_wordpiece(synthetic_rows(200, 0)[0], 1000)
     config = DistilBertConfig(
-        vocab_size=len(tokenizer), max_position_embeddings=256, num_labels=2, **SIZES
+        vocab_size=len(tokenizer),
+        max_position_embeddings=256,
+        num_labels=2,
+        initializer_range=0.2,  # or all samples look alike, and their gradients cancel
+        **SIZES,
     )
     AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

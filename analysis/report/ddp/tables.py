@@ -21,7 +21,10 @@ HEADERS = {
     "spread": ("standard deviation", "标准差"),
     "iqr": ("interquartile range", "四分位距"),
     "samples": ("samples/s", "样本/s"),
-    "slow": ("P5 [samples/s]", "P5 [样本/s]"),
+    "measure": ("measure", "量"),
+    "average": ("mean", "均值"),
+    "low": ("P5", "P5"),
+    "high": ("P95", "P95"),
     "tokens": ("real tokens/s", "有效词元/s"),
     "schedule": ("scheduling [ms]", "调度耗时 [ms]"),
     "share": ("of step [%]", "占步长 [%]"),
@@ -116,17 +119,17 @@ def rival_section(found: Findings, language: str) -> str:
 
 def wall_table(found: Findings, language: str) -> str:
     """Wall time of a step and throughput over all ranks, with their spread over steps."""
+    measures = (("step_time_ms", "step"), ("samples_per_s", "samples"))
     rows = [
         [
+            HEADERS[head][LANGUAGES.index(language)],
             f"`{row['arm']}`",
-            *(number(row[f"step_time_ms_{key}"]) for key in ("mean", "p95", "std", "iqr")),
-            *(number(row[f"samples_per_s_{key}"]) for key in ("mean", "p5", "std", "iqr")),
-            *(number(row[f"real_tokens_per_s_{key}"], 0) for key in ("mean", "std", "iqr")),
+            *(number(row[f"{name}_{key}"]) for key in ("mean", "p5", "p95", "std", "iqr")),
         ]
+        for name, head in (*measures, ("real_tokens_per_s", "tokens"))
         for _, row in found.summary.iterrows()
     ]
-    columns = ["arm", "step", "p95", "spread", "iqr", "samples", "slow", "spread", "iqr"]
-    return markdown([*columns, "tokens", "spread", "iqr"], rows, language)
+    return markdown(["measure", "arm", "average", "low", "high", "spread", "iqr"], rows, language)
 
 
 def overhead_table(found: Findings, language: str) -> str:
