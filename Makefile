@@ -24,13 +24,14 @@ run: $(VENV)/core
 	$(BIN)/hippo evaluate --config experiments/configs/evaluate.yaml --checkpoint $(RUN)/train --out $(RUN)/evaluate
 	$(BIN)/hippo report $(RUN)/evaluate $(RUN)/train
 
-test: $(VENV)/core
+# All packages are tested, PyTorch's included. What is skipped, and why, is listed at the end.
+test: $(VENV)/core $(VENV)/ddp
 	$(BIN)/ruff check .
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "not slow"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -rs -m "not slow"
 
 # What takes longest to compile; `test` and `test-slow` together are all tests.
-test-slow: $(VENV)/core
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m slow
+test-slow: $(VENV)/core $(VENV)/ddp
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -rs -m slow
 
 $(VENV)/ddp: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -75,7 +75,7 @@ def _processor() -> str:
 
 
 def _memory_gb() -> float | None:
-    """Physical memory [GB], None where the system does not tell."""
+    """Physical memory [GB], None where the system does not report it."""
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 2)
     except (AttributeError, OSError, ValueError):

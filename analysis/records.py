@@ -110,7 +110,7 @@ class RunWriter:
             config: every setting of the run.
             seed: the seed or seeds that determine it.
             out: the folder; None gives outputs/<kind>-<date>-<time>-<4 hex>.
-            resume: continue in a folder that holds a run of the same kind; its start is kept, its
+            resume: continue in a folder that holds a run of the same kind; its start stays, its
                 tables are appended to, its summary is dropped.
 
         Raises:
@@ -197,7 +197,7 @@ class RunWriter:
     def truncate(self, table: str, column: str, keep_below: float) -> None:
         """Drop the rows with `column` >= `keep_below`, so that a resumed run repeats none.
 
-        The rows that stay are kept as they were written, digit for digit. No table: nothing to do.
+        The rows that stay are as they were written, digit for digit. No table: nothing to do.
 
         Raises:
             RecordError: when the table has no such column or a cell of it is no number.
@@ -212,11 +212,11 @@ class RunWriter:
         with open(path, encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file))[1:]
         try:
-            kept = [row for row in rows if float(row[at]) < keep_below]
+            staying = [row for row in rows if float(row[at]) < keep_below]
         except (ValueError, IndexError):
             raise RecordError(f"{path}: column {column!r} holds a cell that is no number") from None
         with replacing(path) as file:
-            csv.writer(file, lineterminator="\n").writerows([header, *kept])
+            csv.writer(file, lineterminator="\n").writerows([header, *staying])
 
     def finish(self, summary: dict, status: str = "finished") -> None:
         """Write summary.json and close run.json.

@@ -1,7 +1,7 @@
 """The arms: who computes which samples of the global stream at every step.
 
-One protocol: `next()` gives this rank's share of the next B samples, `overlap()` runs after
-backward and hides what communication the arm needs, `observe()` takes measured compute times.
+All arms share one protocol. `next()` gives this rank's share of the next B samples. `overlap()` runs
+after backward and hides what communication the arm needs. `observe()` takes measured compute times.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Arm(ABC):
         """Stream positions of this rank's share, and the steps at which they were drawn."""
 
     def post(self) -> None:
-        """Send what the next step's schedule needs, unless it is under way; never blocks."""
+        """Send what the next step's schedule needs, unless it was sent before; never blocks."""
         return  # an arm without messages has nothing to send
 
     def overlap(self) -> None:
@@ -250,9 +250,9 @@ class DynamicArm(Arm):
     """Only the counts are decided: every rank pops b_g samples from its own FIFO buffer.
 
     Every rank holds K samples in view. Cost rows c_g(1..min(K, b_max_g)) are gathered, rank 0
-    solves, counts are broadcast, and the buffers are refilled from the one stream in rank order;
-    so every rank knows the cursor and the buffers hold what follows the consumed samples. Rows
-    for the next step leave as soon as a step's counts are known and travel during its compute.
+    solves, and counts are broadcast. The buffers are refilled from the one stream in rank order, so
+    that every rank knows the cursor. Rows for the next step leave as soon as a step's counts are
+    known, and travel during its compute.
     """
 
     def __init__(self, spec: ArmSpec, settings: Settings, *args) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import os
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +39,9 @@ CHOICES = {
     "bad_rows": ("error", "skip"),
     "sync": ("after", "overlap"),
 }
+ALIASES = {"cost_type": "cost"}  # other names of settings, on the command line and in files
+HELD_OUT = 1000  # most rows that are held out unless eval_samples says how many
+LONGEST_FILE = 1 << 16  # [bytes] of a settings file
 
 
 def _option(default, text: str, within: str = ""):
@@ -63,7 +68,9 @@ class Settings:
     model: str = _option("distilbert-base-uncased", "hub name, local folder, or small")
     train_samples: int = _option(0, "training rows used; 0 = all", "[0, inf)")
     eval_samples: int = _option(
-        1000, "held-out rows evaluated; carved out of local files", "[1, inf)"
+        0,
+        f"held-out rows, carved out of local files; 0 = a tenth of the rows, {HELD_OUT} at most",
+        "[0, inf)",
     )
     synthetic_rows: int = _option(12000, "rows of the synthetic corpus", "[1, inf)")
     synthetic_tail: float = _option(
@@ -189,7 +196,7 @@ def check_model(name: str) -> None:
 
     What is no path may be a name on the hub, and a hub out of reach is answered by a small encoder.
     """
-    if name.startswith(("/", ".", "~")) and not Path(name).is_dir():
+    if name.startswith(("/", ".", "~")) and not os.path.isdir(name):
         raise ConfigError(f"model {name!r}: no such folder; allowed small, a folder, a hub name")
 
 
@@ -215,6 +222,11 @@ def check_feasible(settings: Settings, ranks: int, caps: list[int] | None) -> No
                     f"prefetch is {view}: with the memory caps {ranks} ranks see {held} samples; "
                     f"allowed: enough for global_batch {batch}"
                 )
+
+
+def held_out_of(settings: Settings, rows: int) -> int:
+    """How many of `rows` rows are held out: as many as asked for, or a tenth, HELD_OUT at most."""
+    return settings.eval_samples or max(1, min(HELD_OUT, rows // 10))
 
 
 def prefetch_of(settings: Settings, ranks: int) -> int:
@@ -247,8 +259,10 @@ def _parser() -> argparse.ArgumentParser:
         extra = {"choices": CHOICES[option.name]} if option.name in CHOICES else {}
         if kind is bool:
             extra = {"nargs": "?", "const": True, "metavar": "true|false"}
+        others = [f"--{alias}" for alias, name in ALIASES.items() if name == option.name]
         parser.add_argument(
             f"--{option.name}",
+            *others,
             type=_flag if kind is bool else kind,
             default=None,
             help=text.replace("%", "%%"),
@@ -260,14 +274,46 @@ def _parser() -> argparse.ArgumentParser:
 def _from_yaml(path: str) -> dict:
     """Settings of a YAML file; ConfigError names the file and the key."""
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            text = file.read(LONGEST_FILE + 1)
+        if len(text) > LONGEST_FILE:
+            raise ConfigError(f"{path}: longer than {LONGEST_FILE:,} bytes; allowed is less")
+        _check_flat(text, path)
+        content = yaml.safe_load(text)
+    except ConfigError:
+        raise
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # UnicodeDecodeError, numbers of 5,000 digits
         raise ConfigError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: allowed is a mapping of settings")
+    for alias in ALIASES.keys() & content.keys():
+        if ALIASES[alias] in content:
+            raise ConfigError(
+                f"{path}: {alias} and {ALIASES[alias]} are the same setting; name one"
+            )
+        content[ALIASES[alias]] = content.pop(alias)
     return _typed(content, path)
+
+
+def _check_flat(text: bytes, path: str) -> None:
+    """ConfigError unless `text` is one mapping of plain values, each key once. It reads no further
+    than the first fault and builds nothing, so that neither depth nor aliases cost anything."""
+    depth, names, at_key = 0, set(), True
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        where = f"{path}: not valid YAML for settings: line {event.start_mark.line + 1}"
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > 1 or isinstance(event, yaml.AliasEvent):
+            raise ConfigError(f"{where}: nested; allowed is one mapping of plain values")
+        if depth == 1 and isinstance(event, yaml.ScalarEvent):
+            if at_key and event.value in names:
+                raise ConfigError(f"{where}: {event.value[:80]!r} stands there twice")
+            names |= {event.value} if at_key else set()
+            at_key = not at_key
 
 
 def _typed(content: dict, path: str) -> dict:
@@ -277,14 +323,15 @@ def _typed(content: dict, path: str) -> dict:
         if key not in hints:
             raise ConfigError(f"{path}: unknown key {key!r}: allowed {', '.join(hints)}")
         kind = hints[key]
-        if kind is float and type(value) is int:
-            content[key] = value = float(value)
+        if kind is float and type(value) in (int, str):  # YAML 1.1 reads 5e-5 as text
+            with contextlib.suppress(ValueError, OverflowError):
+                content[key] = value = float(value)
         if type(value) is not kind:
             raise ConfigError(f"{path}: {key} is {value!r}: allowed is a value of {kind.__name__}")
     return content
 
 
-def kept_settings(folder: str) -> tuple[dict, int]:
+def recorded_settings(folder: str) -> tuple[dict, int]:
     """(settings, ranks) of the run in `folder`, as its run.json has them.
 
     Raises:
@@ -294,29 +341,29 @@ def kept_settings(folder: str) -> tuple[dict, int]:
         run = load(folder).run
     except RecordError as error:
         raise ConfigError(f"resume: {error}") from None
-    kept = dict(run["config"])
-    ranks = kept.pop("ranks", None)
+    recorded = dict(run["config"])
+    ranks = recorded.pop("ranks", None)
     if run["kind"] != "ddp" or type(ranks) is not int:
         raise ConfigError(f"resume: {folder}/run.json: not a run of this trainer; allowed is one")
-    return _typed(kept, f"{folder}/run.json"), ranks
+    return _typed(recorded, f"{folder}/run.json"), ranks
 
 
 def _resumed(given: dict) -> dict:
     """Settings of the run that goes on; ConfigError when `given` ones differ from them."""
     folder = given["resume"]
-    kept = kept_settings(folder)[0]
+    recorded = recorded_settings(folder)[0]
     if Path(given.get("output_dir") or folder).resolve() != Path(folder).resolve():
         raise ConfigError(f"output_dir is {given['output_dir']!r}: allowed with resume is {folder}")
-    for name in set(given) & set(kept) - set(MAY_CHANGE):
-        if given[name] != kept[name]:
-            raise ConfigError(f"{name} is {given[name]!r}: allowed to resume is {kept[name]!r}")
-    return {name: value for name, value in kept.items() if name not in JOB_KEYS} | given
+    for name in set(given) & set(recorded) - set(MAY_CHANGE):
+        if given[name] != recorded[name]:
+            raise ConfigError(f"{name} is {given[name]!r}: allowed to resume is {recorded[name]!r}")
+    return {name: value for name, value in recorded.items() if name not in JOB_KEYS} | given
 
 
 def check_ranks(settings: Settings, ranks: int) -> None:
     """ConfigError when the run to resume has another number of ranks."""
-    if settings.resume and (kept := kept_settings(settings.resume)[1]) != ranks:
-        raise ConfigError(f"{ranks} ranks: allowed to resume {settings.resume} are {kept}")
+    if settings.resume and (before := recorded_settings(settings.resume)[1]) != ranks:
+        raise ConfigError(f"{ranks} ranks: allowed to resume {settings.resume} are {before}")
 
 
 def parse_settings(argv: list[str] | None = None) -> tuple[Settings, int]:

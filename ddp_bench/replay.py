@@ -15,14 +15,17 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ddp_bench.arms import Arm, Share, make_arm
 from ddp_bench.config import ARMS, ArmSpec, Settings, parse_arm
 from ddp_bench.errors import ConfigError
-from ddp_bench.scheduler import fit_coefficients
+from ddp_bench.scheduler import FIT_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 VARIANTS = (
     "dynamic@tokens",
@@ -118,14 +121,10 @@ def stretched(lengths: np.ndarray, tail: float, longest: int) -> np.ndarray:
     return np.minimum(result.round().astype(int), longest)
 
 
-def _coefficients(frame: Any, packed: bool) -> np.ndarray | None:
-    """(a, b, c) fitted to a run's measured compute times, padded or packed arms."""
-    rows = frame[frame["arm"].str.startswith("packed") == packed]
-    rows = rows[(rows["padded_tokens"] > 0) & (rows["oom_redos"] == 0)]
-    if len(rows) < 20:
-        return None
-    features = rows[["padded_tokens", "attention_tokens_sq"]].to_numpy(float)
-    return fit_coefficients(features, rows["compute_ms"].to_numpy())
+def _fitted(table: pd.DataFrame, kernels: str) -> np.ndarray | None:
+    """(a, b, c) that the run fitted to all its steps for padded or packed arms, if it could."""
+    rows = table[(table["steps"] == "all") & (table["kernels"] == kernels)]
+    return None if rows.empty else rows[list(FIT_COLUMNS[4:])].iloc[0].to_numpy(float)
 
 
 def replay_run(folder: Path, steps: int = 120) -> list[dict]:
@@ -138,15 +137,15 @@ def replay_run(folder: Path, steps: int = 120) -> list[dict]:
 
     try:
         record = load(folder)
-        frame = record.table("merged_metrics")
+        fits = record.table("cost_fit", FIT_COLUMNS)
         counts = json.loads((folder / "lengths.json").read_text())["count"]
     except (RecordError, OSError, KeyError, ValueError) as error:
         raise ConfigError(f"{folder}: not a finished run: {error}") from None
     lengths = np.repeat(np.arange(len(counts)), counts)
     config = {k: v for k, v in record.run["config"].items() if k in Settings.__dataclass_fields__}
     settings = Settings(**config)
-    truth = {packed: _coefficients(frame, packed) for packed in (False, True)}
-    if truth[False] is None:
+    truth = {kernels: _fitted(fits, kernels) for kernels in ("padded", "packed")}
+    if truth["padded"] is None:
         raise ConfigError(f"{folder}: too few measured steps to fit a cost")
     rows = []
     for name, pool in (
@@ -157,7 +156,7 @@ def replay_run(folder: Path, steps: int = 120) -> list[dict]:
             here = dataclasses.replace(settings, global_batch=batch, cost="fitted")
             for label in (*ARMS, *VARIANTS):
                 spec = parse_arm(label, here)
-                true = truth[spec.name == "packed"]
+                true = truth["packed" if spec.name == "packed" else "padded"]
                 if true is None:
                     continue
                 team = make_team(spec, here, pool, record.run["config"]["ranks"])

@@ -28,15 +28,28 @@ from ddp_bench.errors import ConfigError, RankLost
 log = logging.getLogger("ddp_bench")
 
 
+LONGEST_LINE = 480  # characters of a refusal; what a user gave may be of any length
+
+
+def _line(text: str) -> str:
+    """`text` as one printable line of at most LONGEST_LINE bytes, its middle left out if need be."""
+    plain = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    line = f"ddp_bench: {plain}".encode()
+    if len(line) > LONGEST_LINE:
+        half = (LONGEST_LINE - 5) // 2
+        line = line[:half] + b" ... " + line[-half:]
+    return line.decode(errors="ignore")
+
+
 def _say(text: str) -> None:
-    """One line on standard error; a progress bar may stand on the present one: start a new one."""
-    print(f"\nddp_bench: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    """One line on standard error, on a line of its own: a progress bar may stand on this one."""
+    print(f"\n{_line(text)}", file=sys.stderr, flush=True)
 
 
 def _complain(text: str) -> None:
     """One line on standard error where all ranks would say the same: from rank 0."""
     if os.environ.get("RANK", "0") == "0":
-        print(f"ddp_bench: {' '.join(text.split())}", file=sys.stderr, flush=True)
+        print(_line(text), file=sys.stderr, flush=True)
 
 
 def _limit_threads() -> None:
@@ -97,7 +110,7 @@ def _train(settings: Settings) -> None:
     """
     import torch
 
-    from ddp_bench.ranks import LOST, TOLD, comm
+    from ddp_bench.ranks import EXPLAINED, LOST, comm
     from ddp_bench.training import Recorder, Trainer, settings_record
 
     torch.set_num_threads(1)
@@ -132,7 +145,7 @@ def _train(settings: Settings) -> None:
             raise RankLost from error
         raise
     finally:
-        control.roll.answer(TOLD)
+        control.roll.answer(EXPLAINED)
     if rank == 0:
         print(folder, flush=True)
     comm.stop(control)

@@ -55,8 +55,8 @@ def _resumed(given: list[str]) -> Path | None:
 
 
 def _settings(given: list[str], out: Path) -> list[str]:
-    """Arguments of the trainer: the shipped configuration unless one is named, or a run goes on,
-    which keeps its own."""
+    """Arguments of the trainer: the shipped configuration unless one is named, or a run goes on
+    with its own."""
     if _resumed(given):
         return given
     named = any(argument.split("=")[0] == "--config" for argument in given)

@@ -7,9 +7,9 @@ from analysis.figures.comparison import (
     reward_parts,
     schedulers_compared,
 )
-from analysis.figures.ddp import draw_all
+from analysis.figures.ddp import draw_all, max_step_time
 from analysis.figures.episode import LINK_COLUMNS, TIMELINE_COLUMNS, episode_timeline
-from analysis.figures.fidelity import closed_against_event
+from analysis.figures.fidelity import FIDELITY_COLUMNS, closed_against_event
 from analysis.figures.network import (
     MOVEMENT_COLUMNS,
     PREDICTION_COLUMNS,
@@ -37,6 +37,7 @@ __all__ = [
     "COMPARISON_COLUMNS",
     "CURVE_COLUMNS",
     "EVALUATION_COLUMNS",
+    "FIDELITY_COLUMNS",
     "IDENTIFIED",
     "KPI_COLUMNS",
     "LEFT_OUT_COLUMNS",
@@ -59,6 +60,7 @@ __all__ = [
     "key_figures",
     "learning_curve",
     "left_out_errors",
+    "max_step_time",
     "mean_absolute",
     "parameters_fitted",
     "peak_memory",

@@ -31,7 +31,7 @@ _FIT = {"color": "black", "linestyle": "none", "marker": "o", "markersize": 5}
 
 
 def by_identification(parameters: pd.DataFrame) -> list[str]:
-    """Names of parameters, best identified first, by the GPU type that tells most about each."""
+    """Names of parameters, best identified first, by the GPU type that identifies each best."""
     best = parameters.groupby("parameter", sort=False)["identified"].max()
     return list(best.sort_values(ascending=False, kind="stable").index)
 
@@ -97,8 +97,8 @@ def parameters_fitted(parameters: pd.DataFrame) -> Figure:
         mine = parameters[parameters["gpu"] == gpu]
         axes.set_xscale("log")
         _draw_gpu(axes, mine, names)
-        told = (mine["identified"] > IDENTIFIED).sum()
-        axes.set_title(f"{gpu}\n{told} of {len(mine)} identified")
+        identified = (mine["identified"] > IDENTIFIED).sum()
+        axes.set_title(f"{gpu}\n{identified} of {len(mine)} identified")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_locator(NullLocator())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures.style import fill_styles, line_styles, shades, styled
-from analysis.statistics import first_step, is_packed, p95, per_step
+from analysis.statistics import first_step, p95, per_step
 
 WINDOW = 15  # steps of the rolling median
 
@@ -122,14 +123,11 @@ def predicted_against_measured(late: pd.DataFrame, quality: dict) -> Figure:
     """Predicted against measured compute time per rank and step, on steps not fitted."""
     figure = Figure(figsize=(5.6, 4.6), layout="constrained")
     axes = figure.subplots()
-    kinds = (("padded", False, "o"), ("packed", True, "x"))
-    colours = shades(2, lightest=0.6)
+    colours = shades(max(len(quality), 2), lightest=0.6)
     rng = np.random.default_rng(0)
     top = 0.0
-    for (name, wanted, marker), colour in zip(kinds, colours, strict=True):
-        rows = late[(late["arm"].map(is_packed) == wanted) & late["predicted_cost_ms"].notna()]
-        if rows.empty:
-            continue
+    for name, marker, colour in zip(quality, cycle("ox+s"), colours, strict=False):
+        rows = late[late["cost_group"] == name]
         shown = rows.iloc[rng.permutation(len(rows))[:2000]]
         label = f"{name} (mean abs. error {quality[name]['mape_pct']:.1f} %)"
         axes.plot(

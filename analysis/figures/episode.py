@@ -31,7 +31,7 @@ def time_axis(longest_s: float) -> tuple[float, str]:
 
 
 def interval_s(times: pd.Series) -> float:
-    """Length [s] of a decision interval: the usual distance between the times of one scheduler."""
+    """Length [s] of a decision interval: the median distance between the times of one scheduler."""
     distinct = np.unique(times)
     return float(np.median(np.diff(distinct))) if len(distinct) > 1 else 1.0
 

@@ -1,4 +1,4 @@
-"""How links move, measured and modelled; and how well their next bandwidth can be told."""
+"""How links move, measured and modelled; and how well their next bandwidth is predicted."""
 
 from __future__ import annotations
 

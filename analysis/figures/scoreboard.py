@@ -64,7 +64,7 @@ def key_figures(kpis: pd.DataFrame) -> Figure:
         kpis: KPI_COLUMNS, at most two schedulers, those first met first.
 
     Raises:
-        ValueError: for more schedulers than can be told apart here.
+        ValueError: for more schedulers than have distinct styles.
     """
     schedulers = list(kpis["scheduler"].unique())
     if len(schedulers) > len(_SUBJECTS):

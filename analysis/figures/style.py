@@ -1,4 +1,4 @@
-"""One look for every figure: readable in grey, told apart by shape first and by colour second."""
+"""One look for every figure: readable in grey, distinguished by shape first and by colour second."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def line_styles(count: int) -> list[dict]:
     """Line styles that differ in dash and marker, whatever the colour: at most 50.
 
     Raises:
-        ValueError: for more than the dashes and markers can tell apart.
+        ValueError: for more than dashes and markers distinguish.
     """
     allowed = len(_DASHES) * len(_MARKERS)
     if count > allowed:
-        raise ValueError(f"{count} lines; at most {allowed} can be told apart")
+        raise ValueError(f"{count} lines; at most {allowed} are distinguishable")
     return [
         {
             "color": color,
@@ -101,7 +101,7 @@ def fill_styles(count: int) -> list[dict]:
         ValueError: for more than there are hatches.
     """
     if count > len(_HATCHES):
-        raise ValueError(f"{count} fills; at most {len(_HATCHES)} can be told apart")
+        raise ValueError(f"{count} fills; at most {len(_HATCHES)} are distinguishable")
     colours = np.array(shades(count, "cividis", 1.0)) * 0.6 + 0.4  # pale: text is written on them
     return [
         {"facecolor": tuple(colour), "hatch": hatch, "edgecolor": "0.25", "linewidth": 0.5}

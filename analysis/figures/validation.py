@@ -234,10 +234,10 @@ def _draw_peers(axes: Axes, names: Sequence[str], peers: Mapping[str, Mapping]) 
     """Published errors of other simulators, below ours, one open marker for each of them."""
     who = list(dict.fromkeys(peer for name in names for peer in peers.get(name, {})))
     for peer, style in zip(who, line_styles(len(who)), strict=True):
-        told = [
+        known = [
             (row + 0.16, peers[name][peer]) for row, name in enumerate(names) if peer in peers[name]
         ]
-        rows, errors = zip(*told, strict=True)
+        rows, errors = zip(*known, strict=True)
         marker = {**style, "linestyle": "none", "markerfacecolor": "white", "markersize": 6}
         axes.plot(errors, rows, label=f"{peer}, published", **marker)
 

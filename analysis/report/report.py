@@ -1,7 +1,7 @@
 """A report from run folders: `python -m analysis.report RUN [RUN ...]`.
 
-It writes report.md and its figures into the first run's folder, and takes every number from the
-records.
+It writes report.md and its figures into the first run's folder (overview.md where that run is a
+data-parallel one, which has a report.md of its own). Every number comes from the records.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from analysis.report.sections import (
 )
 from analysis.statistics import bootstrap as statistics
 
+# In a data-parallel run, report.md is what `analysis.analyze_metrics` writes.
+_TARGETS = {"ddp": "overview.md"}
 _MISSING_VALUES = "- A dash means that a value was not measured."
 METHOD = f"""\
 - **Progress** is training work really done in an episode: downtime, transfers and stalls count as
@@ -49,6 +51,13 @@ METHOD = f"""\
   before averaging.
 - **Utilisation** is useful FLOPs over the peak FLOPs of the GPUs that were available."""
 
+DDP_METHOD = """\
+- **Compute time** is forward plus backward of one rank before the gradient sum: CUDA events on a
+  GPU, thread CPU time on a CPU. A step's time is that of its slowest rank. The first 10 steps of a
+  run of at least 40 are left out.
+- **Changes** are of the mean or the 95th percentile over steps, with 95 % bootstrap intervals over
+  the same steps of both arms."""
+
 
 class Page(NamedTuple):
     """A section of the report, the run it is about, and the file name of each of its pictures."""
@@ -60,8 +69,10 @@ class Page(NamedTuple):
 
 def _method(records: Sequence[RunRecord]) -> str:
     """Definitions of the numbers that runs of these kinds report."""
-    validations = [record.run["kind"] in ("validate", "calibrate") for record in records]
-    parts = [*([VALIDATION_METHOD] * any(validations)), *([METHOD] * (not all(validations)))]
+    kinds = {record.run["kind"] for record in records}
+    parts = [VALIDATION_METHOD] if kinds & {"validate", "calibrate"} else []
+    parts += [METHOD] if kinds - {"validate", "calibrate", "fidelity", "ddp"} else []
+    parts += [DDP_METHOD] if "ddp" in kinds else []
     return "\n".join([*parts, _MISSING_VALUES])
 
 
@@ -170,12 +181,14 @@ def _compose(records: Sequence[RunRecord], pages: Sequence[Page], notes: Sequenc
 def write_report(runs: Sequence[str | Path]) -> Path:
     """Write report.md and figures/ into the first run's folder; everything is drawn before.
 
+    Where the first run is a data-parallel one, whose own report is report.md, this is overview.md.
+
     Args:
         runs: run folders; an evaluation first and the training run it came from beside it gives
             the whole story, but any mixture of kinds will do.
 
     Returns:
-        The path of report.md.
+        The path of the report.
 
     Raises:
         RecordError: when `runs` is empty, a folder is no run, a table that is there lacks a column,
@@ -188,7 +201,7 @@ def write_report(runs: Sequence[str | Path]) -> Path:
     records = [load(folder) for folder in folders]
     pages = list(_pages(records, notes))
     text = _compose(records, pages, notes)
-    target = folders[0] / "report.md"
+    target = folders[0] / _TARGETS.get(records[0].run["kind"], "report.md")
     try:
         (folders[0] / "figures").mkdir(exist_ok=True)
         for page in pages:

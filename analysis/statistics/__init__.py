@@ -12,11 +12,13 @@ from analysis.statistics import bootstrap, kpi
 from analysis.statistics.bootstrap import Interval, bootstrap_interval, scenario_matrix, seed_band
 from analysis.statistics.ddp import (
     COLUMNS,
+    COST_COLUMNS,
+    Cost,
     accuracy_table,
     ceiling,
     first_step,
+    fitted_costs,
     gains,
-    is_packed,
     p95,
     per_step,
     predictions,
@@ -29,6 +31,8 @@ from analysis.statistics.summary import evaluation_summary, with_headroom
 
 __all__ = [
     "COLUMNS",
+    "COST_COLUMNS",
+    "Cost",
     "Interval",
     "Played",
     "accuracy_table",
@@ -39,11 +43,11 @@ __all__ = [
     "entry",
     "evaluation_summary",
     "first_step",
+    "fitted_costs",
     "front",
     "front_note",
     "gains",
     "hypervolume_ratio",
-    "is_packed",
     "jobs_summary",
     "kpi",
     "p95",

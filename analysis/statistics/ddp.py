@@ -8,10 +8,10 @@ machine: differences are paired by step.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
 
 from analysis.statistics.bootstrap import LEVEL, Interval
 
@@ -29,6 +29,10 @@ COLUMNS = (
     "schedule_ms",
     "peak_mem_mb",
     "oom_redos",
+)
+COST_COLUMNS = (
+    *("arm", "kernels", "steps"),
+    *("a_ms", "b_ms_per_token", "c_ms_per_token_sq"),
 )
 SKIP_STEPS = 10  # first steps: allocator and caches warm up
 RESAMPLES = 4000
@@ -80,56 +84,69 @@ def relative_change(
     return Interval(estimate=float(estimate), lo=float(lo), hi=float(hi))
 
 
-def fit_cost(rows: pd.DataFrame) -> np.ndarray | None:
-    """(a, b, c) [ms] of a + b kL + c kL^2, least squares on relative errors; None if degenerate."""
-    rows = rows[(rows["padded_tokens"] > 0) & (rows["oom_redos"] == 0) & (rows["compute_ms"] > 0)]
-    if len(rows) < 20:
-        return None
-    times = rows["compute_ms"].to_numpy()
-    features = rows[["padded_tokens", "attention_tokens_sq"]].to_numpy(float)
-    design = np.column_stack([np.ones(len(rows)), features]) / times[:, None]
-    scale = np.where(design.max(axis=0) > 0, design.max(axis=0), 1.0)
-    return nnls(design / scale, np.ones(len(design)))[0] / scale
+class Cost(NamedTuple):
+    """The compute time a + b T + c T2 [ms] that a run fitted to its own measurements.
+
+    T is the number of tokens computed on, T2 the work of attention.
+    """
+
+    group: str  # of arms that share it: "padded" or "packed"; a second run's with its name
+    a_ms: float
+    b_ms_per_token: float
+    c_ms_per_token_sq: float
 
 
-def predict(rows: pd.DataFrame, coefficients: np.ndarray) -> np.ndarray:
+def fitted_costs(table: pd.DataFrame, run: str = "") -> dict[str, Cost]:
+    """The cost of every arm, fitted to the even steps.
+
+    Args:
+        table: COST_COLUMNS, as the run's cost_fit.csv has them.
+        run: named in the groups if it is given.
+    """
+    even = table[table["steps"] == "even"]
+    suffix = f", {run}" if run else ""
+    return {
+        row["arm"]: Cost(f"{row['kernels']}{suffix}", *(float(row[c]) for c in COST_COLUMNS[3:]))
+        for _, row in even.iterrows()
+    }
+
+
+def predict(rows: pd.DataFrame, cost: Cost) -> np.ndarray:
     """[rows] predicted compute time [ms]."""
     features = rows[["padded_tokens", "attention_tokens_sq"]].to_numpy(float)
-    return coefficients[0] + features @ coefficients[1:]
+    return cost.a_ms + features @ np.array([cost.b_ms_per_token, cost.c_ms_per_token_sq])
 
 
-def is_packed(arm: str) -> bool:
-    """Packed arms run other kernels, so they have a cost of their own."""
-    return arm.split("/")[-1].startswith("packed")
-
-
-def predictions(merged: pd.DataFrame) -> tuple[pd.DataFrame, dict]:
+def predictions(merged: pd.DataFrame, costs: dict[str, Cost]) -> tuple[pd.DataFrame, dict]:
     """Costs fitted on the even steps, tested on the odd ones.
 
-    Steps draw different samples, so odd ones are unseen; alternating keeps a machine whose speed
-    drifts from passing for an error of the model. The padded cost is fitted on all padded arms
-    together, the packed one on packed arms.
+    Odd steps draw other samples, so the fit has not seen them. With alternating
+    steps, a drift of the machine's speed does not pass for an error of the model.
+
+    Args:
+        merged: the tables of all ranks.
+        costs: the cost of every arm that has one.
 
     Returns:
-        (rows of odd steps with `predicted_cost_ms`, {"padded"/"packed": {"coefficients_ms",
+        (rows of odd steps with `predicted_cost_ms` and `cost_group`, {group: {"coefficients_ms",
         "mape_pct", "mape_tokens_pct", "mape_tokens_sq_pct"}})
     """
     counted = merged[merged["step"] >= first_step(merged)]
     early = counted[counted["step"] % 2 == 0]
     late = counted[counted["step"] % 2 == 1].copy()
-    late["predicted_cost_ms"] = np.nan
+    late["predicted_cost_ms"], late["cost_group"] = np.nan, ""
     quality: dict[str, dict] = {}
-    for name, wanted in (("padded", False), ("packed", True)):
-        train = early[early["arm"].map(is_packed) == wanted]
-        test = late["arm"].map(is_packed) == wanted
-        coefficients = fit_cost(train)
-        if coefficients is None or not test.any():
+    for cost in dict.fromkeys(costs.values()):
+        arms = [arm for arm, own in costs.items() if own == cost]
+        train, test = early[early["arm"].isin(arms)], late["arm"].isin(arms)
+        if train.empty or not test.any():
             continue
         rows = late[test]
-        late.loc[test, "predicted_cost_ms"] = predict(rows, coefficients)
-        quality[name] = {
-            "coefficients_ms": coefficients.tolist(),
-            "mape_pct": _mape(predict(rows, coefficients), rows["compute_ms"].to_numpy()),
+        late.loc[test, "predicted_cost_ms"] = predict(rows, cost)
+        late.loc[test, "cost_group"] = cost.group
+        quality[cost.group] = {
+            "coefficients_ms": list(cost[1:]),
+            "mape_pct": _mape(predict(rows, cost), rows["compute_ms"].to_numpy()),
         } | _proxy_errors(train, rows)
     return late, quality
 
@@ -175,7 +192,7 @@ def per_step_all(rows: pd.DataFrame, column: str) -> pd.DataFrame:
     return rows.pivot_table(index="step", columns="arm", values=column, aggfunc="max", sort=False)
 
 
-def ceiling(late: pd.DataFrame, base: str, coefficients: np.ndarray) -> dict[str, float]:
+def ceiling(late: pd.DataFrame, base: str, cost: Cost) -> dict[str, float]:
     """Gain over `base` that no padded scheduler can exceed under the fitted cost [%].
 
     Perfect balance without padding: every rank takes a + (1/G) sum (b L + c L^2); sum L^2 is
@@ -184,7 +201,7 @@ def ceiling(late: pd.DataFrame, base: str, coefficients: np.ndarray) -> dict[str
     rows = late[late["arm"] == base]
     total = rows.groupby("step")[["real_tokens", "local_batch"]].sum()
     ranks = rows["rank"].nunique()
-    a, b, c = coefficients
+    a, b, c = cost[1:]
     attention = total["real_tokens"] ** 2 / total["local_batch"]
     bound = a + (b * total["real_tokens"] + c * attention) / ranks
     slowest = per_step_all(late, "predicted_cost_ms")[base]
@@ -221,7 +238,11 @@ def accuracy_table(eval_rows: pd.DataFrame, base: str) -> pd.DataFrame:
 
 
 def summary_table(merged: pd.DataFrame, base: str, paired: bool = True) -> pd.DataFrame:
-    """One row per arm: slowest-rank time (mean, P95) with change and interval, and what goes in.
+    """One row per arm: slowest-rank time with change and interval, wall time, throughput, memory.
+
+    Wall time and throughput come with mean, percentiles and spread over steps. Ranks finish a step
+    together, and its wall time is their mean. Its throughput is the samples or real tokens of all
+    ranks in that time.
 
     Args:
         merged: the tables of all ranks, with `arm` labels.
@@ -247,7 +268,7 @@ def summary_table(merged: pd.DataFrame, base: str, paired: bool = True) -> pd.Da
                 **{f"p95_change_pct{k}": tail[v] for k, v in _ENDS},
                 "imbalance": (balance.max() / balance.mean()).mean(),
                 "padding_waste": 1 - here["real_tokens"].sum() / here["padded_tokens"].sum(),
-                "step_time_ms_mean": here["step_time_ms"].mean(),
+                **_wall_time(here),
                 "schedule_ms_median": here["schedule_ms"].median(),
                 "schedule_ms_mean": here["schedule_ms"].mean(),
                 "schedule_share_pct": 100
@@ -258,6 +279,30 @@ def summary_table(merged: pd.DataFrame, base: str, paired: bool = True) -> pd.Da
             }
         )
     return pd.DataFrame(rows)
+
+
+def _wall_time(rows: pd.DataFrame) -> dict[str, float]:
+    """Wall step time and throughput of one arm: mean, percentiles and spread over its steps."""
+    steps = rows.groupby("step")
+    wall_ms = steps["step_time_ms"].mean()
+    measured = {
+        "step_time_ms": wall_ms,
+        "samples_per_s": 1e3 * steps["local_batch"].sum() / wall_ms,
+        "real_tokens_per_s": 1e3 * steps["real_tokens"].sum() / wall_ms,
+    }
+    return {
+        f"{name}_{key}": value
+        for name, values in measured.items()
+        for key, value in spread(values.to_numpy(float)).items()
+    }
+
+
+def spread(values: np.ndarray) -> dict[str, float]:
+    """Mean, 5th and 95th percentile, standard deviation and interquartile range of [N] values."""
+    low, first, third, high = np.percentile(values, [5, 25, 75, 95])
+    deviation = values.std(ddof=1) if len(values) > 1 else np.nan
+    middle = {"mean": values.mean(), "p5": low, "p95": high}
+    return middle | {"std": deviation, "iqr": third - first}
 
 
 _ENDS = (("", "estimate"), ("_lo", "lo"), ("_hi", "hi"))

@@ -46,7 +46,7 @@ def hypervolume_ratio(exact: np.ndarray, points: np.ndarray) -> float:
 def front_note(rival: str, size: float, n_scored: int, n_family: int, ratio: float) -> str:
     """What figures on a front of plans are of, `size` being its mean number of points."""
     return (
-        f"The {rival} is over {n_scored:,} plans, nominated ones included (the family has "
+        f"The {rival} is over {n_scored:,} plans, added candidates included (the family has "
         f"{n_family:,}), and has {size:.0f} points on average; hypervolume ratio {ratio:.2f}. All GPUs "
         "being free, utilisation is time times a constant there: the front has two dimensions, and the "
         "volume counts time twice."

@@ -56,12 +56,12 @@ def with_headroom(scenarios: pd.DataFrame, threshold_pct: float | None) -> pd.Da
 def headroom_summary(scenarios: pd.DataFrame, threshold_pct: float) -> dict:
     """How many of all scenarios leave at least `threshold_pct` to gain, and what share that is."""
     headroom = scenarios.groupby("scenario")["headroom_pct"].first()
-    kept = int((headroom >= threshold_pct).sum())
+    enough = int((headroom >= threshold_pct).sum())
     return {
         "threshold_pct": threshold_pct,
-        "share_of_scenarios": kept / len(headroom),
+        "share_of_scenarios": enough / len(headroom),
         "n_scenarios": len(headroom),
-        "n_kept": kept,
+        "n_kept": enough,
     }
 
 
@@ -128,19 +128,19 @@ def evaluation_summary(
         ValueError: when no scenario has that headroom, or schedulers were not run on the same.
     """
     headroom = headroom_summary(scenarios, threshold_pct)
-    kept = with_headroom(scenarios, threshold_pct)
+    counted = with_headroom(scenarios, threshold_pct)
     if scenarios["headroom_pct"].isna().all():
-        kept = scenarios  # nothing could run anywhere: every measure is missing
-    if kept.empty:
+        counted = scenarios  # nothing could run anywhere: every measure is missing
+    if counted.empty:
         raise ValueError(f"no scenario has a headroom of at least {threshold_pct} %")
     schedulers = {}
-    for name in kept["scheduler"].unique():
+    for name in counted["scheduler"].unique():
         times = decision_times(decisions, name)
-        schedulers[name] = scheduler_summary(kept, name) | times
+        schedulers[name] = scheduler_summary(counted, name) | times
     return {
         "headroom": headroom,
         "schedulers": schedulers,
-        "paired": {name: paired_gains(kept, name) for name in learned},
+        "paired": {name: paired_gains(counted, name) for name in learned},
     }
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from ddp_bench.config import Settings
+from ddp_bench.config import HELD_OUT, Settings, held_out_of
 from ddp_bench.errors import ConfigError
 
 # GLUE SST-2 training set (67,349 rows): centiles of the length in uncased WordPiece tokens,
@@ -167,21 +167,22 @@ def _read_parquet(path: Path) -> list[tuple[int, list[str]]]:
 def _carve(
     settings: Settings, texts: list[str], labels: np.ndarray, source: str, note: str
 ) -> Corpus:
-    """Hold out `eval_samples` distinct rows at random, then take `train_samples` of the rest.
+    """Hold out rows at random, then take `train_samples` of the rest.
 
-    Rows whose text also occurs among the held-out ones are left out of training: SST-2 has
-    repeated phrases, and a leaked one would be counted as learnt.
+    Rows whose text also occurs among the held-out ones are left out of training. SST-2 repeats
+    phrases, and one that was trained on would count as learnt.
     """
     order = np.random.default_rng([settings.seed, 1]).permutation(len(texts))
-    held = order[: settings.eval_samples]
+    count = held_out_of(settings, len(texts))
+    held = order[:count]
     seen = {texts[i] for i in held}
-    rest = np.array([i for i in order[settings.eval_samples :] if texts[i] not in seen], np.int64)
+    rest = np.array([i for i in order[count:] if texts[i] not in seen], np.int64)
     if settings.train_samples:
         rest = rest[: settings.train_samples]
     if len(rest) < 1:
         raise ConfigError(
             f"{source}: {len(texts)} rows, none left to train on after holding out "
-            f"eval_samples {settings.eval_samples}"
+            f"eval_samples {count}"
         )
     return Corpus(
         [texts[i] for i in rest],
@@ -199,7 +200,7 @@ def _from_hub(settings: Settings) -> Corpus:
     parts = load_dataset("stanfordnlp/sst2")
     rng = np.random.default_rng([settings.seed, 1])
     train = rng.permutation(len(parts["train"]))[: settings.train_samples or None]
-    held = rng.permutation(len(parts["validation"]))[: settings.eval_samples]
+    held = rng.permutation(len(parts["validation"]))[: settings.eval_samples or HELD_OUT]
     return Corpus(
         parts["train"].select(train)["sentence"][:],
         np.array(parts["train"].select(train)["label"][:]),
@@ -210,7 +211,7 @@ def _from_hub(settings: Settings) -> Corpus:
 
 
 def load_corpus(settings: Settings) -> Corpus:
-    """The corpus of a run; falls back from the hub to the synthetic one, loudly.
+    """The corpus of a run. Where the hub is out of reach it is the synthetic one, and a note says so.
 
     Raises:
         ConfigError: naming the file and line, or the flag, and what is allowed.
@@ -227,7 +228,7 @@ def load_corpus(settings: Settings) -> Corpus:
         )
         return _carve(settings, texts, labels, "synthetic", note)
     path = Path(name)
-    if not path.is_file():
+    if not os.path.isfile(name):  # False too where the name is too long for a file
         raise ConfigError(f"dataset {name!r}: no such file; allowed sst2, synthetic, or a file")
     texts, labels, note = _read_file(path, settings.bad_rows == "skip")
     return _carve(settings, texts, labels, str(path), note)

@@ -2,9 +2,9 @@
 
 Position p of the stream holds sample `order(p // n)[p % n]`, where `order(e)` is a permutation
 of the n training rows that depends on the seed and the epoch only. An arm draws positions
-0, 1, 2, ... with one cursor that all ranks share; which rank computes which position is the
-arm's business. So at any time what an arm consumed plus what it still holds is exactly the
-prefix [0, cursor), and `digest` verifies that from sums alone.
+0, 1, 2, ... with one cursor that all ranks share, and decides which rank computes which position.
+So what an arm has used plus what it holds is at any time the prefix [0, cursor). `digest` verifies
+that from sums alone.
 """
 
 from __future__ import annotations

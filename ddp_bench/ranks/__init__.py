@@ -1,13 +1,13 @@
-"""What ranks tell each other, and what happens when one is lost.
+"""Messages between ranks, and what happens when one is lost.
 
-comm      The process group, and a second one on the CPU for the small control messages of every
-faults    Fault drills: one rank fails at one step, to see that the job ends or recovers as
+comm      The process group, and a second one on the CPU for small control messages
+faults    Fault drills: one rank fails at one step
 rollcall  Which ranks are still there after a message between them failed
 """
 
 from ddp_bench.ranks import comm
 from ddp_bench.ranks.comm import Control
 from ddp_bench.ranks.faults import Drill
-from ddp_bench.ranks.rollcall import LOST, TOLD
+from ddp_bench.ranks.rollcall import EXPLAINED, LOST
 
-__all__ = ["LOST", "TOLD", "Control", "Drill", "comm"]
+__all__ = ["EXPLAINED", "LOST", "Control", "Drill", "comm"]

@@ -1,9 +1,9 @@
 """Which ranks are still there after a message between them failed.
 
-A broken connection does not say whose end it is. So every rank that is about to end answers through
-the job's store, which the launcher keeps, and the lowest one that did names those that did not. The
-launcher ends the survivors with SIGTERM as soon as one rank is dead, often while they wait inside a
-library: a thread of its own answers that.
+A broken connection does not show which of its two ends died. So every rank that is about to end
+answers through the job's store, which lives in the launcher. The lowest rank that answered names
+those that did not. The launcher ends the survivors with SIGTERM as soon as one rank is dead, often
+while they wait inside a library; a thread answers that signal.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-TOLD = "told"  # this rank says itself why it ends
+EXPLAINED = "explained"  # this rank says itself why it ends
 LOST = "lost"  # a message to or from it failed
 ENDED = "ended"  # it was asked to end
-_TELLING_S = 2.0
+_EXPLAINING_S = 2.0
 
 
 class RollCall:
@@ -42,7 +42,7 @@ class RollCall:
         self._reported = False
 
     def answer(self, reason: str) -> None:
-        """Tell the others that this process is alive and why it ends; the first reason counts."""
+        """Let the others know that this process is alive and why it ends; the first reason counts."""
         if not self._reason:
             self._reason = reason
             with contextlib.suppress(dist.DistError):  # the launcher may be gone with the store
@@ -51,7 +51,7 @@ class RollCall:
     def report(self, reason: str, say: Callable[[str], None], detail: str = "") -> None:
         """Answer, wait for the others, and `say` who is to blame if that falls to this rank.
 
-        Silent where another rank tells its own reason. Later calls do nothing.
+        Silent where another rank explains its own end. Later calls do nothing.
         """
         with self._lock:  # the end of the process waits until all is said
             if self._reported:
@@ -98,8 +98,8 @@ class RollCall:
         while os.read(read, 1)[0] != signal.SIGTERM:
             pass
         self.report(ENDED, say)
-        if self._reason == TOLD:
-            time.sleep(_TELLING_S)
+        if self._reason == EXPLAINED:
+            time.sleep(_EXPLAINING_S)
         os._exit(128 + signal.SIGTERM)
 
 

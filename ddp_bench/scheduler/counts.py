@@ -6,8 +6,8 @@ c_g(k) is the cost of rank g's first k samples, strictly increasing in k; n_g is
 holds or the memory cap allows, whichever is less. Among optima: least total cost, then least
 variance (variance alone would prefer more total work).
 
-Order statistic: every rank takes c_g(1) in any case. Of the other entries, exactly B - G are
-taken, and a threshold T admits an entry if and only if it is <= T. So the least feasible T is
+Order statistic: every rank takes c_g(1) in any case, and exactly B - G of the other entries are
+taken. Under a threshold T these are entries <= T. So the least feasible T is
 max(max_g c_g(1), (B - G)-th smallest of all c_g(k) with k >= 2): one partial sort, O(GK).
 """
 

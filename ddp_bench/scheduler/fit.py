@@ -1,4 +1,4 @@
-"""The fitted cost a + b T + c T2, learnt online from measured compute times.
+"""The fitted cost a + b T + c T2 [ms]: learnt online during a run, and fitted once more after it.
 
 T is the number of tokens computed on (padded: kL; packed: sum of L) and T2 the work of attention
 (padded: kL^2; packed: sum of L^2). Least squares on relative errors, so that short and long
@@ -7,10 +7,22 @@ micro-batches count alike, under a, c >= 0 and b > 0 (a cost must grow).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from scipy.optimize import nnls
 
 from ddp_bench.scheduler.costs import CostModel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WARM_UP = 10  # first steps of a run, in which allocator and caches warm up
+FEWEST_ROWS = 20  # that a fit after the run is made to
+FIT_COLUMNS = (
+    *("arm", "kernels", "steps", "rows"),
+    *("a_ms", "b_ms_per_token", "c_ms_per_token_sq"),
+)
 
 
 def fit_coefficients(features: np.ndarray, times_ms: np.ndarray) -> np.ndarray | None:
@@ -28,6 +40,40 @@ def fit_coefficients(features: np.ndarray, times_ms: np.ndarray) -> np.ndarray |
     return np.array([a, b, c]) if b > 0 else None
 
 
+def cost_fits(merged: pd.DataFrame) -> list[dict]:
+    """Rows of cost_fit.csv: the cost of every arm, fitted after the run to all that it measured.
+
+    Padded arms share one fit and packed arms another, because they run other kernels. Each is
+    fitted twice: to all steps, and to the even steps after the warm-up, so that the odd steps,
+    which draw other samples, can test it. Too few rows give no fit.
+
+    Args:
+        merged: all ranks' metrics, as merged_metrics.csv has them.
+
+    Returns:
+        Rows with the keys FIT_COLUMNS.
+    """
+    usable = merged[
+        (merged["padded_tokens"] > 0) & (merged["oom_redos"] == 0) & (merged["compute_ms"] > 0)
+    ]
+    warm = merged["step"].min() + (WARM_UP if merged["step"].nunique() >= 4 * WARM_UP else 0)
+    even = usable[(usable["step"] >= warm) & (usable["step"] % 2 == 0)]
+    found = []
+    for steps, table in (("all", usable), ("even", even)):
+        packed = table["arm"].str.startswith("packed")
+        for kernels, rows in (("padded", table[~packed]), ("packed", table[packed])):
+            fitted = None
+            if len(rows) >= FEWEST_ROWS:
+                features = rows[["padded_tokens", "attention_tokens_sq"]].to_numpy(float)
+                fitted = fit_coefficients(features, rows["compute_ms"].to_numpy())
+            if fitted is not None:
+                found += [
+                    dict(zip(FIT_COLUMNS, (arm, kernels, steps, len(rows), *fitted), strict=True))
+                    for arm in rows["arm"].unique()
+                ]
+    return found
+
+
 class OnlineFit:
     """Sliding-window fit, the same on every rank when fed the same rows in the same order.
 
@@ -35,7 +81,7 @@ class OnlineFit:
     """
 
     def __init__(self, window: int = 800, warmup: int = 40, every: int = 10) -> None:
-        self.window = window  # [rows] kept
+        self.window = window  # [rows] that a fit is made to, the latest ones
         self.warmup = warmup  # [rows] before the first fit
         self.every = every  # [updates] between fits
         self.rows = np.empty((0, 3))  # T, T2, ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -18,10 +18,8 @@ from ddp_bench.training.gradients import (
     relative_error,
     split_ids,
 )
-from ddp_bench.training.runner import wrap
-
-if TYPE_CHECKING:
-    from ddp_bench.training.trainer import Trainer
+from ddp_bench.training.model import Classifier
+from ddp_bench.training.runner import Runner, wrap
 
 log = logging.getLogger("ddp_bench")
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -38,22 +36,29 @@ def all_ids(ids: np.ndarray, total: int, control: Control) -> np.ndarray:
     return control.post_sum(table).wait()
 
 
-def check_gradients(trainer: Trainer) -> dict[str, dict[str, float]]:
+def check_gradients(
+    runners: dict[str, Runner], new_model: Callable[[], Classifier]
+) -> dict[str, dict[str, float]]:
     """Relative error of every arm's gradient in float64 and float32, whole and accumulated.
 
-    Dropout is off, arms are fresh (the run's own are not touched). Rank 0 computes the reference
-    from all samples; gradients are the same on all ranks after the reduction.
+    Dropout is off. Every arm is built anew, so that the run's own arms stay as they are. Rank 0
+    computes the reference from all samples. After the reduction all ranks hold the same gradient.
+
+    Args:
+        runners: one per arm, by label; all of the same run.
+        new_model: makes a model with the run's initial weights, on the device.
 
     Raises:
         RuntimeError: when an error exceeds its tolerance.
     """
-    found: dict[str, dict[str, float]] = {label: {} for label in trainer.runners}
-    model = trainer.new_model().eval()
+    found: dict[str, dict[str, float]] = {label: {} for label in runners}
+    model = new_model().eval()
+    first = next(iter(runners.values()))
     for dtype, tolerance in TOLERANCE.items():
         module = copy.deepcopy(model).to(dtype)
-        ddp = wrap(module, trainer.device)
-        for label in trainer.runners:
-            for name, error in _errors(trainer, label, module, ddp).items():
+        ddp = wrap(module, first.device)
+        for label, runner in runners.items():
+            for name, error in _errors(runner, module, ddp).items():
                 key = f"{str(dtype).removeprefix('torch.')}_{name}"
                 found[label][key] = error
                 if not error <= tolerance:
@@ -61,7 +66,7 @@ def check_gradients(trainer: Trainer) -> dict[str, dict[str, float]]:
                         f"gradient check: arm {label}, {key}: relative error {error:.2e}, "
                         f"allowed {tolerance:.0e}"
                     )
-    if trainer.control.rank == 0:
+    if first.control.rank == 0:
         kinds = next(iter(found.values()))
         worst = {kind: max(errors[kind] for errors in found.values()) for kind in kinds}
         text = ", ".join(f"{kind} {value:.1e}" for kind, value in worst.items())
@@ -70,22 +75,21 @@ def check_gradients(trainer: Trainer) -> dict[str, dict[str, float]]:
 
 
 def _errors(
-    trainer: Trainer, label: str, module: torch.nn.Module, ddp: DistributedDataParallel
+    runner: Runner, module: torch.nn.Module, ddp: DistributedDataParallel
 ) -> dict[str, float]:
     """Errors of one arm's first step: its local batches whole, and accumulated in pieces of 3."""
-    settings, control, runner = trainer.settings, trainer.control, trainer.runners[label]
-    arm = make_arm(runner.arm.spec, settings, trainer.train.lengths, control, trainer.caps)
+    settings, control = runner.settings, runner.control
+    arm = make_arm(runner.arm.spec, settings, runner.data.lengths, control, runner.arm.caps)
     share = arm.next()
     ids = all_ids(share.ids, settings.global_batch, control)
     wanted = None
     if control.rank == 0:
-        batch = trainer.collate.padded(trainer.train, ids)
-        wanted = global_gradient(module, {k: v.to(trainer.device) for k, v in batch.items()})
+        batch = runner.collate.padded(runner.data, ids)
+        wanted = global_gradient(module, {k: v.to(runner.device) for k, v in batch.items()})
     errors = {}
     for name, size in (("whole", None), ("accumulated", 3)):
         local = runner.batches(split_ids(share.ids, size))
-        overlap = settings.sync == "overlap"
-        gradient = distributed_gradient(ddp, local, len(ids), control.ranks, overlap)
+        gradient = distributed_gradient(ddp, local, len(ids), control.ranks, runner.overlapping)
         error = None if wanted is None else relative_error(gradient, wanted)
         errors[name] = control.share(error)
     return errors

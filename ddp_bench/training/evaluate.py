@@ -1,4 +1,4 @@
-"""Accuracy on held-out rows, and the proof that every arm draws the same stream."""
+"""Accuracy on held-out rows, and the check that every arm draws the same stream."""
 
 from __future__ import annotations
 

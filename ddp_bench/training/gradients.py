@@ -1,10 +1,10 @@
 """Exact global-mean gradients from unequal local batches.
 
 The wanted gradient is that of the mean loss over the global batch, (1/B) sum_i grad l_i. DDP
-averages over ranks, (1/G) sum_g grad L_g. With the local loss L_g = (G b_g / B) * mean_g =
-(G / B) * sum over the rank's samples of l_i the two are equal, for any counts, also when a rank
-has none and when the local batch is accumulated in pieces: the sum splits over pieces. Unweighted
-local means would weigh a sample on a short batch more than one on a long batch.
+averages over ranks, (1/G) sum_g grad L_g. The two are equal with the local loss
+L_g = (G b_g / B) * mean_g = (G / B) * sum over the rank's samples of l_i. That holds for any counts,
+also when a rank has no sample. It holds under accumulation, since the sum splits over pieces.
+Unweighted local means would weigh a sample of a small local batch more than one of a large batch.
 """
 
 from __future__ import annotations

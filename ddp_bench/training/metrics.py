@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.records import RunWriter, load
+from ddp_bench.scheduler import FIT_COLUMNS, cost_fits
 
 FLUSH_ROWS = 200
 
@@ -63,9 +64,11 @@ def merge(folder: Path, ranks: int) -> pd.DataFrame:
 
 
 def summarise(writer: RunWriter, ranks: int) -> dict:
-    """Write merged_metrics.csv; per arm: mean and P95 of the slowest rank's compute time, waste."""
+    """Write merged_metrics.csv and cost_fit.csv; per arm: the slowest rank's compute time, padding,
+    and wall time and throughput with their spread over steps."""
     merged = merge(writer.dir, ranks)
     writer.write_table("merged_metrics", merged)
+    writer.write_table("cost_fit", pd.DataFrame(cost_fits(merged), columns=FIT_COLUMNS))
     result = {}
     for arm, rows in merged.groupby("arm", sort=False):
         worst = rows.groupby("step")["compute_ms"].max()
@@ -76,7 +79,24 @@ def summarise(writer: RunWriter, ranks: int) -> dict:
             "imbalance": (worst / mean).mean(),
             "padding_waste": 1 - rows["real_tokens"].sum() / rows["padded_tokens"].sum(),
             "schedule_ms_mean": rows["schedule_ms"].mean(),
-            "step_time_ms_mean": rows["step_time_ms"].mean(),
+            **_wall_time(rows),
             "final_loss": rows.groupby("step")["global_loss"].first().tail(20).mean(),
         }
+    return result
+
+
+def _wall_time(rows: pd.DataFrame) -> dict[str, float | None]:
+    """Ranks finish a step together: its wall time is their mean, its throughput that of all ranks."""
+    steps = rows.groupby("step")
+    wall_ms = steps["step_time_ms"].mean()
+    rates = {
+        "step_time_ms": wall_ms,
+        "samples_per_s": 1e3 * steps["local_batch"].sum() / wall_ms,
+        "real_tokens_per_s": 1e3 * steps["real_tokens"].sum() / wall_ms,
+    }
+    result = {}
+    for name, values in rates.items():
+        result[f"{name}_mean"] = values.mean()
+        result[f"{name}_p95"] = np.percentile(values, 95)
+        result[f"{name}_std"] = values.std()
     return result

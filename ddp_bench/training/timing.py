@@ -33,7 +33,7 @@ class ComputeTimer:
 
 
 def peak_memory_mb(device: torch.device) -> float | None:
-    """Peak of allocated GPU memory since the last call [MB]; None on a CPU, where none is kept."""
+    """Peak of allocated GPU memory since the last call [MB]; None on a CPU, which counts none."""
     if device.type != "cuda":
         return None
     peak = torch.cuda.max_memory_allocated(device) / 1e6

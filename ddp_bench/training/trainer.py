@@ -156,7 +156,7 @@ class Trainer:
         if self.settings.check_gradients:
             devices = [self.device] if self.device.type == "cuda" else []
             with torch.random.fork_rng(devices):  # dropout is the same with and without the check
-                summary["gradient_check"] = check_gradients(self)
+                summary["gradient_check"] = check_gradients(self.runners, self.new_model)
         summary["resumed_at"] = resumed_at
         first = resumed_at or 0
         if resumed_at is not None:
@@ -221,14 +221,14 @@ class Trainer:
 
     def _key(self) -> dict:
         """What a checkpoint must agree in: settings, ranks, and the samples and model in use."""
-        kept = settings_record(self.settings, self.control.ranks)
+        settings = settings_record(self.settings, self.control.ranks)
         content = zlib.crc32(self.train.tokens.tobytes() + self.train.labels.tobytes())
         used = {
             "training data": f"{self.source}, {len(self.train)} rows, checksum {content:08x}",
             "model in use": self.model_name,
             "precision in use": self.precision.name,
         }
-        return {name: value for name, value in kept.items() if name not in MAY_CHANGE} | used
+        return {name: value for name, value in settings.items() if name not in MAY_CHANGE} | used
 
     def _forget_from(self, first: int, recorder: Recorder, writer: RunWriter | None) -> None:
         """Drop what was recorded after the checkpoint."""
@@ -280,5 +280,5 @@ class Trainer:
 
 
 def settings_record(settings: Settings, ranks: int) -> dict:
-    """Settings as run.json keeps them."""
+    """Settings as run.json holds them."""
     return asdict(settings) | {"ranks": ranks}

@@ -6,11 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyze_metrics import main, read_inputs
+from analysis.analyze_metrics import main
 from analysis.figures import ddp as ddp_figures
 from analysis.records import RunWriter, load, write_json
 from analysis.report import ddp as ddp_report
+from analysis.report import write_report
+from analysis.report.ddp import read_inputs
 from analysis.statistics import ddp as ddp_tables
+from ddp_bench.scheduler import FIT_COLUMNS, cost_fits
 
 A, B, C = 4.0, 0.1, 0.001
 COUNTS = {"static": 8, "pooled": 4, "packed": 5}
@@ -48,10 +51,20 @@ def made_up(steps=60, noise=0.02, seed=0, arms=COUNTS):
     return pd.DataFrame(rows)
 
 
+def fits(table):
+    """What a run keeps in cost_fit.csv."""
+    return pd.DataFrame(cost_fits(table), columns=FIT_COLUMNS)
+
+
+def predictions(table):
+    return ddp_tables.predictions(table, ddp_tables.fitted_costs(fits(table)))
+
+
 def write_run(folder, table, seed=0, correct=True, used=None, **changes):
     config = {"global_batch": 32, "seed": seed, "dataset": "synthetic", "steps": 60} | changes
     with RunWriter.create("ddp", config, seed, folder) as writer:
         writer.write_table("merged_metrics", table)
+        writer.write_table("cost_fit", fits(table))
         if correct:
             rng = np.random.default_rng(1)
             rows = [
@@ -94,12 +107,12 @@ def test_pairing_narrows_the_interval_when_steps_share_their_difficulty():
 
 
 def test_fitted_cost_is_recovered_and_predicts_the_gain():
-    late, quality = ddp_tables.predictions(made_up(200))
+    late, quality = predictions(made_up(200))
     assert quality["padded"]["coefficients_ms"] == pytest.approx([A, B, C], rel=0.15)
     assert quality["padded"]["mape_pct"] < 2.5 < quality["padded"]["mape_tokens_sq_pct"]
     gains = ddp_tables.gains(late, "static").set_index("arm")
     assert abs(gains.loc["pooled", "error_points"]) < 1.5
-    bound = ddp_tables.ceiling(late, "static", np.array([A, B, C]))
+    bound = ddp_tables.ceiling(late, "static", ddp_tables.Cost("padded", A, B, C))
     assert bound["gain_pct"] < 100
     assert bound["fixed_ms"] == A and 5 < bound["fixed_share_pct"] < 30
 
@@ -116,9 +129,11 @@ def test_the_ceiling_is_not_exceeded_by_a_perfect_schedule():
         perfect.loc[rows.index, ["padded_tokens", "real_tokens"]] = share
         perfect.loc[rows.index, "attention_tokens_sq"] = share * mean
         perfect.loc[rows.index, "compute_ms"] = A + B * share + C * share * mean
-    late, quality = ddp_tables.predictions(pd.concat([table, perfect], ignore_index=True))
+    late, quality = predictions(pd.concat([table, perfect], ignore_index=True))
     gains = ddp_tables.gains(late, "static").set_index("arm")
-    bound = ddp_tables.ceiling(late, "static", quality["padded"]["coefficients_ms"])
+    bound = ddp_tables.ceiling(
+        late, "static", ddp_tables.Cost("padded", *quality["padded"]["coefficients_ms"])
+    )
     assert gains.loc["perfect", "measured_gain_pct"] <= bound["gain_pct"] + 0.5
 
 
@@ -143,6 +158,103 @@ def test_a_run_too_short_for_a_fit_is_reported_without_predictions(tmp_path):
     text = (run / "report.md").read_text()
     assert "| `pooled` | 4" in text and "nan" not in text.lower()
     assert re.search(r"\| `pooled` \| [\d.]+ \| – \| – \| – \|", text)
+
+
+def test_the_baseline_is_an_arm_of_run_dir(tmp_path):
+    """`--run_dir static --compare_dir dynamic` says what dynamic changes against static."""
+    static = write_run(tmp_path / "static", made_up(arms={"static": 8}))
+    pooled = write_run(tmp_path / "pooled", made_up(arms={"pooled": 4}))
+    for run, other, base in ((static, pooled, "static"), (pooled, static, "pooled")):
+        out = tmp_path / f"against-{base}"
+        command = ["--run_dir", str(run), "--compare_dir", str(other), "--out", str(out)]
+        assert main(command) == 0
+        assert f"against `{base}`" in (out / "summary.md").read_text().splitlines()[0]
+        summary = pd.read_csv(out / "summary.csv", index_col="arm")
+        changes = summary["mean_change_pct"]
+        assert changes[base] == 0 and (changes.drop(base) < 0).all() == (base == "static")
+        report = (out / "report.md").read_text()
+        assert (
+            "| run | `static` | `pooled` |" in report or "| run | `pooled` | `static` |" in report
+        )
+
+
+def test_two_runs_with_equal_arms_are_compared_with_that_of_run_dir(tmp_path):
+    first = write_run(tmp_path / "first", made_up(arms={"static": 8}))
+    second = write_run(tmp_path / "second", made_up(arms={"static": 8}, seed=1))
+    inputs = read_inputs(load(first), load(second), None)
+    assert inputs.base == "static" and set(inputs.merged["arm"]) == {"static", "second/static"}
+    assert inputs.costs["static"].group == "padded"
+    assert inputs.costs["second/static"].group == "padded, second"
+
+
+@pytest.mark.parametrize("steps", [39, 40])
+def test_a_run_and_its_analysis_leave_the_same_warm_up_out(steps):
+    table = made_up(steps, arms={"static": 8, "packed": 5})
+    first = ddp_tables.first_step(table)
+    assert first == (10 if steps >= 40 else 0)
+    used = fits(table).set_index(["arm", "steps"])["rows"]
+    assert used["static", "even"] == 4 * len(range(first, steps, 2))
+    assert used["static", "all"] == used["packed", "all"] == 4 * steps
+
+
+def test_padded_and_packed_arms_have_fits_of_their_own():
+    table = made_up(200)
+    table.loc[table["arm"] == "packed", "compute_ms"] *= 2
+    costs = ddp_tables.fitted_costs(fits(table))
+    assert costs["static"] == costs["pooled"] != costs["packed"]
+    assert costs["static"][1:] == pytest.approx([A, B, C], rel=0.15)
+    assert costs["packed"].a_ms + 100 * costs["packed"].b_ms_per_token > 1.5 * (A + 100 * B)
+    assert fits(made_up(4, arms={"static": 8})).empty
+
+
+def test_wall_time_and_throughput_come_with_percentiles_and_spread():
+    """Two ranks whose clocks differ by 5 ms: a step's wall time is their mean."""
+    times = np.array([100.0, 110.0, 120.0, 150.0, 400.0])
+    rows = [
+        {**row, "step": step, "rank": rank, "step_time_ms": time + (5 * rank - 2.5)}
+        for step, time in enumerate(times)
+        for rank in (0, 1)
+        for row in [made_up(1, arms={"static": 8}).iloc[rank].to_dict()]
+    ]
+    table = pd.DataFrame(rows)
+    row = ddp_tables.summary_table(table, "static").iloc[0]
+    assert row["step_time_ms_mean"] == pytest.approx(times.mean())
+    assert row["step_time_ms_p95"] == pytest.approx(np.percentile(times, 95))
+    assert row["step_time_ms_std"] == pytest.approx(times.std(ddof=1))
+    assert row["step_time_ms_iqr"] == pytest.approx(40.0)
+    rate = 16 / (times / 1e3)
+    assert row["samples_per_s_mean"] == pytest.approx(rate.mean())
+    assert row["samples_per_s_p5"] == pytest.approx(np.percentile(rate, 5))
+    assert row["samples_per_s_std"] == pytest.approx(rate.std(ddof=1))
+    tokens = table.groupby("step")["real_tokens"].sum().to_numpy() / (times / 1e3)
+    assert row["real_tokens_per_s_mean"] == pytest.approx(tokens.mean())
+
+
+def test_a_run_without_a_kept_fit_says_that_predictions_are_left_out(tmp_path):
+    run = write_run(tmp_path / "run", made_up())
+    (run / "cost_fit.csv").unlink()
+    assert main(["--run_dir", str(run)]) == 0
+    assert "holds no fitted cost" in (run / "report.md").read_text()
+    assert re.search(r"\| `pooled` \| [\d.]+ \| – \| – \| – \|", (run / "summary.md").read_text())
+
+
+def contents(folder):
+    """Every file of a folder, byte for byte."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_general_report_has_the_runs_tables_and_overwrites_nothing(tmp_path):
+    run = write_run(tmp_path / "run", made_up())
+    assert main(["--run_dir", str(run)]) == 0
+    before = contents(run)
+    path = write_report([run])
+    assert {**contents(run), **before} == contents(run)
+    text = path.read_text()
+    assert path.name == "overview.md" and "clairvoyant" not in text
+    assert "| `pooled` | " in text and "samples/s" in text and "1.0e-15" in text
+    assert "SYNTHETIC data" in text
+    for picture in re.findall(r"\(figures/([\w-]+\.png)\)", text):
+        assert (run / "figures" / picture).exists()
 
 
 def test_two_runs_are_compared_and_pairing_is_only_claimed_where_it_holds(tmp_path):

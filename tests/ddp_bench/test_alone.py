@@ -11,11 +11,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from helpers.tiny_encoder import save_tiny_encoder  # noqa: E402
+
 from ddp_bench.train_ddp import main  # noqa: E402
 
 BASE = [
     *("--dataset", "synthetic", "--synthetic_rows", "200", "--eval_samples", "20"),
-    *("--model", "small", "--global_batch", "4", "--eval_every", "2", "--steps", "4"),
+    *("--global_batch", "4", "--eval_every", "2", "--steps", "4"),
     *("--tensorboard", "false", "--cost", "tokens", "--max_length", "32"),
     *("--mode", "compare", "--arms", "static,dynamic"),
 ]
@@ -58,6 +60,12 @@ def run(capfd):
     return call
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """BASE with a model."""
+    return [*BASE, "--model", str(save_tiny_encoder(tmp_path_factory.mktemp("encoder")))]
+
+
 def losses(folder):
     table = pd.read_csv(folder / "merged_metrics.csv")
     return table.pivot(index="step", columns="arm", values="global_loss")
@@ -71,29 +79,53 @@ def losses(folder):
         (("--b_max", "3"), "b_max sums to 3"),
     ],
 )
-def test_bad_input_is_one_line_and_makes_no_folder(run, tmp_path, monkeypatch, arguments, said):
+def test_bad_input_is_one_line_and_makes_no_folder(
+    run, base, tmp_path, monkeypatch, arguments, said
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.tsv").write_text("sentence\tlabel\nfine\t1\nbroken\n")
     (tmp_path / "empty").mkdir()
-    status, lines = run(*BASE, "--output_dir", "run", *arguments)
+    status, lines = run(*base, "--output_dir", "run", *arguments)
     assert status == 2 and len(lines) == 1 and said in lines[0]
     assert not (tmp_path / "run").exists()
 
 
-def test_checking_gradients_does_not_change_training(run, tmp_path):
+def test_checking_gradients_does_not_change_training(run, base, tmp_path):
     for name, extra in (("plain", ()), ("checked", ("--check_gradients",))):
-        assert run(*BASE, "--output_dir", tmp_path / name, *extra) == (0, [])
+        assert run(*base, "--output_dir", tmp_path / name, *extra) == (0, [])
     pd.testing.assert_frame_equal(losses(tmp_path / "plain"), losses(tmp_path / "checked"))
     checked = json.loads((tmp_path / "checked" / "summary.json").read_text())["gradient_check"]
     assert np.max([list(errors.values()) for errors in checked.values()]) <= 1e-5
 
 
+def test_which_data_and_model_were_used_is_said_and_recorded(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    asked = ["--model", "distilbert-base-uncased", "--dataset", "sst2", "--synthetic_rows", "300"]
+    shape = ["--eval_samples", "20", "--steps", "1", "--mode", "pooled"]
+    assert main([*asked, *shape, "--output_dir", str(tmp_path / "r")]) == 0
+    end_job()
+    said = capfd.readouterr().err
+    assert "SYNTHETIC corpus" in said and "SMALL encoder" in said
+    setup = json.loads((tmp_path / "r" / "summary.json").read_text())["setup"]
+    assert (setup["model"], setup["data_source"]) == ("small", "synthetic")
+
+
+def test_very_long_sentences_are_cut_and_said(base, tmp_path, capfd):
+    rows = tmp_path / "rows.tsv"
+    body = [f"film number {i}\t{i % 2}" for i in range(60)] + ["word " * 10000 + "\t1"]
+    rows.write_text("sentence\tlabel\n" + "\n".join(body) + "\n")
+    given = ["--dataset", str(rows), "--eval_samples", "8", "--max_length", "256"]
+    assert main([*base, *given, "--output_dir", str(tmp_path / "run")]) == 0
+    end_job()
+    assert "1 sentence(s) cut at 256 tokens" in capfd.readouterr().err
+
+
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
+def stopped(tmp_path_factory, base):
     """A run that failed at step 3 of 4, with a checkpoint after step 2."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
     drill = ("--checkpoint_every", "2", "--inject", "raise:0:3")
-    assert main([*BASE, "--output_dir", str(folder), *drill]) == 1
+    assert main([*base, "--output_dir", str(folder), *drill]) == 1
     end_job()
     return folder
 
@@ -104,8 +136,8 @@ def interrupted(stopped, tmp_path):
     return shutil.copytree(stopped, tmp_path / "run")
 
 
-def test_resuming_needs_nothing_but_the_folder(run, interrupted, tmp_path):
-    assert run(*BASE, "--output_dir", tmp_path / "whole") == (0, [])
+def test_resuming_needs_nothing_but_the_folder(run, base, interrupted, tmp_path):
+    assert run(*base, "--output_dir", tmp_path / "whole") == (0, [])
     assert run("--resume", interrupted, "--timeout_s", "60") == (0, [])
     pd.testing.assert_frame_equal(losses(interrupted), losses(tmp_path / "whole"))
     config = json.loads((interrupted / "run.json").read_text())["config"]

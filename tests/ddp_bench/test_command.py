@@ -1,6 +1,11 @@
 """`hippo ddp` without torch: what it starts, in which order, and when it stops."""
 
 import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -74,6 +79,46 @@ def test_bad_settings_end_with_status_2_before_anything_starts(capfd):
     assert ddp.main(["--mode", "turbo"]) == 2
     assert capfd.readouterr().err.count("\n") == 1
     assert ddp.main(["--ranks", "0"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "chosen"),
+    [
+        ("run_static.sh", ["--mode", "static"]),
+        ("run_dynamic.sh", ["--mode", "dynamic"]),
+        ("run_all.sh", ["--arms", "static,dynamic,pooled"]),
+    ],
+)
+def test_scripts_choose_the_schedule_and_pass_arguments_on(tmp_path, script, chosen):
+    echo = tmp_path / "python"
+    echo.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    echo.chmod(0o755)
+    done = subprocess.run(
+        [ROOT / "experiments" / script, "--out", "my runs/1"],
+        env={**os.environ, "PYTHON": str(echo)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    wanted = ["-m", "experiments.ddp", *chosen, "--out", "my runs/1"]
+    assert done.stdout.splitlines() == wanted
+
+
+def test_requirements_are_those_of_the_project_and_all_that_is_imported():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = project["optional-dependencies"]["ddp"]
+    lines = (ROOT / "ddp_bench" / "requirements.txt").read_text().splitlines()
+    required = [line for line in lines if line and not line.startswith("#")]
+    assert set(required) <= {*project["dependencies"], *extra} and set(extra) <= set(required)
+    folders = (ROOT / "ddp_bench", ROOT / "analysis")
+    files = [file for folder in folders for file in folder.rglob("*.py")]
+    files.append(ROOT / "experiments" / "ddp.py")
+    found = {name.split(".")[0] for file in files for name in imports(file)}
+    found -= {*sys.stdlib_module_names, "ddp_bench", "analysis"}
+    # With transformers come tokenizers and huggingface_hub, with datasets pyarrow.
+    brought = {"tokenizers", "huggingface_hub", "pyarrow"}
+    named = {re.match(r"[a-z]+", line)[0].replace("pyyaml", "yaml") for line in required}
+    assert found - brought == named
 
 
 def imports(path):

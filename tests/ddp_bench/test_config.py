@@ -20,6 +20,21 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
     assert check_for == 1 and settings.mode == "dynamic"
 
 
+def test_the_cost_has_two_names(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("cost_type: tokens_sq\n")
+    assert parse_settings(["--config", str(path)])[0].cost == "tokens_sq"
+    assert parse_settings(["--cost_type", "tokens"])[0].cost == "tokens"
+    assert parse_settings(["--config", str(path), "--cost", "tokens"])[0].cost == "tokens"
+
+
+@pytest.mark.parametrize("text", ["5e-5", "1.0e-3", "0.5", "1"])
+def test_numbers_with_an_exponent_are_numbers(tmp_path, text):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"learning_rate: {text}\n")
+    assert parse_settings(["--config", str(path)])[0].learning_rate == float(text)
+
+
 def test_the_shipped_configuration_loads():
     settings, _ = parse_settings(["--config", "ddp_bench/configs/default.yaml"])
     assert settings.mode == "compare"
@@ -37,6 +52,15 @@ def test_the_shipped_configuration_loads():
         ("mode: compare\narms: static,turbo", "turbo"),
         ("mode: compare\narms: static,static", "distinct"),
         ("inject: explode:1:1", "KIND:RANK:STEP"),
+        ("steps: 7\nsteps: 9", "line 2: 'steps' stands there twice"),
+        ("cost: tokens\ncost_type: fitted", "the same setting"),
+        ("steps: [7]", "plain values"),
+        ("steps: &n 7\nwarmup_steps: *n", "plain values"),
+        ("[" * 30_000, "plain values"),
+        ("steps: " + "9" * 5000, "not valid YAML"),
+        ("learning_rate: " + "9" * 400, "learning_rate"),
+        ("# " + "x" * 70_000, "longer than"),
+        ("steps: 7\x00", "not valid YAML"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path, capsys, text, said):
@@ -68,6 +92,14 @@ def test_a_bad_command_line_is_one_line_and_status_2(capsys, argv, said):
     assert said in error and error.count("\n") == 1
 
 
+@pytest.mark.parametrize("text", ["x" * 5000, "a\x1b[31m\rb", "\ud83d" * 9, "漢" * 900])
+def test_a_refusal_is_one_short_printable_line(capsys, text):
+    assert main(["--dataset", text, "--validate_only"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and len(error.encode()) <= 500
+    assert error.rstrip("\n").isprintable() and "allowed sst2" in error
+
+
 @pytest.mark.parametrize(
     ("name", "value", "within"),
     [
@@ -76,7 +108,7 @@ def test_a_bad_command_line_is_one_line_and_status_2(capsys, argv, said):
         ("weight_decay", "-0.1", "[0, inf)"),
         ("timeout_s", "0", "(0, 1000000]"),
         ("checkpoint_every", "-1", "[0, inf)"),
-        ("eval_samples", "0", "[1, inf)"),
+        ("eval_samples", "-1", "[0, inf)"),
         ("train_samples", "-2", "[0, inf)"),
         ("micro_batch", "-1", "[0, inf)"),
         ("max_age_steps", "0", "[1, inf)"),
@@ -167,6 +199,15 @@ def test_held_out_rows_never_occur_in_training(tmp_path):
     path.write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
     corpus = load_corpus(Settings(dataset=str(path), eval_samples=20))
     assert not set(corpus.train_text) & set(corpus.eval_text)
+
+
+@pytest.mark.parametrize(("rows", "held"), [(900, 90), (20_000, 1000), (15, 1), (5, 1)])
+def test_a_tenth_of_the_rows_is_held_out_and_1000_at_most(tmp_path, rows, held):
+    path = tmp_path / "rows.tsv"
+    lines = [f"phrase {i}\t{i % 2}" for i in range(rows)]
+    path.write_text("sentence\tlabel\n" + "\n".join(lines) + "\n")
+    corpus = load_corpus(Settings(dataset=str(path)))
+    assert len(corpus.eval_text) == held and len(corpus.train_text) == rows - held
 
 
 @pytest.mark.parametrize("name", ["absent.tsv", "rows.json"])

@@ -1,12 +1,10 @@
-"""Real runs under torchrun: training, resuming, recovering, failing. Two ranks, small encoder."""
+"""Real jobs of several ranks: training, resuming, recovering, failing. Two ranks, tiny encoder."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,29 +12,50 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-ROOT = Path(__file__).parents[2]
+
+from helpers.ddp_launch import ENVIRONMENT, LIMIT_S, ROOT, Done, launch
+from helpers.tiny_encoder import save_tiny_encoder
+
 BASE = [
     *("--dataset", "synthetic", "--synthetic_rows", "600", "--eval_samples", "60"),
-    *("--model", "small", "--global_batch", "8", "--eval_every", "4", "--steps", "8"),
+    *("--global_batch", "8", "--eval_every", "4", "--steps", "8"),
     *("--tensorboard", "false", "--cost", "tokens", "--max_age_steps", "3"),
 ]
 
 
-def torchrun(*arguments, ranks=2, elastic=(), what=("-m", "ddp_bench.train_ddp"), timeout=240):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    environment["PYTHONPATH"] = str(ROOT)
+@pytest.fixture(scope="module", autouse=True)
+def environment():
+    """Of the server that ranks are forked from."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return save_tiny_encoder(tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture(scope="module")
+def train(encoder, tmp_path_factory):
+    """`train(folder, *arguments, ranks=2, max_restarts=0)` -> how the job ended."""
+
+    def call(folder, *arguments, **options):
+        logs = tmp_path_factory.mktemp("logs") / "job"
+        given = (*BASE, "--model", encoder, "--output_dir", folder, *arguments)
+        return launch(logs, "ddp_bench.train_ddp", *given, **options)
+
+    return call
+
+
+def torchrun(*arguments):
+    """The same by the command that users start."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc_per_node={ranks}", *elastic, *what, *map(str, arguments)]
+    command += ["--nproc_per_node=2", "-m", "ddp_bench.train_ddp", *map(str, arguments)]
     begin = time.monotonic()
-    done = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout
-    )
-    done.seconds = time.monotonic() - begin
-    return done
-
-
-def train(folder, *arguments, **options):
-    return torchrun(*BASE, "--output_dir", folder, *arguments, **options)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+    return Done(done.returncode, done.stderr, time.monotonic() - begin)
 
 
 def said(done):
@@ -49,13 +68,13 @@ def losses(folder):
     return table[table["rank"] == 0].pivot(index="step", columns="arm", values="global_loss")
 
 
-def test_gradients_are_exact_for_uneven_and_empty_shares():
-    done = torchrun(what=(ROOT / "tests" / "helpers" / "ddp_worker.py",))
+def test_gradients_are_exact_for_uneven_and_empty_shares(tmp_path):
+    done = launch(tmp_path / "logs", "helpers.ddp_worker")
     assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory):
+def compared(tmp_path_factory, train):
     """All arms interleaved, gradients checked, with the fitted cost."""
     folder = tmp_path_factory.mktemp("compare") / "run"
     done = train(folder, "--mode", "compare", "--check_gradients", "--cost", "fitted", ranks=4)
@@ -94,21 +113,8 @@ def test_metrics_hold_every_rank_and_step_and_never_invent_a_number(compared):
     assert np.ptp(first.to_numpy()) < 0.05
 
 
-def test_which_data_and_model_were_used_is_said_and_recorded(tmp_path):
-    done = torchrun(
-        *("--model", "distilbert-base-uncased", "--dataset", "sst2", "--synthetic_rows", "300"),
-        *("--eval_samples", "20", "--steps", "1", "--mode", "pooled"),
-        *("--output_dir", tmp_path / "r"),
-        ranks=1,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "SYNTHETIC corpus" in done.stderr and "SMALL encoder" in done.stderr
-    setup = json.loads((tmp_path / "r" / "summary.json").read_text())["setup"]
-    assert (setup["model"], setup["data_source"]) == ("small", "synthetic")
-
-
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def undisturbed(tmp_path_factory, train):
     """What the disturbed runs must reproduce."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     done = train(folder, *ARMS)
@@ -119,28 +125,29 @@ def undisturbed(tmp_path_factory):
 ARMS = ("--mode", "compare", "--arms", "dynamic,group_by_length_pooled,packed")
 
 
-def test_resume_after_kill_continues_to_the_same_losses(tmp_path, undisturbed):
+def test_resume_after_kill_continues_to_the_same_losses(tmp_path, encoder, undisturbed):
     folder = tmp_path / "run"
-    done = train(folder, *ARMS, "--checkpoint_every", 3, "--inject", "kill:1:5")
+    given = (*BASE, "--model", encoder, "--output_dir", folder, *ARMS)
+    done = torchrun(*given, "--checkpoint_every", 3, "--inject", "kill:1:5")
     assert done.returncode != 0
     assert done.seconds < 60 and re.search(r"exitcode\s*: -9", done.stderr)
     assert said(done) == ["ddp_bench: rank 1: dead, or silent for 120 s"]
     assert "pair.cc" not in done.stderr
-    done = torchrun("--resume", folder)
+    done = launch(tmp_path / "logs", "ddp_bench.train_ddp", "--resume", folder)
     assert done.returncode == 0, done.stderr[-2000:]
     pd.testing.assert_frame_equal(losses(folder), undisturbed)
     assert pd.read_csv(folder / "eval.csv")["stream_ok"].all()
 
 
-def test_torchrun_restarts_from_the_checkpoint(tmp_path, undisturbed):
+def test_torchrun_restarts_from_the_checkpoint(tmp_path, train, undisturbed):
     folder = tmp_path / "run"
     options = ("--checkpoint_every", 3, "--inject", "raise:0:5")
-    done = train(folder, *ARMS, *options, elastic=("--max_restarts=1",))
+    done = train(folder, *ARMS, *options, max_restarts=1)
     assert done.returncode == 0, done.stderr[-2000:]
     pd.testing.assert_frame_equal(losses(folder), undisturbed)
 
 
-def test_running_out_of_memory_on_one_rank_is_redone_on_all(tmp_path):
+def test_running_out_of_memory_on_one_rank_is_redone_on_all(tmp_path, train):
     folder = tmp_path / "run"
     done = train(folder, "--mode", "pooled", "--inject", "oom:1:2")
     assert done.returncode == 0, done.stderr[-2000:]
@@ -153,14 +160,14 @@ def test_running_out_of_memory_on_one_rank_is_redone_on_all(tmp_path):
     assert table["global_loss"].notna().all()
 
 
-def test_an_exception_on_one_rank_ends_the_job_and_names_it(tmp_path):
+def test_an_exception_on_one_rank_ends_the_job_and_names_it(tmp_path, train):
     done = train(tmp_path / "run", "--mode", "pooled", "--inject", "raise:1:2")
     assert done.returncode != 0 and done.seconds < 60
     assert said(done) == ["ddp_bench: rank 1: RuntimeError: drill: exception in forward"]
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] != "finished"
 
 
-def test_a_stalled_rank_ends_the_job_within_the_timeout_and_is_named(tmp_path):
+def test_a_stalled_rank_ends_the_job_within_the_timeout_and_is_named(tmp_path, train):
     done = train(tmp_path / "run", "--mode", "static", "--inject", "stall:1:2", "--timeout_s", 6)
     assert done.returncode != 0 and done.seconds < 75
     assert said(done) == ["ddp_bench: rank 1: dead, or silent for 6 s"]
@@ -170,7 +177,7 @@ def test_a_stalled_rank_ends_the_job_within_the_timeout_and_is_named(tmp_path):
     "extra",
     [("--sync", "overlap", "--micro_batch", "2"), ("--amp", "bf16", "--pad_to_multiple_of", "8")],
 )
-def test_other_precisions_and_overlapping_train(tmp_path, extra):
+def test_other_precisions_and_overlapping_train(tmp_path, train, extra):
     done = train(tmp_path / "run", "--mode", "dynamic", *extra)
     assert done.returncode == 0, done.stderr[-2000:]
     table = pd.read_csv(tmp_path / "run" / "merged_metrics.csv")
@@ -178,7 +185,7 @@ def test_other_precisions_and_overlapping_train(tmp_path, extra):
     assert table["wait_ms"].isna().all() == ("overlap" in extra)
 
 
-def test_bad_input_is_said_once_and_leaves_nothing(tmp_path):
+def test_bad_input_is_said_once_and_leaves_nothing(tmp_path, train):
     rows = tmp_path / "rows.tsv"
     rows.write_text("sentence\tlabel\nfine\t1\nbroken\n")
     done = train(tmp_path / "run", "--dataset", rows)
@@ -186,12 +193,3 @@ def test_bad_input_is_said_once_and_leaves_nothing(tmp_path):
     lines = said(done)
     assert len(lines) == 1 and "line 3" in lines[0] and str(rows) in lines[0]
     assert not (tmp_path / "run").exists() and "ConfigError" not in done.stderr
-
-
-def test_very_long_sentences_are_cut_and_said(tmp_path):
-    rows = tmp_path / "rows.tsv"
-    body = [f"film number {i}\t{i % 2}" for i in range(60)] + ["word " * 10000 + "\t1"]
-    rows.write_text("sentence\tlabel\n" + "\n".join(body) + "\n")
-    done = train(tmp_path / "run", "--dataset", rows, "--eval_samples", 8, ranks=1)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "1 sentence(s) cut at 256 tokens" in done.stderr

@@ -79,7 +79,7 @@ def test_the_real_file_loads_whole_and_held_out_phrases_are_not_trained_on():
 
 def test_our_tokenizer_gives_lengths_like_the_original(lengths):
     pytest.importorskip("transformers")
-    from ddp_bench.data.encode import encode, train_wordpiece
+    from ddp_bench.data.tokens import encode, train_wordpiece
 
     corpus = load_corpus(Settings(dataset=str(DATA / "glue_train.tsv")))
     tokens = encode(corpus.train_text, corpus.train_label, train_wordpiece(corpus.train_text), 256)

@@ -1,4 +1,4 @@
-"""Run under torchrun by test_ddp_runs: gradients and updates of uneven shares on two ranks."""
+"""Run by tests/ddp_bench/test_runs.py: gradients and updates of uneven shares on two ranks."""
 
 import copy
 
@@ -8,8 +8,9 @@ from transformers import get_linear_schedule_with_warmup
 
 from ddp_bench.arms import StaticArm
 from ddp_bench.config import Settings, parse_arm
-from ddp_bench.data.encode import Collator, encode, train_wordpiece
+from ddp_bench.data.tokens import Collator, encode, train_wordpiece
 from ddp_bench.ranks import comm
+from ddp_bench.training import model as model_module
 from ddp_bench.training.gradients import (
     accumulate,
     distributed_gradient,
@@ -24,6 +25,7 @@ from ddp_bench.training.runner import Precision, Runner, wrap
 TEXTS = [" ".join(["word"] * n) for n in (3, 1, 9, 4, 4, 12, 2, 7)]
 SHARES = ([8, 0], [0, 8], [5, 3], [4, 4])
 CLIP = 0.01
+model_module.SMALL = {"dim": 256, "n_layers": 2, "n_heads": 4, "hidden_dim": 512}
 
 
 def main() -> None:
@@ -35,6 +37,7 @@ def main() -> None:
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
         module = build_classifier("small", len(tokenizer), 64, 0).to(dtype).eval()
         ddp = wrap(module, torch.device("cpu"))
+        wanted = global_gradient(module, collate(data, np.arange(8), False))
         for share in SHARES:
             start = sum(share[: control.rank])
             ids = np.arange(8)[start : start + share[control.rank]]
@@ -42,8 +45,6 @@ def main() -> None:
                 for packed in (False, True):
                     for overlap in (False, True):
                         local = [collate(data, piece, packed) for piece in split_ids(ids, size)]
-                        whole = collate(data, np.arange(8), False)
-                        wanted = global_gradient(module, whole)
                         found = distributed_gradient(ddp, local, 8, 2, overlap)
                         error = relative_error(found, wanted)
                         assert error <= tolerance, (dtype, share, size, packed, overlap, error)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from analysis.records import RunRecord
 from analysis.report.sections.calibration import calibration_sections
 from analysis.report.sections.common import Picture, Section
+from analysis.report.sections.ddp import ddp_sections
 from analysis.report.sections.evaluation import evaluation_sections
+from analysis.report.sections.fidelity import fidelity_sections
 from analysis.report.sections.jobs import jobs_sections
 from analysis.report.sections.markdown import MISSING, cell, table
 from analysis.report.sections.network import fit_sections, prediction_sections
@@ -35,6 +37,8 @@ _MAKERS = {
     "network_predict": prediction_sections,
     "validate": validation_sections,
     "calibrate": calibration_sections,
+    "fidelity": fidelity_sections,
+    "ddp": ddp_sections,
 }
 
 

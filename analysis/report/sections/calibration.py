@@ -20,7 +20,7 @@ _SECONDS = ((1.0, "s"), (1e3, "ms"), (1e6, "µs"))
 def calibration_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
     """Errors on the runs fitted, the picture of all parameters, a table for each GPU type."""
     text = (
-        "Errors on the very runs that were fitted; how well the fit carries over is told by "
+        "Errors on the very runs that were fitted. How well the fit carries over is shown by "
         "refits that leave runs out, which are part of a validation.\n\n"
     )
     fitted = ", ".join(record.summary.get("gpus") or [])
@@ -38,19 +38,19 @@ def _overview(record: RunRecord, parameters: pd.DataFrame) -> Section:
     drawn = drawn_from(record, "metrics", figures.parameters_fitted, parameters)
     caption = (
         "Every parameter divided by the value of its prior for that GPU type, so that the dotted "
-        "line is the prior; the parameter that the data tell most about is on top. Hatched bar: "
+        "line is the prior; the parameter that the data identify best is on top. Hatched bar: "
         "95 % interval of the prior. Line: 95 % interval of the fit. Filled marker: the data have "
         f"at least halved what was not known (identified > {IDENTIFIED:g}); where it is open, the "
         "fit is mostly the prior and should not be quoted as a measurement."
     )
-    told = parameters.groupby("gpu", sort=False)["identified"].agg(
+    identified = parameters.groupby("gpu", sort=False)["identified"].agg(
         lambda values: f"{(values > IDENTIFIED).sum()} of {len(values)}"
     )
     text = (
         "*Identified* is 1 - (spread after the fit / spread of the prior): 0 means that the data "
         "say nothing about a parameter, 1 that they fix it. Above "
         f"{IDENTIFIED:g} are: "
-        + ", ".join(f"{share} parameters of {cell(gpu)}" for gpu, share in told.items())
+        + ", ".join(f"{share} parameters of {cell(gpu)}" for gpu, share in identified.items())
         + "."
     )
     text += "".join(f" {line}" for line in _conflicts(parameters))
@@ -82,8 +82,8 @@ def _span(lo: float, hi: float) -> str:
 
 
 def _one_gpu(gpu: str, parameters: pd.DataFrame) -> Section:
-    """Unit, prior, fit, interval and what told it, best identified first."""
-    header = ["parameter", "what it is", "told by (share of information)", "unit", "prior"]
+    """Unit, prior, fit, interval and what identified it, best first."""
+    header = ["parameter", "what it is", "identified by (share of information)", "unit", "prior"]
     header += ["prior, 95 %", "fit", "fit, 95 %", "identified"]
     rows = []
     ranked = parameters.sort_values("identified", ascending=False, kind="stable")

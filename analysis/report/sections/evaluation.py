@@ -106,7 +106,7 @@ def _headline(record: RunRecord, scenarios: pd.DataFrame | None) -> Section:
             "How far each scheduler got, in per cent of what clairvoyant got on the same scenario "
             "(dotted line). Marker: mean. Bar: 95 % bootstrap interval over scenarios and policy "
             "seeds. Ticks under it: single scenarios. These intervals include the differences "
-            "between scenarios; whether one scheduler beats another is told by the paired table."
+            "between scenarios; the paired table shows whether one scheduler beats another."
         )
         pictures = (Picture("schedulers", drawn, caption),)
     return Section("Schedulers", "\n\n".join([*text, further]), pictures)

@@ -53,7 +53,7 @@ def _cells(row: dict) -> list[str]:
 
 
 def _overcommitted(schedulers: dict) -> int | None:
-    """None for runs from before it was kept."""
+    """None for runs from before it was recorded."""
     values = [row["jobs"].get("overcommitted") for row in schedulers.values()]
     return None if None in values else max(values)
 

@@ -207,7 +207,7 @@ def _memory(record: RunRecord, runs: pd.DataFrame, notes: list[str]) -> Iterator
         drawn = drawn_from(record, "metrics", figures.peak_memory, runs)
         caption = (
             "Peak memory of the fullest GPU, where it was published. On the line a prediction is "
-            "exact; the grey band is ±10 %. A plan is wrongly admitted below the line, wrongly "
+            "exact; the grey band is ±10 %. A plan is wrongly accepted below the line, wrongly "
             "refused above it."
         )
         yield Section("Memory", "", (Picture("memory", drawn, caption),))
@@ -224,7 +224,7 @@ def _same_model(models: pd.Series, label: str) -> pd.Series:
 def in_sample(timed: pd.DataFrame | None, refit: dict) -> dict[str, float]:
     """Error on the runs of a refit under the calibration that was not refitted, with its interval.
 
-    NaN where these runs cannot be told from the records: none match, or not as many as were tried.
+    NaN where the records do not identify these runs: none match, or not as many as were tried.
     """
     nothing = dict.fromkeys(("estimate", "lo", "hi"), np.nan)
     if timed is None:

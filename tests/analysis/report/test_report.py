@@ -235,12 +235,33 @@ def test_an_evaluation_without_a_learned_scheduler_has_no_gains(tmp_path, undraw
 
 def test_bench_and_unknown_kinds_are_reported_as_they_are(tmp_path):
     bench = synthetic.bench_run(tmp_path / "bench")
-    with RunWriter.create("ddp", {}, 0, tmp_path / "ddp") as run:
+    with RunWriter.create("other", {}, 0, tmp_path / "other") as run:
         run.finish({"speedup": 1.25, "nested": {"x": 1}})
     text = write_report([bench, run.dir]).read_text()
     row = rows_of(text, "what")["env"]
     assert (row["domains"], row["per_s"], row["peak_memory_gb"]) == ("8", "300,000", "–")
-    assert "| speedup | 1.25 |" in text and "none for runs of kind `ddp`" in text
+    assert "| speedup | 1.25 |" in text and "none for runs of kind `other`" in text
+
+
+def test_a_comparison_of_fidelities_has_its_table_and_picture_and_loses_nothing(tmp_path):
+    points = [(sweep, x) for sweep in ("latency", "jitter") for x in (0.1, 0.2)]
+    rows = [
+        {"sweep": sweep, "schedule": schedule, "x": x, "sample": n, "ratio": 1 + worse * n * x}
+        for sweep, x in points
+        for schedule, worse in (("1F1B", 0.0), ("GPipe", -0.5))
+        for n in range(3)
+    ]
+    config = {"samples": 3, "micro_batches": 8, "spread": 0.1, "send": 0.3}
+    with RunWriter.create("fidelity", config, 0, tmp_path / "run") as run:
+        run.write_table("ratios", pd.DataFrame(rows))
+        (run.figures / "fidelity.png").write_bytes(b"the run's own")
+        run.finish({})
+    text = write_report([run.dir]).read_text()
+    assert "| latency | 1F1B | 6 | 1.000 | 1.000 | 1.000 | 100.0 |" in text
+    assert "| jitter | GPipe | 6 | 0.925 | 0.800 | 1.000 | 33.3 |" in text
+    assert (run.dir / "figures" / "fidelity.png").read_bytes() == b"the run's own"
+    assert (run.dir / "figures" / "closed-form.png").exists()
+    assert "clairvoyant" not in text and "Left out" not in text
 
 
 def test_two_evaluations_are_told_apart_and_an_unfinished_run_is_marked(

@@ -174,8 +174,8 @@ def test_parameters_are_listed_with_unit_prior_fit_interval_and_source(story):
     table = rows_of(text[text.index("## Parameters of A100") :], "parameter")
     kernel = table["kernel_s"]
     assert (kernel["unit"], kernel["prior"], kernel["fit"]) == ("µs", "4.00", "5.20")
-    assert kernel["told by (share of information)"] == "one_node 0.62; profile 0.31"
-    assert table["restart_s"]["told by (share of information)"] == "–"
+    assert kernel["identified by (share of information)"] == "one_node 0.62; profile 0.31"
+    assert table["restart_s"]["identified by (share of information)"] == "–"
     assert table["restart_s"]["unit"] == "s"
     assert [float(row["identified"]) for row in table.values()] == sorted(
         (float(row["identified"]) for row in table.values()), reverse=True

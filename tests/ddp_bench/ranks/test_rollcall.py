@@ -11,7 +11,7 @@ import pytest
 
 dist = pytest.importorskip("torch.distributed")
 
-from ddp_bench.ranks.rollcall import LOST, TOLD, RollCall  # noqa: E402
+from ddp_bench.ranks.rollcall import EXPLAINED, LOST, RollCall  # noqa: E402
 
 
 def call_roll(reasons, patience_s=0.3):
@@ -21,8 +21,8 @@ def call_roll(reasons, patience_s=0.3):
 
     def end(rank, reason):
         roll = RollCall(store, rank, len(reasons), 6.0, patience_s)
-        if reason == TOLD:
-            roll.answer(TOLD)
+        if reason == EXPLAINED:
+            roll.answer(EXPLAINED)
         else:
             roll.report(reason, said[rank].append, "cut")
             roll.report(reason, said[rank].append, "cut")  # says nothing twice
@@ -51,13 +51,13 @@ def test_one_rank_names_those_that_do_not_answer(reasons, line):
     assert said[min(rank for rank, reason in enumerate(reasons) if reason)] == [line]
 
 
-def test_nobody_is_blamed_where_a_rank_tells_its_own_reason():
-    assert call_roll([LOST, TOLD, LOST], patience_s=30.0)[0] == []
+def test_nobody_is_blamed_where_a_rank_explains_its_own_end():
+    assert call_roll([LOST, EXPLAINED, LOST], patience_s=30.0)[0] == []
 
 
 WAITING = """
 import sys, threading, time, torch.distributed as dist
-from ddp_bench.rollcall import RollCall
+from ddp_bench.ranks.rollcall import RollCall
 roll = RollCall(dist.HashStore(), 0, 2, 6.0, 0.2)
 roll.on_terminate(lambda line: print(line, flush=True))
 print("ready", flush=True)

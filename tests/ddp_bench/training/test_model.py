@@ -1,5 +1,6 @@
 """Tokenizer, packed attention, capacity search: single process, no torchrun."""
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -12,10 +13,11 @@ pytest.importorskip("transformers")
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-import ddp_bench.data.encode as encode_module
+import ddp_bench.data.tokens as tokens_module
+import ddp_bench.training.model as model_module
 from ddp_bench.config import Settings
 from ddp_bench.data.corpus import synthetic_rows
-from ddp_bench.data.encode import (
+from ddp_bench.data.tokens import (
     Collator,
     encode,
     resolve_model,
@@ -54,9 +56,11 @@ def bert(vocab):
 
 @pytest.mark.parametrize("kind", ["distilbert", "bert"])
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
-def test_packed_equals_padded_in_loss_and_gradient(data, kind, count):
+def test_packed_equals_padded_in_loss_and_gradient(data, kind, count, monkeypatch):
     tokens, tokenizer = data
     vocab = len(tokenizer)
+    sizes = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}
+    monkeypatch.setattr(model_module, "SMALL", sizes)
     model = bert(vocab) if kind == "bert" else build_classifier("small", vocab, 96, 0)
     model = model.double().eval()
     ids = np.random.default_rng(count).choice(len(tokens), count, replace=False)
@@ -87,17 +91,15 @@ def test_buckets_cover_the_row_and_bound_the_extra_work(width):
 def test_tokenizer_is_the_same_in_every_process():
     code = (
         "from ddp_bench.data.corpus import synthetic_rows;"
-        "from ddp_bench.data.encode import train_wordpiece;"
+        "from ddp_bench.data.tokens import train_wordpiece;"
         "import json; print(json.dumps(sorted(train_wordpiece(synthetic_rows(200, 0)[0])"
         ".get_vocab().items())))"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        for _ in range(2)
-    }
-    assert len(outputs) == 1
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    here = sorted(train_wordpiece(synthetic_rows(200, 0)[0]).get_vocab().items())
+    assert json.loads(other) == [list(pair) for pair in here]
 
 
 def test_vocabulary_holds_every_letter_and_stays_within_its_size():
@@ -202,7 +204,7 @@ def test_local_batches_are_split_evenly():
 
 
 def test_only_a_name_that_may_be_on_the_hub_is_replaced_by_the_small_encoder(tmp_path, monkeypatch):
-    monkeypatch.setattr(encode_module, "hub_reachable", lambda: False)
+    monkeypatch.setattr(tokens_module, "hub_reachable", lambda: False)
     assert resolve_model(Settings(model=str(tmp_path))) == (str(tmp_path), "")
     name, note = resolve_model(Settings(model="owner/encoder"))
     assert name == "small" and "instead of owner/encoder" in note

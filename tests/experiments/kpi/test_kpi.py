@@ -277,7 +277,7 @@ def test_the_scoreboard_states_all_eight_for_both(scoreboard, tmp_path, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert (
         "hysteresis" in text
-        and "The exact front is over 100 plans, nominated ones included" in text
+        and "The exact front is over 100 plans, added candidates included" in text
     )
     assert "the volume counts time twice" in text
     assert load(tmp_path / "run").run["kind"] == "kpi"
@@ -300,11 +300,13 @@ def test_a_front_is_exact_only_where_every_plan_is_scored(
 ):
     row = coverage_row(monkeypatch, tmp_path, **info)
     assert row["rival"] == "front of scored plans"
-    told = f"The front of scored plans is over {row['plans_scored']} plans, nominated ones included"
-    told += f" (the family has {row['plans_in_family']:,})"
-    assert told in " ".join(capsys.readouterr().out.split())
+    note = (
+        f"The front of scored plans is over {row['plans_scored']} plans, added candidates included"
+    )
+    note += f" (the family has {row['plans_in_family']:,})"
+    assert note in " ".join(capsys.readouterr().out.split())
     text = report.write_report([tmp_path / "run"]).read_text()
-    assert told in text and "counts time twice" in text
+    assert note in text and "counts time twice" in text
 
 
 @pytest.mark.parametrize("conditioned", [False, True])

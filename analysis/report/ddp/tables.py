@@ -1,21 +1,14 @@
-"""The report of a data-parallel run: templates in two languages, filled from what was measured."""
+"""The tables of a data-parallel run as Markdown, in two languages."""
 
 from __future__ import annotations
-
-import re
-from dataclasses import dataclass
-from importlib import resources
 
 import numpy as np
 import pandas as pd
 
-from analysis.records import RecordError, RunRecord
+from analysis.records import RunRecord
+from analysis.report.ddp.findings import RIVAL, Findings
 
 LANGUAGES = ("en", "zh")
-FILES = {"en": "report.md", "zh": "report.zh.md"}
-RIVAL = "hf_batch_rebalance"  # the split that Transformers ships
-_HOLE = re.compile(r"\[\[([a-z_]+)\]\]")
-
 HEADERS = {
     "arm": ("arm", "方法"),
     "mean": ("mean [ms]", "均值 [ms]"),
@@ -25,6 +18,14 @@ HEADERS = {
     "imbalance": ("max / mean of ranks", "各卡最大/平均"),
     "waste": ("padding [%]", "填充占比 [%]"),
     "step": ("wall step [ms]", "墙钟步长 [ms]"),
+    "spread": ("standard deviation", "标准差"),
+    "iqr": ("interquartile range", "四分位距"),
+    "samples": ("samples/s", "样本/s"),
+    "measure": ("measure", "量"),
+    "average": ("mean", "均值"),
+    "low": ("P5", "P5"),
+    "high": ("P95", "P95"),
+    "tokens": ("real tokens/s", "有效词元/s"),
     "schedule": ("scheduling [ms]", "调度耗时 [ms]"),
     "share": ("of step [%]", "占步长 [%]"),
     "memory": ("peak memory [MB]", "峰值显存 [MB]"),
@@ -46,22 +47,6 @@ HEADERS = {
 }
 # Absent results are said to be absent, never shown as zero.
 ABSENT = {"en": "*Not part of this run.*", "zh": "*本次运行未包含此项。*"}
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Everything the report says; tables as `ddp_tables` makes them."""
-
-    run: RunRecord
-    base: str
-    paired: bool
-    summary: pd.DataFrame
-    against_rival: pd.DataFrame | None  # the summary with RIVAL as its baseline
-    gains: pd.DataFrame
-    quality: dict
-    ceiling: dict | None
-    accuracy: pd.DataFrame | None
-    modelled: pd.DataFrame | None
 
 
 def number(value: object, digits: int = 1) -> str:
@@ -132,8 +117,23 @@ def rival_section(found: Findings, language: str) -> str:
     return f"{markdown(['arm', 'mean_change', 'p95_change'], rows, language)}\n\n{verdict}"
 
 
+def wall_table(found: Findings, language: str) -> str:
+    """Wall time of a step and throughput over all ranks, with their spread over steps."""
+    measures = (("step_time_ms", "step"), ("samples_per_s", "samples"))
+    rows = [
+        [
+            HEADERS[head][LANGUAGES.index(language)],
+            f"`{row['arm']}`",
+            *(number(row[f"{name}_{key}"]) for key in ("mean", "p5", "p95", "std", "iqr")),
+        ]
+        for name, head in (*measures, ("real_tokens_per_s", "tokens"))
+        for _, row in found.summary.iterrows()
+    ]
+    return markdown(["measure", "arm", "average", "low", "high", "spread", "iqr"], rows, language)
+
+
 def overhead_table(found: Findings, language: str) -> str:
-    """What scheduling costs, wall time, memory."""
+    """What scheduling costs, and memory."""
     rows = [
         [
             f"`{row['arm']}`",
@@ -226,11 +226,15 @@ def modelled_section(found: Findings, language: str, variants: bool) -> str:
 
 def gradient_section(found: Findings, language: str) -> str:
     """Relative errors of the gradient check."""
-    checked = found.run.summary.get("gradient_check")
+    checked = [
+        (arm, errors)
+        for run in found.runs
+        for arm, errors in (run.summary.get("gradient_check") or {}).items()
+    ]
     if not checked:
         return ABSENT[language]
     rows = []
-    for arm, errors in checked.items():
+    for arm, errors in checked:
         f64 = max(value for key, value in errors.items() if key.startswith("float64"))
         f32 = max(value for key, value in errors.items() if key.startswith("float32"))
         rows.append([f"`{arm}`", f"{f64:.1e}", f"{f32:.1e}"])
@@ -238,146 +242,24 @@ def gradient_section(found: Findings, language: str) -> str:
 
 
 def setup_section(found: Findings, language: str) -> str:
-    """What ran, on what."""
-    setup, run = found.run.summary.get("setup", {}), found.run.run
+    """What ran, on what; a column for each run."""
+    columns = [_setup(run) for run in found.runs]
+    rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
+    if found.other is not None:
+        rows.insert(0, ["run", *(f"`{run.run['run_id']}`" for run in found.runs)])
+    return markdown(["setting", *["value"] * len(columns)], rows, language)
+
+
+def _setup(record: RunRecord) -> dict[str, str]:
+    """What one run used and was set to, as text."""
+    setup, run = record.summary.get("setup", {}), record.run
     config, machine = run["config"], run.get("machine") or {}
     names = ("model", "parameters", "data_source", "train_rows", "held_out_rows", "mean_length")
     names += ("p95_length", "ranks", "backend", "device", "precision", "b_max")
-    rows = [[name, number(setup.get(name), 1 if "length" in name else 0)] for name in names]
+    rows = {name: number(setup.get(name), 1 if "length" in name else 0) for name in names}
     chosen = ("global_batch", "steps", "max_length", "pad_to_multiple_of", "cost", "solver")
-    rows += [[name, number(config.get(name), 0)] for name in (*chosen, "sync", "seed")]
-    rows += [["machine", f"{machine.get('processor')}, {machine.get('cores')} cores"]]
-    rows += [["accelerator", number(machine.get("accelerator"))]]
-    rows += [["commit", f"{number(run.get('git_commit'))}"]]
-    return markdown(["setting", "value"], rows, language)
-
-
-def headline(found: Findings, language: str) -> str:
-    """One sentence per arm: change of mean and P95 against the baseline."""
-    lines = []
-    for _, row in found.summary.sort_values("max_compute_ms_mean").iterrows():
-        if row["arm"] == found.base:
-            continue
-        mean, tail = with_interval(row, "mean_change_pct"), with_interval(row, "p95_change_pct")
-        if language == "en":
-            lines.append(f"- `{row['arm']}`: mean {mean} %, P95 {tail} %")
-        else:
-            lines.append(f"- `{row['arm']}`：均值 {mean} %，P95 {tail} %")
-    return "\n".join(lines)
-
-
-CONCLUSIONS = {
-    "fastest": (
-        "Fastest was `{best}`: {mean:.1f} ms for the slowest rank on average, against "
-        "{other:.1f} ms under `{base}`.",
-        "最快的是 `{best}`：最慢卡平均 {mean:.1f} ms，而 `{base}` 为 {other:.1f} ms。",
-    ),
-    "padding": (
-        "Deciding counts alone (`dynamic`) took {counts:.0f} % off; deciding membership too "
-        "(`pooled`) took {members:.0f} % off: most of what could be saved was padding, not "
-        "imbalance.",
-        "只决定样本数（`dynamic`）节省 {counts:.0f} %，同时决定归属（`pooled`）节省 "
-        "{members:.0f} %：可节省的大部分是填充，而非不均衡。",
-    ),
-    "balance": (
-        "Deciding counts alone (`dynamic`) took {counts:.0f} % off, deciding membership too "
-        "(`pooled`) {members:.0f} %: here balance mattered as much as padding.",
-        "只决定样本数（`dynamic`）节省 {counts:.0f} %，同时决定归属（`pooled`）节省 "
-        "{members:.0f} %：此处均衡与填充同样重要。",
-    ),
-}
-
-
-def conclusion(found: Findings, language: str) -> str:
-    """Which arm was fastest, and whether counts or membership mattered, in words."""
-    at = LANGUAGES.index(language)
-    times = found.summary.set_index("arm")["max_compute_ms_mean"]
-    best = times.idxmin()
-    said = [
-        CONCLUSIONS["fastest"][at].format(
-            best=best, mean=times[best], other=times[found.base], base=found.base
-        )
-    ]
-    if {"dynamic", "pooled"} <= set(times.index):
-        saved = 100 * (1 - times / times[found.base])
-        counts, members = saved["dynamic"], saved["pooled"]
-        which = "padding" if members > 1.5 * counts else "balance"
-        said.append(CONCLUSIONS[which][at].format(counts=counts, members=members))
-    return " ".join(said) if language == "en" else "".join(said)
-
-
-def _notes(found: Findings, language: str) -> str:
-    """What was replaced or repaired, and how differences are paired."""
-    said = [*found.run.summary.get("setup", {}).get("notes", [])]
-    if not found.paired:
-        said.append(
-            {
-                "en": "The two runs did not draw the same samples: differences are not paired.",
-                "zh": "两次运行的样本流不同，差值未配对。",
-            }[language]
-        )
-    return "\n".join(f"> {line}" for line in said)
-
-
-def _ceiling(found: Findings, language: str) -> str:
-    if found.ceiling is None:
-        return ABSENT[language]
-    text = {
-        "en": "Fixed cost per micro-batch: {fixed_ms:.1f} ms, {fixed_share_pct:.0f} % of the "
-        "slowest rank's predicted time under `{base}`. Perfect balance without padding would gain "
-        "{gain_pct:.1f} %: no schedule of the same samples can gain more under the fitted cost.",
-        "zh": "每个微批的固定开销为 {fixed_ms:.1f} ms，占 `{base}` 下最慢卡预测时间的 "
-        "{fixed_share_pct:.0f} %。在完全均衡且没有填充时的收益为 {gain_pct:.1f} %，"
-        "在该拟合代价下，对同一批样本的任何调度都不可能超过它。",
-    }[language]
-    return text.format(base=found.base, **found.ceiling)
-
-
-def render(found: Findings, language: str) -> str:
-    """The report in one language.
-
-    Raises:
-        RecordError: when the template names something that is not filled in.
-    """
-    values = {
-        "base": f"`{found.base}`",
-        "notes": _notes(found, language),
-        "headline": headline(found, language),
-        "setup": setup_section(found, language),
-        "times": time_table(found, language),
-        "rival": rival_section(found, language),
-        "overhead": overhead_table(found, language),
-        "accuracy": accuracy_section(found, language),
-        "gradients": gradient_section(found, language),
-        "gains": gain_table(found, language),
-        "quality": quality_table(found, language),
-        "ceiling": _ceiling(found, language),
-        "batches": modelled_section(found, language, variants=False),
-        "variants": modelled_section(found, language, variants=True),
-        "conclusion": conclusion(found, language),
-        "run_id": found.run.run["run_id"],
-    }
-    name = f"ddp_report.{language}.md"
-    template = (resources.files("analysis.report") / "templates" / name).read_text(encoding="utf-8")
-    missing = set(_HOLE.findall(template)) - set(values)
-    if missing:
-        raise RecordError(f"{name}: unknown holes {sorted(missing)}; allowed {sorted(values)}")
-    return _HOLE.sub(lambda match: values[match[1]], template)
-
-
-def summary_page(found: Findings) -> str:
-    """summary.md: the tables alone."""
-    parts = [
-        f"# {found.run.run['run_id']}, against `{found.base}`",
-        _notes(found, "en"),
-        "Compute time of the slowest rank, 95 % intervals of paired bootstrap over steps:",
-        time_table(found, "en"),
-        f"Against `{RIVAL}`:" if found.against_rival is not None else "",
-        rival_section(found, "en") if found.against_rival is not None else "",
-        overhead_table(found, "en"),
-        accuracy_section(found, "en"),
-        gain_table(found, "en"),
-        quality_table(found, "en"),
-        _ceiling(found, "en"),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    rows |= {name: number(config.get(name), 0) for name in (*chosen, "sync", "seed")}
+    rows["machine"] = f"{machine.get('processor')}, {machine.get('cores')} cores"
+    rows["accelerator"] = number(machine.get("accelerator"))
+    rows["commit"] = f"{number(run.get('git_commit'))}"
+    return rows

@@ -6,16 +6,19 @@ same samples whatever their file systems show them.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from ddp_bench.config import Settings, check_model
 from ddp_bench.data.corpus import Corpus, hub_reachable
 from ddp_bench.errors import ConfigError
+
+if TYPE_CHECKING:  # torch takes seconds to import; bad settings are refused before that
+    import torch
 
 SMALL_VOCAB = 8192
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
@@ -98,7 +101,7 @@ def resolve_model(settings: Settings) -> tuple[str, str]:
     """
     name = settings.model
     check_model(name)
-    if name == "small" or Path(name).is_dir():
+    if name == "small" or os.path.isdir(name):
         return name, ""
     if hub_reachable():
         return name, ""
@@ -146,6 +149,8 @@ class Collator:
 
     def padded(self, data: TokenSet, ids: np.ndarray) -> dict[str, torch.Tensor]:
         """input_ids and attention_mask [k, L], labels [k]."""
+        import torch
+
         features = [{"input_ids": data.sample(i).tolist()} for i in ids]
         batch = dict(self._pad(features))
         batch = {key: batch[key] for key in ("input_ids", "attention_mask")}
@@ -155,6 +160,8 @@ class Collator:
     def packed(self, data: TokenSet, ids: np.ndarray) -> dict[str, torch.Tensor]:
         """One row without padding, samples sorted by length: input_ids, position_ids [1, T],
         lengths [k], labels [k]."""
+        import torch
+
         ids = ids[np.argsort(data.lengths[ids], kind="stable")]
         lengths = data.lengths[ids]
         flat = np.concatenate([data.sample(i) for i in ids]).astype(np.int64)
