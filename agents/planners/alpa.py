@@ -9,7 +9,7 @@ domains, domains stand in the pipeline in any order (beyond five domains along t
 between domains counts beside the stages, and its link like a stage; it knows no jitter. Runs 1F1B
 or eager 1F1B (Zhuang et al., MLSys 2023, its own runtime's). Static: of the plans that its
 objective found for several networks, the simulator's fastest at base is kept, and the simulator
-chooses micro-batch, recomputation and schedule anew in every interval (`static.keep_best`).
+chooses micro-batch, recomputation and schedule anew in every interval (`static.StaticPlan`).
 
 Left out: stages of one pipeline with different dp x tp (a plan's stages agree), and operator-level
 sharding other than tensor parallelism, data parallelism and ZeRO-1. Round trips that throttle 1F1B

@@ -6,7 +6,7 @@ blocking. Douillard et al. 2025 (arXiv 2501.18512, streaming): H = 30, the model
 are sent one after the other in 4 bits, each behind the next tau training steps. Among the regions
 (two at least where there are two), rings, H and bits the best at base; static: the simulator's
 fastest row is kept, and the simulator chooses micro-batch, recomputation and schedule anew in every
-interval (`static.keep_best`).
+interval (`static.StaticPlan`).
 
 What a step learns under H > 1 is an assumption (`jaxsim.step_time.sync.statistical_efficiency`), so
 these plans have a table of their own and never enter that of synchronous training.

@@ -6,7 +6,7 @@ those that the user leaves out: two at least where there are two (one region alo
 `single_domain`). Two variants, for each the regions and the ring that do best at base (beyond five
 domains along the fastest links: `search.domain_orders`): the least stage that fits, and stage 3
 sharded inside the domains. Static: the simulator's faster one at base is kept, and the simulator
-chooses micro-batch and recomputation anew in every interval (`static.keep_best`).
+chooses micro-batch and recomputation anew in every interval (`static.StaticPlan`).
 
 Left out: flat shards over all domains, which the simulator cannot express. A plan's ZeRO stage
 shards over the replicas of its group, one group lies in several domains only as a pipeline, and

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from helpers.toy_world import MODEL, calibration, cluster_spec, cost_of
 
-from agents.registry import LOW_COMMUNICATION_RULES, RULES
+from agents.registry import names, plan_rules
 from jaxsim.cluster.cluster import load_cluster
 from jaxsim.cluster.efficiency import default_calibration
 from jaxsim.plan.plan import default_lower_choices
@@ -19,7 +19,7 @@ from jaxsim.planning import candidates as nomination
 from jaxsim.planning.enumeration import TableBuilder
 from jaxsim.workload.workload import MODEL_PRESETS, JobSpec, build_workload
 
-EVERYONE = {**RULES, **LOW_COMMUNICATION_RULES}
+EVERYONE = plan_rules(names())
 MENU = nomination._menu(
     default_lower_choices(), nomination._demanded(default_lower_choices(), EVERYONE)
 )

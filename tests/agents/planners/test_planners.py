@@ -10,13 +10,15 @@ from helpers.toy_world import base_view
 
 from agents.planners import alpa, hyperion, sailor
 from agents.planners.stage_costs import Pipeline, StageCosts, domain_orders
-from agents.registry import RULES
+from agents.registry import names, plan_rules
 from jaxsim.plan.plan import SCHEDULE_EAGER_1F1B
 from jaxsim.planning import candidates as nomination
 from jaxsim.planning.enumeration import make_plan
 from jaxsim.planning.exact.search import ExactSearch
 from jaxsim.planning.family import PlanFamily
 from jaxsim.planning.scoring import one_view
+
+RULES = plan_rules(names())
 
 
 def hand_costs(which="random"):

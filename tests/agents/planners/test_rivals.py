@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.rival_worlds import EVERYONE, MENU, K, builder, complete_cost, groups, nominated, rates
+from helpers.schedulers import bound
 from helpers.toy_world import MODEL, base_view, cluster_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.baselines import mast, replanning, static
+from agents.baselines import Replanning, mast, replanning, static
 from agents.planners import diloco, megatron, zero
 from agents.planners.stage_costs import domain_orders, largest_dps, min_max_layers
-from agents.protocol import Estimate, Setup, Situation
-from agents.registry import LOW_COMMUNICATION_RULES, RULES, SchedulerSettings, make_by_name
+from agents.protocol import Estimate, EvaluatedTable, Setup
 from jaxsim.plan.plan import SCHEDULE_1F1B, SCHEDULE_GREEDY, check_plan, default_lower_choices
 from jaxsim.planning import candidates as nomination
 from jaxsim.planning.candidates import admit
@@ -170,7 +170,7 @@ def test_megatron_offers_data_parallelism_over_the_wan_a_pipeline_over_it_and_on
 
 
 def test_megatron_recomputes_selectively_before_fully():
-    allowed = RULES["megatron"].allowed(MENU)
+    allowed = EVERYONE["megatron"].allowed(MENU)
     kinds = {(int(MENU.recompute[v]), int(MENU.schedule[v])) for v in np.flatnonzero(allowed)}
     modes = (RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL)
     assert kinds == {(mode, SCHEDULE_1F1B) for mode in modes}
@@ -235,7 +235,7 @@ def test_diloco_with_one_step_between_syncs_sends_the_bytes_of_data_parallelism(
 
 def test_diloco_needs_a_whole_replica_in_every_domain_and_keeps_its_best_plan_there():
     b = builder("random")
-    allowed = LOW_COMMUNICATION_RULES["diloco"].allowed(MENU)
+    allowed = EVERYONE["diloco"].allowed(MENU)
     inside = diloco.inside_settings(b, allowed)
     for k, found in inside.items():
         alone = [make_plan(((k,),), (tp, (dp,)), b.gpus, 8, K) for tp, dp in found]
@@ -300,9 +300,7 @@ def chosen_row(monkeypatch, setup, rate, make):
 
     for module in (static, mast):
         monkeypatch.setattr(module, "score_table", score)
-    monkeypatch.setattr(static, "table_scheduler", lambda setup, init, choose, admitted: choose)
-    monkeypatch.setattr(static, "idle_unless", lambda some, choose: choose)
-    return int(make(setup)(None, None, ())[0])
+    return int(make(setup).choose(None, None, ())[0])
 
 
 def setup_of(table):
@@ -313,13 +311,12 @@ def setup_of(table):
 
 def test_for_one_job_mast_is_the_best_single_domain(monkeypatch, joined):
     setup, table = setup_of(joined[1]), joined[1]
-    single_domain = make_by_name("single_domain", SchedulerSettings())
     found = set()
     for seed in range(10):
         rng = np.random.default_rng(seed)
         rate = jnp.asarray(rng.uniform(0, 1, (table.size, MENU.size)), jnp.float32)
-        row = chosen_row(monkeypatch, setup, rate, mast.make_mast)
-        assert row == chosen_row(monkeypatch, setup, rate, single_domain)
+        row = chosen_row(monkeypatch, setup, rate, lambda s: bound("mast", s))
+        assert row == chosen_row(monkeypatch, setup, rate, lambda s: bound("single_domain", s))
         found.add(row)
     assert len(found) > 1
 
@@ -332,14 +329,14 @@ def test_a_rival_keeps_the_best_of_its_own_rows_and_choices(monkeypatch, joined)
     second = int(np.flatnonzero(admitted.any(axis=1))[1])
     rate = np.full(admitted.shape, 0.1, np.float32)
     rate[mine, known], rate[second, unknown], rate[other, known] = 0.5, 0.9, 0.8
-    make = make_by_name("megatron", SchedulerSettings())
-    assert chosen_row(monkeypatch, setup, jnp.asarray(rate), make) == mine
+    rate = jnp.asarray(rate)
+    assert chosen_row(monkeypatch, setup, rate, lambda s: bound("megatron", s)) == mine
 
 
-def test_a_rival_whose_plans_were_not_nominated_is_refused(joined):
+def test_a_rival_whose_plans_were_not_added_is_refused(joined):
     setup = setup_of(joined[1].replace(admitted={}))
-    with pytest.raises(ValueError, match=r"alpa.*not nominated"):
-        make_by_name("alpa", SchedulerSettings())(setup)
+    with pytest.raises(ValueError, match=r"alpa.*not added"):
+        bound("alpa", setup)
 
 
 # Re-planning
@@ -362,16 +359,13 @@ def test_a_planner_plans_again_only_when_what_it_watches_has_changed(
     monkeypatch.setattr(
         replanning, "score_table", lambda *args: (views.append(args[1]), at_base)[1]
     )
-    monkeypatch.setattr(replanning, "table_scheduler", lambda setup, init, choose, a: choose)
-    monkeypatch.setattr(replanning, "idle_unless", lambda some, choose: choose)
     view = base_view(builder("random").cluster).replace(gpus_available=jnp.asarray(seen, jnp.int32))
-    setup = type("Setup", (), {"usual": view, "interval_s": jnp.float32(60.0)})
+    setup = type("Setup", (), {"prior": view, "interval_s": jnp.float32(60.0)})
     setup.table = type("Table", (), {"mask": jnp.ones(2, bool)})
-    choose = replanning.replan_when(
-        setup, jnp.ones((2, 1), bool), lambda view: view.gpus_available, 10.0
-    )
+    planner = Replanning(10.0, candidates=jnp.ones((2, 1), bool), setup=setup)
+    choose = planner.choose
     measured = view.replace(bandwidth_gb_per_s=0.5 * view.bandwidth_gb_per_s)
-    situation = Situation(
+    situation = EvaluatedTable(
         row=jnp.int32(0),
         idle=jnp.array(False),
         may_switch=jnp.array(True),
@@ -422,7 +416,7 @@ def test_nominated_plans_join_the_table_once_and_the_family(joined):
         assert not admitted[~mask].any()
         rows = {keys[i] for i in np.flatnonzero(admitted.any(axis=1))}
         assert rows == {plan_key(p) for p in nominated("embedded", name)}, name
-        columns = RULES.get(name, LOW_COMMUNICATION_RULES.get(name)).allowed(MENU)
+        columns = EVERYONE[name].allowed(MENU)
         np.testing.assert_array_equal(admitted.any(axis=0), columns)
 
 
@@ -439,7 +433,7 @@ def test_plans_are_nominated_for_other_links_too_and_each_is_there_once(monkeypa
         domains = (1 + int(np.sign(builder.spec.bandwidth_gbps[0, 1] - base)), 3)
         return [make_plan(((k,),), (1, (8,)), builder.gpus, 32, K) for k in domains]
 
-    rules = {"by_link": dataclasses.replace(RULES["megatron"], nominate=by_link)}
+    rules = {"by_link": dataclasses.replace(EVERYONE["megatron"], nominate=by_link)}
     monkeypatch.setattr(nomination, "TableBuilder", padded)
     factors = [np.full((4, 4), x) for x in (2.0, 0.5, 3.0)]
     args = (b.spec, b.problem.work, b.problem.calibration, rules)
@@ -449,8 +443,8 @@ def test_plans_are_nominated_for_other_links_too_and_each_is_there_once(monkeypa
 
 
 def test_the_menu_grows_only_by_what_somebody_wants(monkeypatch):
-    ordered = dataclasses.replace(RULES["crosspipe"], schedules=(SCHEDULE_GREEDY,))
-    rules = {"megatron": RULES["megatron"], "ordered": ordered}
+    ordered = dataclasses.replace(EVERYONE["crosspipe"], schedules=(SCHEDULE_GREEDY,))
+    rules = {"megatron": EVERYONE["megatron"], "ordered": ordered}
     monkeypatch.setattr(nomination, "TableBuilder", padded)
     b = builder("embedded")
     menu, plans = nomination.nominate(b.spec, b.problem.work, b.problem.calibration, rules)
