@@ -96,10 +96,10 @@ class Entry:
         if self.learned:
             return schedulers(load_shipped())[0]
         if self.tunable is not None:
-            value = values.get(self.tunable.leaf, self.tunable.default)
-            values = {self.tunable.leaf: jnp.float32(value)}
-        candidates = self.candidates(table, n_choices)
-        return self.kind(**({} if candidates is None else {"candidates": candidates}), **values)
+            values = {self.tunable.leaf: self.tunable.default, **values}
+        if (candidates := self.candidates(table, n_choices)) is not None:
+            values["candidates"] = candidates
+        return jax.tree.map(_array, self.kind(**values))
 
     def candidates(self, table: PlanTable, n_choices: int) -> Array | None:
         """[P, V] bool, the rows and lower choices that it may play; None = all.
@@ -119,12 +119,20 @@ class Entry:
         return {self.tunable.leaf: settings[self.tunable.key]}
 
 
+def _array(leaf: Any) -> Array:
+    """A leaf as an array of its own type, traced ones as they are. A Python number has a weak type,
+    which would cost a compilation of its own."""
+    if isinstance(leaf, Array):
+        return leaf
+    return jnp.asarray(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype))
+
+
 HORIZONS = (1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 40.0)  # intervals
 
 
 def _hyperion(candidates: Array) -> Replanning:
     """Split again only when a tier comes or goes, whatever moving costs."""
-    return Replanning(jnp.float32(1e6), jnp.int32(1), candidates=candidates)
+    return Replanning(1e6, 1, candidates=candidates)
 
 
 ENTRIES = (

@@ -5,4 +5,4 @@ from agents.registry import find
 
 def bound(name, setup, **values):
     """The scheduler `name` for the table of a setup, which may be traced."""
-    return find(name).make(setup.table, setup.choices.size, **values).bind(setup)
+    return find(name).make(setup.table, setup.problem.choices.size, **values).bind(setup)

@@ -282,5 +282,5 @@ def test_every_scheduler_has_a_name_and_takes_its_tuned_value():
 
     jax.eval_shape(ask, params())
     assert set(made) == set(names()) - {"hi_ppo"}
-    with pytest.raises(InputError, match="hysterisis.*did you mean 'hysteresis'"):
+    with pytest.raises(InputError, match=r"hysterisis.*did you mean 'hysteresis'"):
         find("hysterisis")

@@ -112,9 +112,10 @@ def test_mast_goes_where_the_data_is_unless_the_gpus_there_are_not():
     restart_s = float(world.problem.calibration.restart_s)
     starts_s, fetched_gb = {}, {}
     for name in ("mast", "single_domain"):
+        scheduler = make_for_jobs(find(name), world)
 
         @jax.jit
-        def run(params, key, scheduler=make_for_jobs(find(name), world)):
+        def run(params, key, scheduler=scheduler):
             views = world_tape(params, key, 9)
             setup = make_jobs_setup(params, world)
             episode = play(scheduler, params, setup, views, key, jax.random.key(1), 8)

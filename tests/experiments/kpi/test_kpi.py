@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agents.hi_ppo.checkpoint import load_shipped
-from agents.registry import SchedulerSettings
+from agents.registry import default_settings
 from analysis import figures
 from analysis.records import load
 from analysis.report import report
@@ -197,7 +197,7 @@ class Theatre:
 
     spec = types.SimpleNamespace(name="toy", n_domains=2)
     info = TableInfo("toy plans", 2, 50, 2, exhaustive=True, plans_in_family=50)
-    tuned = SchedulerSettings()
+    tuned = default_settings()
 
     def play(self, scene, who):
         share = {JITTER: 0.95, STEADY: 1.0, LOAD: 0.5}[scene]
