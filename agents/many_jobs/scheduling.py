@@ -154,8 +154,8 @@ class PerJobScheduler(JobsScheduler):
 
     def init(self, key: Array) -> Any:
         """One memory for each job, leaves [J, ...]."""
-        n_jobs, n_domains = self.setup.kind.shape[0], self.setup.common.problem.cluster.mask.shape[0]
-        nobody = jnp.zeros((n_domains,), jnp.int32)
+        n_jobs = self.setup.kind.shape[0]
+        nobody = jnp.zeros_like(self.setup.common.problem.cluster.gpus)
 
         def one(key, job, scheduler):
             return scheduler.bind(self.setup.of(job, nobody)).init(key)

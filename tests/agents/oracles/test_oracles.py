@@ -104,7 +104,7 @@ def all_moves(work):
 @pytest.fixture(scope="module")
 def move_gb(worlds):
     """[P, P, K, K] [GB]; the same in all worlds."""
-    moves = all_moves(jax.tree.map(lambda x: x[0], worlds[0]).jobs.job(0))
+    moves = all_moves(jax.tree.map(lambda x: x[0], worlds[0]).problem.work.job(0))
     return np.array([[np.asarray(q.bytes_gb, np.float64) for q in p] for p in moves])
 
 
