@@ -107,9 +107,9 @@ class Entry:
         Raises ValueError where its plans were not added to the table.
         """
         if self.rules is not None:
-            if self.name not in table.admitted:
+            if self.name not in table.candidates_of:
                 raise ValueError(f"{self.name}: its plans were not added when the table was made")
-            return table.admitted[self.name]
+            return table.candidates_of[self.name]
         return None if self.rows is None else with_any_choice(self.rows(table), n_choices)
 
     def values(self, settings: Settings) -> dict[str, float]:

@@ -25,7 +25,7 @@ from jaxsim.planning import PlanRules, TableBuilder, make_plan
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
 
-def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
+def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """The fastest pipeline over the WAN at base."""
     layers, batch = int(builder.problem.work.layers), int(builder.problem.work.global_batch)
     plans = []
@@ -40,7 +40,7 @@ def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
 
 
 RULES = PlanRules(
-    nominate,
+    propose,
     (RECOMPUTE_NONE, RECOMPUTE_FULL),
     (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B),
 )

@@ -5,7 +5,7 @@ minimises the slowest stage or link, per sequence, at base bandwidth and under m
 search over the bound and dynamic programme over blocks: layers are alike here, so the bound
 decides). The split is made again only when a tier comes or goes. Placement inside a tier follows
 queues and capacity: GPUs of a domain are alike and a plan's replicas shrink to what is free, so
-nothing is left to choose. Of the splits that it nominated (all tiers, each gone; for several
+nothing is left to choose. Of the splits that it proposed (all tiers, each gone; for several
 networks) the simulator's fastest is deployed, which need not be the one with the fastest slowest
 stage, and the simulator chooses micro-batch, recomputation and schedule anew in every interval
 (`replanning.Replanning`).
@@ -31,7 +31,7 @@ from jaxsim.planning import PlanRules, TableBuilder
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
 
-def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
+def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """Its split over all tiers, then those with each tier gone."""
     costs = StageCosts(builder, allowed)
     orders = domain_orders(builder, at_least=2)
@@ -51,4 +51,4 @@ def bottleneck_s(costs: StageCosts, pipe: Pipeline) -> np.ndarray:
     return slowest * costs.micro_batches(pipe)
 
 
-RULES = PlanRules(nominate, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B))
+RULES = PlanRules(propose, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B))

@@ -35,7 +35,7 @@ from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 GRADIENT_BYTES = 2.0
 
 
-def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
+def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """Its plan for all GPUs first, then those for regions gone and half taken."""
     costs = StageCosts(builder, allowed)
     plans = []
@@ -123,4 +123,4 @@ def sync_s(costs: StageCosts, pipe: Pipeline) -> float:
     return 2.0 * (pipe.dp - 1) / pipe.dp * gradient_gb / rate
 
 
-RULES = PlanRules(nominate, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B,))
+RULES = PlanRules(propose, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B,))

@@ -57,8 +57,8 @@ class PlanTable:
     base_rate: Array  # [P] [training steps / s] at base bandwidth, best lower choice; 0 if unfit
     single_domain: Array  # [P] bool, the row uses one domain
     even_split: Array  # [P] bool, the row uses all domains, all alike
-    # {scheduler: [P, V] bool}, the rows and lower choices that its rules admit: `planning.candidates`
-    admitted: dict[str, Array] = struct.field(default_factory=dict)
+    # {scheduler: [P, V] bool}, the rows and lower choices that its rules allow: `planning.candidates`
+    candidates_of: dict[str, Array] = struct.field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -262,8 +262,8 @@ class TableBuilder:
         if count_layouts(n) <= limit:
             return list(enumerate_layouts(tuple(range(n)), n)), True
         problem = self.problem
-        told = (self.spec, problem.work, problem.calibration, problem.choices)
-        found = _beam(pickle.dumps(told), limit)
+        asked = (self.spec, problem.work, problem.calibration, problem.choices)
+        found = _beam(pickle.dumps(asked), limit)
         return list(dict.fromkeys([*found, *even_layouts(n)])), False
 
     def beam(self, width: int, limit: int) -> list[Layout]:
@@ -286,10 +286,10 @@ class TableBuilder:
 
 
 @functools.lru_cache(maxsize=4)
-def _beam(told: bytes, limit: int) -> tuple[Layout, ...]:
-    """What a builder finds, given what it was told, pickled: tables of one cluster and job that differ
+def _beam(asked: bytes, limit: int) -> tuple[Layout, ...]:
+    """What a builder finds, given its pickled arguments: tables of one cluster and job that differ
     in the plans of rivals share the search."""
-    return tuple(TableBuilder(*pickle.loads(told)).beam(width=max(64, limit // 32), limit=limit))
+    return tuple(TableBuilder(*pickle.loads(asked)).beam(width=max(64, limit // 32), limit=limit))
 
 
 def even_layouts(n_domains: int) -> tuple[Layout, Layout]:

@@ -455,7 +455,7 @@ class Fake:
     """An evaluator whose regret is the distance of a tuned value from the one it likes."""
 
     world = types.SimpleNamespace(
-        table=types.SimpleNamespace(admitted={"sailor": np.ones((1, 1), bool)}),
+        table=types.SimpleNamespace(candidates_of={"sailor": np.ones((1, 1), bool)}),
         problem=types.SimpleNamespace(choices=types.SimpleNamespace(size=1)),
     )
 

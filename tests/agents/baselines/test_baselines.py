@@ -1,6 +1,6 @@
 """Each rival does what its docstring says, on cases small enough to check by hand.
 
-Rules are asked directly with made-up situations; then all play in one small world.
+Rules are asked directly with made-up tables; then all play in one small world.
 """
 
 import functools
@@ -34,7 +34,7 @@ TABLE = PlanTable(
     base_rate=jnp.ones(ROWS, jnp.float32),
     single_domain=jnp.array([False, True, False]),
     even_split=jnp.array([False, False, True]),
-    admitted={e.name: jnp.ones((ROWS, 12), bool) for e in ENTRIES if e.rules},
+    candidates_of={e.name: jnp.ones((ROWS, 12), bool) for e in ENTRIES if e.rules},
 )
 
 
@@ -57,7 +57,7 @@ def setup():
     return make_setup(params(), TABLE)
 
 
-def situation(rates, row=0, switch_s=(0.0, 30.0, 30.0), idle=False):
+def evaluated(rates, row=0, switch_s=(0.0, 30.0, 30.0), idle=False):
     """Intervals last 60 s."""
     return EvaluatedTable(
         row=jnp.int32(row),
@@ -71,7 +71,7 @@ def situation(rates, row=0, switch_s=(0.0, 30.0, 30.0), idle=False):
 
 
 def rule(scheduler):
-    """`choose(key, situation, memory)` and the first memory of a table-based scheduler."""
+    """`choose(key, evaluated, memory)` and the first memory of a table-based scheduler."""
     scheduler = scheduler.bind(setup())
     return scheduler.choose, scheduler.init(jax.random.key(0))
 
@@ -90,7 +90,7 @@ def rule(scheduler):
 )
 def test_hysteresis_by_hand(horizon, rates, switch_s, expected):
     choose, memory = rule(Hysteresis(horizon))
-    assert int(choose(None, situation(rates, switch_s=switch_s), memory)[0]) == expected
+    assert int(choose(None, evaluated(rates, switch_s=switch_s), memory)[0]) == expected
 
 
 def draws(seen, mean_stay, count=4000):
@@ -100,7 +100,7 @@ def draws(seen, mean_stay, count=4000):
 
 
 def test_random_moves_now_and_then_and_never_to_what_cannot_run():
-    rows = draws(situation((1.0, 0.0, 3.0), row=0), mean_stay=4.0)
+    rows = draws(evaluated((1.0, 0.0, 3.0), row=0), mean_stay=4.0)
     # Every fourth draw moves, to either of the two that run.
     share = np.bincount(rows, minlength=ROWS) / len(rows)
     assert share[1] == 0
@@ -108,13 +108,13 @@ def test_random_moves_now_and_then_and_never_to_what_cannot_run():
 
 
 def test_random_deploys_at_once_and_uniformly_where_nothing_runs_yet():
-    rows = draws(situation((1.0, 5.0, 0.0), idle=True), mean_stay=1e9)
+    rows = draws(evaluated((1.0, 5.0, 0.0), idle=True), mean_stay=1e9)
     share = np.bincount(rows, minlength=ROWS) / len(rows)
     np.testing.assert_allclose(share, [0.5, 0.5, 0.0], atol=0.03)
 
 
 def test_random_is_reproduced_by_its_key():
-    seen = situation((1.0, 2.0, 3.0))
+    seen = evaluated((1.0, 2.0, 3.0))
     first = draws(seen, 2.0, 50)
     np.testing.assert_array_equal(first, draws(seen, 2.0, 50))
     assert len(set(first.tolist())) == ROWS
@@ -148,7 +148,7 @@ def follow(monkeypatch, rates, switch_s, decay):
     monkeypatch.setattr(module, "switch_times", times)
     monkeypatch.setattr(module, "pick_row", lambda table, row: row)
     choose, memory = rule(SelfTuningHysteresis(decay))
-    idle = situation(rates[0], idle=True)
+    idle = evaluated(rates[0], idle=True)
 
     def body(memory, rate):
         estimate = Estimate(rate, jnp.zeros(ROWS, jnp.int32))

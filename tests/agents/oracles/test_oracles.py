@@ -50,7 +50,7 @@ TABLE = PlanTable(
     base_rate=jnp.ones(ROWS, jnp.float32),
     single_domain=jnp.array([False, False, True]),
     even_split=jnp.array([False, True, False]),
-    admitted={e.name: jnp.ones((ROWS, 12), bool) for e in ENTRIES if e.rules},
+    candidates_of={e.name: jnp.ones((ROWS, 12), bool) for e in ENTRIES if e.rules},
 )
 MADE = {name: find(name).make(TABLE, 12) for name in names(learned=False)}
 ORACLES, OTHERS = names(oracle=True), names(oracle=False, learned=False)
@@ -358,8 +358,8 @@ def test_static_schedulers_take_the_best_row_of_their_kind(monkeypatch, name, ex
         mask=jnp.arange(9) != 2, single_domain=jnp.asarray(single), even_split=jnp.asarray(even)
     )
 
-    def score(setup, view, admitted):
-        del setup, view, admitted  # what is not of the kind is as fast as it is
+    def score(setup, view, candidates):
+        del setup, view, candidates  # what is not of the kind is as fast as it is
         return Estimate(rate, jnp.zeros(9, jnp.int32))
 
     monkeypatch.setattr(static, "score_table", score)

@@ -18,7 +18,7 @@ P, V = 4, 3
 @pytest.fixture
 def world():
     """A table to which the plans of alpa, zero, sailor and hyperion were added."""
-    admitted = {
+    candidates_of = {
         "zero": jnp.zeros((P, V), bool).at[2, 1].set(True),
         "alpa": jnp.zeros((P, V), bool).at[1, :2].set(True),
         "sailor": jnp.zeros((P, V), bool).at[1, :2].set(True),
@@ -28,7 +28,7 @@ def world():
         mask=jnp.array([True, True, True, False]),
         single_domain=jnp.array([True, False, False, True]),
         even_split=jnp.array([False, True, False, False]),
-        admitted=admitted,
+        candidates_of=candidates_of,
     )
     return types.SimpleNamespace(
         table=table, problem=types.SimpleNamespace(choices=types.SimpleNamespace(size=V))
@@ -49,7 +49,7 @@ def test_static_schedulers_differ_in_a_leaf_alone(world):
     np.testing.assert_array_equal(seen[1].any(axis=1), table.single_domain)
     assert seen[2].all()
     for name, candidates in zip(names[3:], seen[3:], strict=True):
-        np.testing.assert_array_equal(candidates, table.admitted[name])
+        np.testing.assert_array_equal(candidates, table.candidates_of[name])
 
 
 def test_planners_that_plan_again_share_a_program(world):

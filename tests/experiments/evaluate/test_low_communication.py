@@ -27,7 +27,7 @@ def world():
         mask=jnp.ones(3, bool),
         single_domain=jnp.array([True, False, False]),
         even_split=jnp.array([False, True, False]),
-        admitted={"diloco": jnp.array([[False] * 2, [True, False], [False] * 2])},
+        candidates_of={"diloco": jnp.array([[False] * 2, [True, False], [False] * 2])},
     )
     work, choices = build_workload([JOB]), types.SimpleNamespace(size=2)
     problem = types.SimpleNamespace(work=work, choices=choices)
@@ -39,9 +39,9 @@ def test_everyone_deploys_the_plan_that_is_best_by_what_a_step_is_taken_for(worl
     evaluator = object.__new__(ApartEvaluator)
     evaluator.world, evaluator.no_loss = world, True
     scheduler = evaluator.static_scheduler(name)
-    admitted = scheduler.candidates & world.table.mask[:, None]
+    candidates = scheduler.candidates & world.table.mask[:, None]
     rows = {"best_static": [1, 1, 1], "single_domain": [1, 0, 0], "diloco": [0, 1, 0]}[name]
-    np.testing.assert_array_equal(admitted.any(axis=1), rows)
+    np.testing.assert_array_equal(candidates.any(axis=1), rows)
     np.testing.assert_array_equal(scheduler.worth, worth(world.work, world.table.plans, True))
     assert np.all(scheduler.worth[1:] > 1)
 
