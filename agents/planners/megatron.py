@@ -5,8 +5,9 @@ Narayanan et al., SC 2021 (takeaways 1-3), with sequence parallelism and selecti
 before full (Korthikanti et al. 2022). Ranks are laid out so that the WAN falls on data parallelism,
 or on the pipeline, or in one region alone: three variants, and for each the regions and their order
 that do best at base, as whoever writes the host file would choose them (beyond five domains along
-the fastest links: `stage_costs.domain_orders`). Static: the simulator's fastest of them at base is deployed,
-and the simulator chooses micro-batch and recomputation anew in every interval (`static.StaticPlan`).
+the fastest links: `stage_costs.domain_orders`). Static: the simulator's fastest of them at base is
+deployed, and the simulator chooses micro-batch and recomputation anew in every interval
+(`static.StaticPlan`).
 
 Left out: interleaved stages. A lower choice is offered to every plan of the table, and over a WAN
 the closed form takes interleaved pipelines for faster than they are: 225.0 s a step instead of
