@@ -179,6 +179,22 @@ def test_the_even_splits_are_there_where_a_beam_does_not_find_their_layouts(buil
         assert np.all(plan.group >= 0) and np.all(plan.tp == plan.tp[0]) and len(set(used)) == 1
 
 
+def test_fallback_plans_are_in_a_table_however_small(built):
+    """The best of all, inside one domain and even, and every domain alone for when links fail."""
+    builder, views, whole, *_ = built
+    table, info, _ = build_table(builder, views, 2)
+    assert info.plans_in_table == table.size > 2
+    used = np.asarray(table.plans.group) >= 0
+    alone = used[np.asarray(table.mask & table.single_domain)]
+    np.testing.assert_array_equal(np.unique(alone.argmax(axis=1)), np.arange(SPEC.n_domains))
+    for kind in ("mask", "single_domain", "even_split"):
+        best, here = (
+            np.asarray(t.base_rate)[np.asarray(getattr(t, kind) & t.mask)].max()
+            for t in (whole, table)
+        )
+        np.testing.assert_allclose(here, best, rtol=1e-5, err_msg=kind)
+
+
 def test_a_loaded_cluster_has_plans_for_parts_of_its_gpus(built):
     """With half of every domain's GPUs held a table of plans for all of them runs few of its rows; one
     with plans for parts has a row of each kind, as fast as if the cluster were that small."""
