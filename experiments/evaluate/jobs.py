@@ -106,8 +106,9 @@ class JobsEvaluation:
         self.n_counted = arriving(self.submitted, self.settings, config.jobs)
         self.spec = load_regions(config.cluster, config.domains)
         traces = read_traces(config.trace, config.load, self.spec, self.settings.interval_s)
-        rows = max(1, config.table_size // 3)  # for each part of the GPUs
-        self.world = build_jobs_world(self.spec, self.submitted, rows, config.layout_limit)
+        self.world = build_jobs_world(
+            self.spec, self.submitted, config.table_size, config.layout_limit
+        )
         bank = jobs_bank(
             self.world, self.settings, range(config.seeds), "test", config.sharing, **traces
         )

@@ -47,7 +47,7 @@ def submitted(*rows):
 @pytest.fixture(scope="module")
 def world():
     budgets = (900, 400, 700, 300, 500)
-    return build_jobs_world(SPEC, submitted(*zip(ARRIVALS, budgets, strict=True)), table_size=6)
+    return build_jobs_world(SPEC, submitted(*zip(ARRIVALS, budgets, strict=True)), table_size=18)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_mast_goes_where_the_data_is_unless_the_gpus_there_are_not():
     second job fetches over the faster link: less than waiting for the first would take it."""
     data = {"data_gb": 30.0, "data_at": (SPEC.domains[2],)}
     jobs = [dataclasses.replace(job, **data) for job in submitted((0, 5000), (0, 5000))]
-    world = build_jobs_world(SPEC, jobs, table_size=6)
+    world = build_jobs_world(SPEC, jobs, table_size=18)
     steady = ScenarioSettings(horizon=8, jitter="none", latency=0.0)
     params, key = jax.tree.map(lambda x: x[0], jobs_bank(world, steady, range(1), "test"))
     links = np.asarray(world.problem.cluster.bandwidth_gb_per_s)[2, :2]
@@ -473,17 +473,30 @@ def test_every_job_that_fits_nowhere_is_named():
         for line, name, model in ((3, "huge", huge), (5, "wide", wide), (7, "huge", huge))
     ]
     with pytest.raises(InputError) as error:
-        build_jobs_world(SPEC, [*submitted((0, 1)), *jobs], table_size=6)
+        build_jobs_world(SPEC, [*submitted((0, 1)), *jobs], table_size=18)
     text = str(error.value)
     assert "\n" not in text and "row 0" not in text and text.count("no plan fits") == 2
     assert text.startswith("jobs.csv: line 3, jobs.csv: line 7: huge: toy: no plan fits")
     assert "; jobs.csv: line 5: wide: toy: no plan fits" in text
 
 
+def test_a_kind_of_job_has_as_many_plans_as_were_asked_for_whatever_the_number_of_parts(world):
+    jobs = submitted((0, 1))
+    assert world.tables.mask.shape[1] == 18
+    more = build_jobs_world(SPEC, jobs, table_size=20)
+    assert more.tables.mask.shape == (1, 20)
+    # However few were asked for, every part of the GPUs has its fallback plans: each region alone.
+    few = build_jobs_world(SPEC, jobs, table_size=1).tables
+    used = np.asarray(few.plans.gpus)[0][np.asarray(few.mask & few.single_domain)[0]]
+    for part in (4, 2, 1):
+        held = (used == part).any(axis=1) & ((used > 0).sum(axis=1) == 1)
+        assert set(used[held].argmax(axis=1)) == {0, 1, 2}, part
+
+
 def test_data_in_no_domain_is_named():
     jobs = [dataclasses.replace(submitted((0, 1))[0], data_gb=1.0, data_at=("atlantis",))]
     with pytest.raises(InputError, match=f"row 0: data_at: .*'atlantis'; known: {SPEC.domains[0]}"):
-        build_jobs_world(SPEC, jobs, table_size=6)
+        build_jobs_world(SPEC, jobs, table_size=18)
 
 
 def test_every_scheduler_but_the_clairvoyant_has_a_version_for_many_jobs():
