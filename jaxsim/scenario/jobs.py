@@ -106,8 +106,8 @@ def _data_sets(spec: ClusterSpec, submitted: Sequence[SubmittedJob], size: int) 
 
 
 def _worlds(spec: ClusterSpec, job: JobSpec, size: int, layout_limit: int) -> list[World]:
-    """One world per part of the GPUs, `size` plans in all; a part on which nothing fits is left out, the
-    whole is not."""
+    """One world per part of the GPUs, `size` plans in all; a part on which nothing fits is left out,
+    the whole is not."""
     worlds = []
     for i, part in enumerate(PARTS):
         rows = size // len(PARTS) + (i < size % len(PARTS))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jaxsim.files.errors import InputError
 from jaxsim.plan.layouts import count_layouts, enumerate_layouts, extensions, split_layers
 from jaxsim.plan.plan import check_plan, default_lower_choices
+from jaxsim.planning import enumeration
 from jaxsim.planning.balance import balanced_blocks, complete
 from jaxsim.planning.enumeration import PARTS, TableBuilder
 from jaxsim.planning.scoring import one_view
@@ -217,6 +218,31 @@ def test_a_loaded_cluster_has_plans_for_parts_of_its_gpus(built):
     for kind in ("mask", "single_domain", "even_split"):
         mine, theirs = (np.asarray(getattr(t, kind))[np.asarray(t.mask)] for t in (table, alone))
         assert best[mine].max() >= here[theirs].max() * (1 - 1e-4) > 0
+
+
+def test_a_beam_looks_for_layouts_of_every_part_of_the_gpus(monkeypatch):
+    """Plans for all GPUs are fastest in the first domains, plans for parts of them in the last."""
+    work = build_workload([JOB48]).job(0)
+    spec = cluster_spec(5, gpus=8)
+    loaded = TableBuilder(spec, work, calibration(), CHOICES, parts=PARTS)
+    weight = 2.0 ** np.arange(5)
+
+    def rates(self, plans):
+        used = [np.asarray(p.gpus) for p in plans]
+        whole = [u.max() > 4 for u in used]
+        speed = [
+            1e3 * np.sum((u > 0) / weight) if w else np.sum((u > 0) * weight)
+            for u, w in zip(used, whole, strict=True)
+        ]
+        return np.tile(np.array(speed)[:, None], CHOICES.size)
+
+    monkeypatch.setattr(TableBuilder, "base_rates", rates)
+    enumeration._beam.cache_clear()
+    layouts, exhaustive = loaded.layouts(limit=14)
+    enumeration._beam.cache_clear()
+    assert not exhaustive
+    pairs = [{k for group in layout for k in group} for layout in layouts]
+    assert {0, 1} in pairs and {3, 4} in pairs
 
 
 def test_combinations_of_many_groups_stay_few():
