@@ -1,8 +1,12 @@
 """Who decides: every scheduler, by name.
 
-    scheduler = agents.make("hysteresis", setup, horizon=5.0)
+    world = jaxsim.make_world("four-aws-regions")
+    params = jaxsim.make("four-aws-regions", seed=0)
+    scheduler = agents.make("hysteresis", world, params, horizon=5.0)
     memory = scheduler.init(key)
-    plan, memory = scheduler.decide(key, observation, memory)
+    plan, memory = scheduler.decide(key, timestep.observation, memory)
+
+Names load when they are first used: importing the package alone imports no JAX.
 
 protocol   What a scheduler is: `Scheduler`, and what schedulers of a plan table share
 registry   One entry for every scheduler
@@ -20,15 +24,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agents.protocol import Scheduler
-    from agents.registry import make, names
+    from agents.protocol import Scheduler, TableScheduler, make_setup
+    from agents.registry import make, names, plan_rules
 
-__all__ = ["Scheduler", "make", "names"]
-_WHERE = {"Scheduler": "agents.protocol", "make": "agents.registry", "names": "agents.registry"}
+__all__ = ["Scheduler", "TableScheduler", "make", "make_setup", "names", "plan_rules"]
+_HOME = {
+    "agents.protocol": ("Scheduler", "TableScheduler", "make_setup"),
+    "agents.registry": ("make", "names", "plan_rules"),
+}
+_MODULES = {name: module for module, names in _HOME.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for when it is asked for: `import agents` alone loads nothing."""
-    if name not in _WHERE:
+    if name not in _MODULES:
         raise AttributeError(f"module 'agents' has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,6 +1,6 @@
 """The protocol of all schedulers, and what schedulers of a plan table share.
 
-    scheduler = agents.make("hysteresis", setup)
+    scheduler = agents.make("hysteresis", world, params)
     memory = scheduler.init(key)
     plan, memory = scheduler.decide(key, observation, memory)
 

@@ -28,7 +28,8 @@ from agents.hi_ppo import load_shipped, schedulers
 from agents.many_jobs import JobsMast, JobsScheduler, PerJobScheduler
 from agents.oracles import Clairvoyant, ReplanOracle
 from agents.planners import alpa, crosspipe, diloco, hyperion, megatron, sailor, zero
-from agents.protocol import Scheduler, Setup
+from agents.protocol import Scheduler, Setup, make_setup
+from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.planning import PlanRules, PlanTable
 from jaxsim.scenario import JobsWorld, World
@@ -108,7 +109,10 @@ class Entry:
         """
         if self.rules is not None:
             if self.name not in table.candidates_of:
-                raise ValueError(f"{self.name}: its plans were not added when the table was made")
+                raise ValueError(
+                    f"{self.name}: its plans were not added when the table was made: "
+                    f"build the world with rules=plan_rules([{self.name!r}])"
+                )
             return table.candidates_of[self.name]
         return None if self.rows is None else with_any_choice(self.rows(table), n_choices)
 
@@ -221,14 +225,20 @@ def default_settings() -> dict[str, float]:
     return {e.tunable.key: e.tunable.default for e in ENTRIES if e.tunable is not None}
 
 
-def make(name: str, where: Setup | World, **values: float) -> Scheduler:
-    """A scheduler by name: `make("hysteresis", setup, horizon=5.0)`.
+def make(
+    name: str, where: World | Setup, params: EnvParams | None = None, **values: float
+) -> Scheduler:
+    """A scheduler by name: `make("hysteresis", world, params, horizon=5.0)`.
 
-    With a setup it is bound to it and can decide at once. With a world it can be bound to the setup
-    of every scenario of that world. Raises InputError for an unknown name, ValueError for an unknown
-    setting.
+    With a world and the params of one of its scenarios the scheduler can decide at once; so it can
+    with a setup alone. With a world alone it still has to be bound to a setup.
+
+    Raises InputError for an unknown name, ValueError for an unknown setting and where the scheduler's
+    plans were not added to the table.
     """
     scheduler = find(name).make(where.table, where.problem.choices.size, **values)
+    if params is not None:
+        where = make_setup(params, where.table)
     return _bind(scheduler, where) if isinstance(where, Setup) else scheduler
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import types
 
 import jax
 import jax.numpy as jnp
@@ -47,12 +48,16 @@ TABLE = PlanTable(
 
 
 @functools.cache
+def params():
+    spec = cluster_spec(2, gpus=4, gbps=0.5)
+    return env_params(spec, JOB, PLANS[0], calibration=calibration(restart_s=70.0))
+
+
+@functools.cache
 def start():
     """A setup, and what is observed at reset."""
-    spec = cluster_spec(2, gpus=4, gbps=0.5)
-    params = env_params(spec, JOB, PLANS[0], calibration=calibration(restart_s=70.0))
-    seen = jax.jit(reset)(jax.random.key(0), params)[1].observation
-    return make_setup(params, TABLE), seen
+    seen = jax.jit(reset)(jax.random.key(0), params())[1].observation
+    return make_setup(params(), TABLE), seen
 
 
 @jax.jit
@@ -96,6 +101,13 @@ def test_a_scheduler_by_name_decides_at_once():
     plan, _ = jax.jit(scheduler.decide)(jax.random.key(2), seen, scheduler.init(jax.random.key(1)))
     same = decide(made("hysteresis", horizon=1e6), setup, seen)
     jax.tree.map(np.testing.assert_array_equal, plan, same)
+
+
+def test_a_scheduler_for_a_world_is_bound_to_a_scenario_where_one_is_given():
+    world = types.SimpleNamespace(table=TABLE, problem=start()[0].problem)
+    assert agents.make("best_static", world).setup is None
+    scheduler = agents.make("best_static", world, params())
+    assert scheduler.setup is not None and scheduler.row.shape == ()
 
 
 def test_names_and_flags_say_what_there_is():
