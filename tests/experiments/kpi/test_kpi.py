@@ -1,6 +1,7 @@
 """The eight KPIs: their definitions on hand-made numbers, and the scoreboard on played-up ones."""
 
 import dataclasses
+import importlib
 import json
 import types
 
@@ -14,7 +15,6 @@ from analysis.records import load
 from analysis.report import report
 from analysis.statistics import kpi as kpis
 from analysis.statistics.kpi import Goal, Played, entry
-from experiments.evaluate import contestants
 from experiments.kpi import __main__ as kpi
 from experiments.kpi.__main__ import Scoreboard
 from experiments.kpi.worlds import JITTER, LOAD, PREFERENCES, STEADY
@@ -234,7 +234,9 @@ def scoreboard(monkeypatch):
     monkeypatch.setattr(Scoreboard, "_everyone", lambda self, stage, name: name)
     monkeypatch.setattr(Scoreboard, "_decision_ms", lambda self, name: np.linspace(1, 2, 100))
     monkeypatch.setattr(kpi, "response_s", lambda argv, spec, count: np.full(count, 0.02))
-    monkeypatch.setattr(kpi, "SCHEDULERS", tuple(n for n in SPEED if n != "hi_ppo"))
+    monkeypatch.setattr(
+        kpi, "scheduler_names", lambda **_: tuple(n for n in SPEED if n != "hi_ppo")
+    )
 
 
 def test_the_scoreboard_states_all_eight_for_both(scoreboard, tmp_path, capsys):
@@ -314,7 +316,9 @@ def test_preferences_are_asked_only_of_who_can_be_told_them(
     shipped = load_shipped()
     meta = {**shipped.meta, kpi.CONDITIONED: conditioned}
     checkpoint = dataclasses.replace(shipped, meta=meta)
-    monkeypatch.setattr(contestants, "load_shipped", lambda: checkpoint)
+    # The module, not the function of this name that the index offers.
+    module = importlib.import_module("experiments.evaluate.contestants")
+    monkeypatch.setattr(module, "load_shipped", lambda: checkpoint)
     coverage_row(monkeypatch, tmp_path)
     assert Theatre.asked["hi_ppo"] == (PREFERENCES if conditioned else ((1.0, 0.0, 0.0, 0.0),))
     assert len(Theatre.asked["hysteresis"]) == 1
