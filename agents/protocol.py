@@ -1,18 +1,15 @@
-"""The one protocol of all schedulers.
+"""The protocol of all schedulers, and what schedulers of a plan table share.
 
-    scheduler = make(setup, settings)
+    scheduler = agents.make("hysteresis", world, params)
     memory = scheduler.init(key)
-    plan, memory = scheduler.decide(key, observation, memory)          # everybody
-    plan, memory = scheduler.decide(key, observation, memory, truth)   # the two oracles
+    plan, memory = scheduler.decide(key, observation, memory)
 
-Both functions are pure and jit-able; `make` may run inside jit on traced params. What a scheduler
-knows of the world it is told in `Setup`; what it knows of the present is the observation.
+A scheduler knows the public facts of a scenario from its `Setup` and the present from the observation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +17,7 @@ from flax import struct
 from jax import Array
 
 from jaxsim.env import EnvParams, Observation
-from jaxsim.plan import Plan, Problem, needs_reconfiguration
+from jaxsim.plan import Plan, Problem, empty_plan, needs_reconfiguration
 from jaxsim.planning import PlanTable, choice_rates, complete
 from jaxsim.scenario import mean_view
 from jaxsim.step_time import NetworkView, begin_transition, transition_s
@@ -32,12 +29,12 @@ class Setup:
 
     problem: Problem  # one job, no job axis
     table: PlanTable
-    usual: NetworkView  # base bandwidth and the configured mean load
+    prior: NetworkView  # base bandwidth and the configured mean load
     interval_s: Array  # [] [s]
 
 
 def make_setup(params: EnvParams, table: PlanTable, job: int = 0) -> Setup:
-    """Collect a scenario's public facts; nothing of its future is in them.
+    """Collect a scenario's public facts. The setup holds nothing of the scenario's future.
 
     A load trace is future: of local jobs only the configured share is known ahead.
     """
@@ -45,9 +42,56 @@ def make_setup(params: EnvParams, table: PlanTable, job: int = 0) -> Setup:
     return Setup(
         problem=params.problem.job(job),
         table=table,
-        usual=mean_view(params.replace(load=no_trace)),
+        prior=mean_view(params.replace(load=no_trace)),
         interval_s=params.interval_s,
     )
+
+
+class Scheduler(Protocol):
+    """Who decides: a frozen pytree (`flax.struct.dataclass`) with three pure methods.
+
+    Its numbers are leaves. One compiled program therefore serves all values of a class, and
+    `jax.vmap` over a leaf tunes it.
+
+    `bind` gives a scheduler the setup of one scenario and computes what depends on nothing else.
+    `init` returns the first memory, any pytree. `decide` is called before every interval: it returns
+    the plan that should be in force, leaves [J, ...], and the next memory. A plan that differs from
+    the one in force starts a reconfiguration; the environment carries it out.
+
+    Most schedulers choose a row of the plan table: see `TableScheduler`, which leaves only `choose`
+    to be written. This one moves when another row is faster by a margin:
+
+        @struct.dataclass
+        class Greedy(TableScheduler):
+            margin: float = 1.2
+
+            def choose(self, key, seen, memory):
+                rate = seen.now.rate
+                best = jnp.argmax(rate).astype(jnp.int32)
+                move = seen.idle | (rate[best] > self.margin * rate[seen.row])
+                return jnp.where(move, best, seen.row), memory
+
+    A line in `agents.registry.ENTRIES` gives it a name.
+    """
+
+    # Oracles read the future: `decide` takes the truth as a fourth argument.
+    oracle: ClassVar[bool] = False
+    # A fixed scheduler never moves a job that is deployed.
+    fixed: ClassVar[bool] = False
+
+    def bind(self, setup: Setup) -> Self:
+        """The scheduler for one scenario."""
+        ...
+
+    def init(self, key: Array) -> Any:
+        """The memory before the first decision."""
+        ...
+
+    def decide(
+        self, key: Array, observation: Observation, memory: Any, *truth: Any
+    ) -> tuple[Plan, Any]:
+        """The plan for the coming interval, leaves [J, ...], and the next memory."""
+        ...
 
 
 @struct.dataclass
@@ -59,8 +103,8 @@ class Estimate:
 
 
 @struct.dataclass
-class Situation:
-    """What a table-based scheduler decides on."""
+class EvaluatedTable:
+    """The plan table as a scheduler sees it before a decision."""
 
     row: Array  # [] int32 of the plan in force, or of the target while moving
     idle: Array  # [] bool, nothing was deployed yet: `row` means nothing
@@ -69,14 +113,6 @@ class Situation:
     switch_s: Array  # [P] [s] to reach each row at the measured rates, 0 for the row in force
     view: NetworkView
     t: Array  # [] int32
-
-
-class Scheduler(NamedTuple):
-    """Pure functions; `oracle` schedulers take the truth as a fourth argument."""
-
-    init: Callable[[Array], Any]
-    decide: Callable[..., tuple[Plan, Any]]
-    oracle: bool = False
 
 
 def table_rates(setup: Setup, views: NetworkView) -> Array:
@@ -93,24 +129,17 @@ def measured_rates(setup: Setup, observation: Observation) -> Array:
     return table_rates(setup, jax.tree.map(lambda x: x[None], observation.view))[0]
 
 
-def best_choices(rates: Array, admitted: Array | None = None) -> Estimate:
-    """Every row with the lower choice that suits it best, given rates [..., P, V]; of `admitted`
-    [P, V] bool, all if None."""
-    rates = rates if admitted is None else jnp.where(admitted, rates, 0.0)
+def best_choices(rates: Array, candidates: Array | None = None) -> Estimate:
+    """Every row with the lower choice that suits it best, given rates [..., P, V]. Only `candidates`
+    [P, V] bool count, all if None."""
+    rates = rates if candidates is None else jnp.where(candidates, rates, 0.0)
     return Estimate(rates.max(axis=-1), jnp.argmax(rates, axis=-1).astype(jnp.int32))
 
 
-def score_table(setup: Setup, view: NetworkView, admitted: Array | None = None) -> Estimate:
-    """Score every row under a view, each with the best of its `admitted` lower choices."""
+def score_table(setup: Setup, view: NetworkView, candidates: Array | None = None) -> Estimate:
+    """Score every row under a view, each with the best of its `candidates` [P, V]."""
     rates = table_rates(setup, jax.tree.map(lambda x: x[None], view))[0]
-    return best_choices(rates, admitted)
-
-
-def admitted_plans(setup: Setup, name: str) -> Array:
-    """[P, V] bool: what the rules of scheduler `name` admit. ValueError where it was not asked."""
-    if name not in setup.table.admitted:
-        raise ValueError(f"{name}: its plans were not nominated when the table was made")
-    return setup.table.admitted[name]
+    return best_choices(rates, candidates)
 
 
 def find_row(table: PlanTable, plan: Plan) -> tuple[Array, Array]:
@@ -136,19 +165,19 @@ def switch_times(setup: Setup, plan: Plan, view: NetworkView) -> Array:
     return jax.vmap(one)(setup.table.plans)
 
 
-def situation(
-    setup: Setup, observation: Observation, job: int = 0, admitted: Array | None = None
-) -> Situation:
-    """Digest an observation for a table-based scheduler."""
+def evaluate_table(
+    setup: Setup, observation: Observation, job: int = 0, candidates: Array | None = None
+) -> EvaluatedTable:
+    """Score the table on what was observed; `candidates` [P, V] bool as in `best_choices`."""
     plan, target = (
         jax.tree.map(lambda x: x[job], p) for p in (observation.plan, observation.target)
     )
     row, found = find_row(setup.table, target)
-    return Situation(
+    return EvaluatedTable(
         row=row,
         idle=~found,
         may_switch=observation.mask.retarget[job] & ~observation.moving[job],
-        now=best_choices(measured_rates(setup, observation), admitted),
+        now=best_choices(measured_rates(setup, observation), candidates),
         switch_s=switch_times(setup, plan, observation.view),
         view=observation.view,
         t=observation.t,
@@ -161,32 +190,57 @@ def carry_out(setup: Setup, row: Array, choice: Array, view: NetworkView) -> Pla
     return jax.tree.map(lambda x: x[None], plan)
 
 
-def table_scheduler(
-    setup: Setup,
-    init: Callable[[Array], Any],
-    choose: Callable[[Array, Situation, Any], tuple[Array, Any]],
-    admitted: Array | None = None,
-) -> Scheduler:
-    """Build a scheduler from a rule that picks a row: `choose(key, situation, memory)`.
+@struct.dataclass
+class TableScheduler(Scheduler):
+    """A scheduler that picks a row of the plan table by a rule: subclasses write `choose`.
 
-    The lower level is the same for all of them: the choice that is best under the measurement, of
-    those `admitted` [P, V] bool (None: all).
+    The lower level is the same for all of them. In every interval it takes the lower choice that is
+    best under the measurement.
+
+    Attributes:
+        candidates: [P, V] bool, the rows and lower choices that the scheduler may play; None = all.
+            Where no row of the table is a candidate, nothing is deployed
+        setup: set by `bind`
     """
 
-    def decide(key, observation, memory):
-        seen = situation(setup, observation, admitted=admitted)
-        wanted, memory = choose(key, seen, memory)
+    candidates: Array | None = struct.field(default=None, kw_only=True)
+    setup: Setup | None = struct.field(default=None, kw_only=True)
+
+    def bind(self, setup: Setup) -> Self:
+        return self.replace(setup=setup)
+
+    def init(self, key: Array) -> Any:
+        del key
+        return ()
+
+    def choose(self, key: Array, seen: EvaluatedTable, memory: Any) -> tuple[Array, Any]:
+        """[] int32, the row to be in, and the next memory. The row is ignored while a move lasts."""
+        raise NotImplementedError
+
+    @property
+    def rows(self) -> Array:
+        """[P] bool, the rows that the scheduler may play."""
+        mask = self.setup.table.mask
+        return mask if self.candidates is None else jnp.any(self.candidates, axis=1) & mask
+
+    def decide(
+        self, key: Array, observation: Observation, memory: Any, *truth: Any
+    ) -> tuple[Plan, Any]:
+        del truth
+        seen = evaluate_table(self.setup, observation, candidates=self.candidates)
+        wanted, memory = self.choose(key, seen, memory)
         row = jnp.where(seen.may_switch, wanted, seen.row)
-        choice = seen.now.choice[row]
-        return carry_out(setup, row, choice, observation.view), memory
+        plan = carry_out(self.setup, row, seen.now.choice[row], observation.view)
+        if self.candidates is not None:
+            some, idle = jnp.any(self.rows), empty_plan(plan.group.shape[-1])
+            plan = jax.tree.map(lambda x, y: jnp.where(some, x, y[None]), plan, idle)
+        return plan, memory
 
-    return Scheduler(init, decide)
 
+def amortised_gain(seen: EvaluatedTable, rate: Array, interval_s: Array, horizon: Array) -> Array:
+    """[P] training steps over `horizon` intervals if each row were switched to now and never left.
 
-def amortised_gain(situation: Situation, rate: Array, interval_s: Array, horizon: Array) -> Array:
-    """[P] training steps over `horizon` intervals if each row were switched to now and kept.
-
-    `rate` [P] is what the scheduler believes of the future; time spent moving is lost.
+    `rate` [P] is what the scheduler believes of the future. Time spent moving is lost.
     """
     span = horizon * interval_s
-    return rate * jnp.maximum(span - situation.switch_s, 0.0)
+    return rate * jnp.maximum(span - seen.switch_s, 0.0)

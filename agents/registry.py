@@ -1,133 +1,264 @@
-"""Schedulers by name."""
+"""Schedulers by name: one entry each, and nothing else to edit when one is added."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from agents.baselines import (
+    Hysteresis,
+    Mast,
+    Random,
+    Replanning,
+    SelfTuningHysteresis,
+    StaticPlan,
     even_splits,
-    every_plan,
+    every_row,
     inside_one_domain,
-    keep_best,
-    make_hysteresis,
-    make_mast,
-    make_random,
-    make_self_tuning_hysteresis,
+    with_any_choice,
 )
-from agents.oracles import make_clairvoyant, make_replan_oracle
+from agents.hi_ppo import load_shipped, schedulers
+from agents.many_jobs import JobsMast, JobsScheduler, PerJobScheduler
+from agents.oracles import Clairvoyant, ReplanOracle
 from agents.planners import alpa, crosspipe, diloco, hyperion, megatron, sailor, zero
-from agents.protocol import Scheduler, Setup, admitted_plans
-from jaxsim.planning import PlanTable
+from agents.protocol import Scheduler, Setup, make_setup
+from jaxsim.env import EnvParams
+from jaxsim.files import InputError
+from jaxsim.planning import PlanRules, PlanTable
+from jaxsim.scenario import JobsWorld, World
 
-LEARNED = "hi_ppo"
-ORACLES = ("replan_oracle", "clairvoyant")
-
-# Rivals with plans of their own, which join the table that everybody plays.
-RULES = {
-    "megatron": megatron.RULES,
-    "zero": zero.RULES,
-    "alpa": alpa.RULES,
-    "sailor": sailor.RULES,
-    "crosspipe": crosspipe.RULES,
-    "hyperion": hyperion.RULES,
-}
-# Rivals that change what a training step learns: they stand apart, with a table of their own.
-LOW_COMMUNICATION_RULES = {
-    "diloco": diloco.RULES,
-    "streaming_diloco": diloco.STREAMING_RULES,
-}
+Settings = Mapping[str, float]  # {key of a Tunable: value}
 
 
 @dataclasses.dataclass(frozen=True)
-class SchedulerSettings:
-    """What the tunable rivals are tuned in, on training scenarios.
+class Tunable:
+    """The leaf of a scheduler that may be set.
 
     Attributes:
-        hysteresis_horizon: intervals over which a switch is spread
-        self_tuning_decay: memory of the self-tuning re-planner per interval
-        replan_oracle_horizon: intervals over which the oracle spreads a switch
-        random_mean_stay: mean intervals between random moves
-        sailor_horizon: intervals over which Sailor spreads a move when the free GPUs have changed
+        leaf: name of the scheduler's field
+        default: its value where nothing was tuned
+        grid: values that tuning tries on training scenarios; empty = it is not tuned
+        key: its name among the settings of all schedulers, in records
     """
 
-    hysteresis_horizon: float = 10.0
-    self_tuning_decay: float = 0.99
-    replan_oracle_horizon: float = 10.0
-    random_mean_stay: float = 20.0
-    sailor_horizon: float = 10.0
+    leaf: str
+    default: float
+    grid: tuple[float, ...]
+    key: str
 
 
-TUNING_GRID = {
-    "hysteresis": ("hysteresis_horizon", (1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 40.0)),
-    "self_tuning_hysteresis": ("self_tuning_decay", (0.9, 0.97, 0.99, 0.997)),
-    "replan_oracle": ("replan_oracle_horizon", (1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 40.0)),
-    "sailor": ("sailor_horizon", (2.0, 5.0, 10.0, 20.0, 40.0)),
-}
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """All that is known of a scheduler by its name.
+
+    Attributes:
+        name: what it is asked for by
+        kind: its class, or a function that takes the class's fields; None for a learned one
+        rows: [P] bool, the rows of a table that it may play, with every lower choice; None = all
+        rules: plans of its own, which join the table and are all that it may play; None = it has none
+        tunable: the leaf that may be set; None = there is none
+        oracle: it reads the future
+        learned: its numbers come from a checkpoint
+        low_communication: its plans change what a training step learns, so it plays on a table of
+            its own
+        one_job_only: it cannot be asked job by job
+        jobs_kind: the class that stands for it where there are many jobs; None = it is asked job by
+            job
+    """
+
+    name: str
+    kind: Callable[..., Scheduler] | None
+    rows: Callable[[PlanTable], Array] | None = None
+    rules: PlanRules | None = None
+    tunable: Tunable | None = None
+    oracle: bool = False
+    learned: bool = False
+    low_communication: bool = False
+    one_job_only: bool = False
+    jobs_kind: Callable[[], JobsScheduler] | None = None
+
+    def make(self, table: PlanTable, n_choices: int, **values: Any) -> Scheduler:
+        """The scheduler for a table with `n_choices` lower choices, not bound to a setup.
+
+        `values` are leaves of its class. Raises ValueError for a value that it does not take, and
+        where its plans were not added to the table.
+        """
+        taken = () if self.tunable is None else (self.tunable.leaf,)
+        for given in values:
+            if given not in taken:
+                raise ValueError(unknown(f"{self.name}: no setting", given, taken))
+        if self.learned:
+            return schedulers(load_shipped())[0]
+        if self.tunable is not None:
+            values = {self.tunable.leaf: self.tunable.default, **values}
+        if (candidates := self.candidates(table, n_choices)) is not None:
+            values["candidates"] = candidates
+        return jax.tree.map(_array, self.kind(**values))
+
+    def candidates(self, table: PlanTable, n_choices: int) -> Array | None:
+        """[P, V] bool, the rows and lower choices that it may play; None = all.
+
+        Raises ValueError where its plans were not added to the table.
+        """
+        if self.rules is not None:
+            if self.name not in table.candidates_of:
+                raise ValueError(
+                    f"{self.name}: its plans were not added when the table was made: "
+                    f"build the world with rules=plan_rules([{self.name!r}])"
+                )
+            return table.candidates_of[self.name]
+        return None if self.rows is None else with_any_choice(self.rows(table), n_choices)
+
+    def values(self, settings: Settings) -> dict[str, float]:
+        """What of the settings of all schedulers is this one's, {leaf: value}."""
+        if self.tunable is None or self.tunable.key not in settings:
+            return {}
+        return {self.tunable.leaf: settings[self.tunable.key]}
 
 
-# Who deploys one plan and keeps it: the plans [P, V] that it is chosen from.
-KEPT: dict[str, Callable[[Setup], Array]] = {
-    "static_even_split": even_splits,
-    "single_domain": inside_one_domain,
-    "best_static": every_plan,
-    **{
-        name: functools.partial(admitted_plans, name=name)
-        for name in ("megatron", "zero", "alpa", "crosspipe", *LOW_COMMUNICATION_RULES)
-    },
-}
+def _array(leaf: Any) -> Array:
+    """A leaf as an array of its own type, traced ones as they are. A Python number has a weak type,
+    which would cost a compilation of its own."""
+    if isinstance(leaf, Array):
+        return leaf
+    return jnp.asarray(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype))
 
 
-def _keeper(name: str) -> Callable[..., Scheduler]:
-    return lambda setup, s: keep_best(setup, KEPT[name](setup))
+HORIZONS = (1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 40.0)  # intervals
 
 
-_MAKERS: dict[str, Callable[..., Scheduler]] = {
-    "random": lambda setup, s: make_random(setup, s.random_mean_stay),
-    **{name: _keeper(name) for name in KEPT if name not in LOW_COMMUNICATION_RULES},
-    "mast": lambda setup, s: make_mast(setup),
-    "sailor": lambda setup, s: sailor.make_sailor(setup, s.sailor_horizon),
-    "hyperion": lambda setup, s: hyperion.make_hyperion(setup),
-    "hysteresis": lambda setup, s: make_hysteresis(setup, s.hysteresis_horizon),
-    "self_tuning_hysteresis": lambda setup, s: make_self_tuning_hysteresis(
-        setup, s.self_tuning_decay
+def _hyperion(candidates: Array) -> Replanning:
+    """Split again only when a tier comes or goes, whatever moving costs."""
+    return Replanning(1e6, 1, candidates=candidates)
+
+
+ENTRIES = (
+    Entry("random", Random, tunable=Tunable("mean_stay", 20.0, (), "random_mean_stay")),
+    Entry("static_even_split", StaticPlan, rows=even_splits),
+    Entry("single_domain", StaticPlan, rows=inside_one_domain),
+    Entry("best_static", StaticPlan, rows=every_row),
+    Entry("megatron", StaticPlan, rules=megatron.RULES),
+    Entry("zero", StaticPlan, rules=zero.RULES),
+    Entry("alpa", StaticPlan, rules=alpa.RULES),
+    Entry("crosspipe", StaticPlan, rules=crosspipe.RULES),
+    Entry("mast", Mast, jobs_kind=JobsMast),
+    Entry(
+        "sailor",
+        Replanning,
+        rules=sailor.RULES,
+        tunable=Tunable("horizon", 10.0, (2.0, 5.0, 10.0, 20.0, 40.0), "sailor_horizon"),
     ),
-    "replan_oracle": lambda setup, s: make_replan_oracle(setup, s.replan_oracle_horizon),
-    "clairvoyant": lambda setup, s: make_clairvoyant(setup),
-}
-SCHEDULERS = tuple(_MAKERS)
-_MAKERS |= {name: _keeper(name) for name in LOW_COMMUNICATION_RULES}
-LOW_COMMUNICATION = tuple(LOW_COMMUNICATION_RULES)
+    Entry("hyperion", _hyperion, rules=hyperion.RULES),
+    Entry(
+        "hysteresis",
+        Hysteresis,
+        tunable=Tunable("horizon", 10.0, HORIZONS, "hysteresis_horizon"),
+    ),
+    Entry(
+        "self_tuning_hysteresis",
+        SelfTuningHysteresis,
+        tunable=Tunable("decay", 0.99, (0.9, 0.97, 0.99, 0.997), "self_tuning_decay"),
+    ),
+    Entry(
+        "replan_oracle",
+        ReplanOracle,
+        tunable=Tunable("horizon", 10.0, HORIZONS, "replan_oracle_horizon"),
+        oracle=True,
+    ),
+    # No optimum over all intervals is known for many jobs: each job alone on the cluster is the bound.
+    Entry("clairvoyant", Clairvoyant, oracle=True, one_job_only=True),
+    Entry("hi_ppo", None, learned=True),
+    Entry("diloco", StaticPlan, rules=diloco.RULES, low_communication=True),
+    Entry("streaming_diloco", StaticPlan, rules=diloco.STREAMING_RULES, low_communication=True),
+)
+BY_NAME = {entry.name: entry for entry in ENTRIES}
 
 
-def keepers(table: PlanTable) -> list[str]:
-    """Names in KEPT that can play on a table: rivals among them brought their plans into it."""
-    brought = {**RULES, **LOW_COMMUNICATION_RULES}
-    return [name for name in KEPT if name not in brought or name in table.admitted]
+def names(**flags: bool) -> tuple[str, ...]:
+    """The names of all schedulers, or of those whose entries have the flags, such as oracle=False."""
+    return tuple(e.name for e in ENTRIES if all(getattr(e, k) == v for k, v in flags.items()))
 
 
-def keeper_number(name: str, table: PlanTable) -> Array:
-    """[] int32 of one in KEPT, for this table alone: traced, it lets them all share a compilation.
+def find(name: str) -> Entry:
+    """The entry of a name. Raises InputError that lists the names, and says which may be meant."""
+    if name not in BY_NAME:
+        raise InputError(unknown("no scheduler", name, BY_NAME))
+    return BY_NAME[name]
 
-    Raises ValueError for one who brought no plans into the table.
+
+def unknown(what: str, given: str, known: Iterable[str]) -> str:
+    """`what` is named `given`: the known names, and the one that may be meant."""
+    known = list(known)
+    close = difflib.get_close_matches(given, known, 1)
+    meant = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"{what} {given!r}{meant}; known: {', '.join(known) or 'none'}"
+
+
+def plan_rules(chosen: Sequence[str]) -> dict[str, PlanRules]:
+    """{name: rules} of those among the chosen that bring plans of their own."""
+    return {name: find(name).rules for name in chosen if find(name).rules is not None}
+
+
+def rivals_with_rules() -> tuple[str, ...]:
+    """Names of those whose plans join the table that everybody plays."""
+    return tuple(e.name for e in ENTRIES if e.rules is not None and not e.low_communication)
+
+
+def jobs_names() -> tuple[str, ...]:
+    """Names that can be asked for where there are many jobs.
+
+    Rivals with plans of their own cannot: they plan for one job on all GPUs, not for what others
+    leave.
     """
-    able = keepers(table)
-    if name not in able:
-        raise ValueError(f"{name}: its plans were not nominated when the table was made")
-    return jnp.int32(able.index(name))
+    return tuple(e.name for e in ENTRIES if not (e.one_job_only or e.rules))
 
 
-def kept_plans(setup: Setup, number: Array) -> Array:
-    """[P, V] bool: the plans from which the keeper of a `keeper_number` chooses its one."""
-    able = keepers(setup.table)
-    return jax.lax.switch(number, [functools.partial(KEPT[name], setup) for name in able])
+def default_settings() -> dict[str, float]:
+    """{key: value} of every leaf that may be set."""
+    return {e.tunable.key: e.tunable.default for e in ENTRIES if e.tunable is not None}
 
 
-def make_by_name(name: str, settings: SchedulerSettings) -> Callable[[Setup], Scheduler]:
-    """Return `make(setup)` of a scheduler that is not learned; KeyError for an unknown name."""
-    return functools.partial(_MAKERS[name], s=settings)
+def make(
+    name: str, where: World | Setup, params: EnvParams | None = None, **values: float
+) -> Scheduler:
+    """A scheduler by name: `make("hysteresis", world, params, horizon=5.0)`.
+
+    With a world and the params of one of its scenarios the scheduler can decide at once; so it can
+    with a setup alone. With a world alone it still has to be bound to a setup.
+
+    Raises InputError for an unknown name, ValueError for an unknown setting and where the scheduler's
+    plans were not added to the table.
+    """
+    scheduler = find(name).make(where.table, where.problem.choices.size, **values)
+    if params is not None:
+        where = make_setup(params, where.table)
+    return _bind(scheduler, where) if isinstance(where, Setup) else scheduler
+
+
+@jax.jit
+def _bind(scheduler: Scheduler, setup: Setup) -> Scheduler:
+    return scheduler.bind(setup)
+
+
+def make_for_jobs(entry: Entry, world: JobsWorld) -> JobsScheduler:
+    """The scheduler of an entry for many jobs, every job's made for the job's own table.
+
+    Raises ValueError for one that plans for one job alone.
+    """
+    if entry.name not in jobs_names():
+        raise ValueError(f"{entry.name!r} is for one job")
+    if entry.jobs_kind is not None:
+        return entry.jobs_kind()
+    n_choices = world.problem.choices.size
+    tables = [
+        jax.tree.map(lambda x, u=u: x[u], world.tables) for u in range(world.tables.mask.shape[0])
+    ]
+    by_table = [entry.make(table, n_choices) for table in tables]
+    return PerJobScheduler.of([by_table[u] for u in np.asarray(world.kind)])

@@ -16,7 +16,6 @@ A plan counts as carried out when the next measurement comes. The end of the inp
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import sys
@@ -28,10 +27,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from agents.protocol import make_setup
-from agents.registry import RULES, SchedulerSettings
+from agents.protocol import Scheduler, make_setup
+from agents.registry import plan_rules, rivals_with_rules
 from experiments.common import compile_for_evaluation, load_world, parse, run_command
-from experiments.evaluate import Maker, contestants, learned_maker, requested_without_truth
+from experiments.evaluate import contestants, requested_without_truth
 from jaxsim.cluster import GBIT_PER_GBYTE, ClusterSpec
 from jaxsim.env import EnvParams, State, observe
 from jaxsim.files import InputError
@@ -80,9 +79,9 @@ class Desk:
     t: jax.Array  # [] int32
 
 
-@functools.partial(jax.jit, static_argnames=("maker",))
+@jax.jit
 def respond(
-    maker: Maker, policy: Any, params: EnvParams, table: Any, desk: Desk, view: NetworkView
+    scheduler: Scheduler, params: EnvParams, table: Any, desk: Desk, view: NetworkView
 ) -> tuple[Desk, jax.Array]:
     """Decide on both levels under a measured view; returns the desk with the new plan [J] and [J]
     bool whether putting it into force stops the job."""
@@ -107,7 +106,7 @@ def respond(
     )
     observation = observe(state, params)
     key = jax.random.fold_in(jax.random.key(1), desk.t)
-    plan, memory = maker(setup, policy).decide(key, observation, desk.memory)
+    plan, memory = scheduler.bind(setup).decide(key, observation, desk.memory)
     switch = jax.vmap(needs_reconfiguration)(desk.plan, plan)
     since = jnp.where(switch, 0, desk.since_switch + 1)
     return Desk(plan, memory, since, desk.t + 1), switch
@@ -116,19 +115,19 @@ def respond(
 class Responder:
     """A scheduler at its desk: the network as last measured, the plan as last decided."""
 
-    def __init__(self, world: World, spec: ClusterSpec, maker: Maker, policy, interval_s: float):
+    def __init__(self, world: World, spec: ClusterSpec, scheduler: Scheduler, interval_s: float):
         """Deploy the first plan on the network that the cluster file states."""
         settings = ScenarioSettings(jitter="none", interval_s=interval_s)
         bank, _ = scenario_bank(world, settings, range(1), "respond")
         params = jax.tree.map(lambda x: x[0], bank)
         cluster = params.problem.cluster
         self.spec = spec
-        self._args = (maker, policy, params, world.table)
+        self._args = (scheduler, params, world.table)
         # The host's own copies, one measurement at a time is written into them.
         self._bandwidth = np.array(cluster.bandwidth_gb_per_s)
         self._rtt, self._free = np.array(cluster.rtt_s), np.array(cluster.gpus)
         n_jobs = params.initial_plan.group.shape[0]
-        memory = maker(make_setup(params, world.table), policy).init(jax.random.key(0))
+        memory = scheduler.bind(make_setup(params, world.table)).init(jax.random.key(0))
         self._desk = Desk(
             params.initial_plan, memory, jnp.full((n_jobs,), 1000, jnp.int32), jnp.int32(1)
         )
@@ -208,15 +207,14 @@ def make_responder(config: RespondConfig) -> Responder:
         config.global_batch,
         config.seq,
         config.table_size,
-        RULES,
+        plan_rules(rivals_with_rules()),
         layout_limit=config.layout_limit,
         loaded=True,
     )
-    one = contestants(name, checkpoints, SchedulerSettings(), world.table)[0]
-    maker = one.maker
+    scheduler = contestants(name, checkpoints, {}, world)[0].scheduler
     if name in checkpoints:
-        maker = learned_maker(checkpoints[name].meta["hidden"], every=1)
-    return Responder(world, spec, maker, one.policy, config.interval_s)
+        scheduler = scheduler.replace(every=jnp.int32(1))
+    return Responder(world, spec, scheduler, config.interval_s)
 
 
 def serve(responder: Responder, lines: TextIO, out: TextIO) -> None:

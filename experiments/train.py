@@ -18,6 +18,7 @@ from tqdm import tqdm
 from agents.hi_ppo import (
     FILE_NAME,
     EpochMetrics,
+    HiPPO,
     Trainer,
     TrainSettings,
     check_sizes,
@@ -36,7 +37,7 @@ from experiments.common import (
     run_command,
     use_compile_cache,
 )
-from experiments.evaluate import Evaluator, learned_maker
+from experiments.evaluate import Evaluator
 from jaxsim.files import InputError, check_fields, is_count
 from jaxsim.scenario import ScenarioSettings, scenario_bank
 
@@ -120,7 +121,6 @@ class TrainingRun:
         self.evaluator = Evaluator(
             self.world, config.scenario, range(config.eval_scenarios), "held-out", config.weights
         )
-        self.maker = learned_maker(config.train.hidden, config.train.every)
         self.state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
 
     def resume(self, writer: RunWriter) -> tuple[int, float]:
@@ -227,7 +227,9 @@ class TrainingRun:
         rows, regrets = [], {}
         for i, seed in enumerate(self.config.seeds):
             policy = jax.tree.map(lambda x, i=i: x[i], self.state.policy)
-            regret = self.evaluator.regret_pct(self.maker, policy)
+            settings = self.config.train
+            scheduler = HiPPO(policy, jnp.int32(settings.every), settings.hidden)
+            regret = self.evaluator.regret_pct(scheduler)
             # Scenarios in which nothing can run say nothing.
             regret = regret[np.isfinite(regret)] if np.isfinite(regret).any() else regret
             low, high = np.percentile(regret, [25, 75])

@@ -3,20 +3,29 @@ over h intervals."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
+from flax import struct
+from jax import Array
 
-from agents.protocol import Scheduler, Setup, amortised_gain, table_scheduler
+from agents.protocol import EvaluatedTable, TableScheduler, amortised_gain
 
 
-def make_hysteresis(setup: Setup, horizon: float) -> Scheduler:
+@struct.dataclass
+class Hysteresis(TableScheduler):
     """Move to the row that would have done the most work `horizon` intervals from now.
 
-    The network is taken to stay as measured; `horizon` is tuned on training scenarios.
+    The network is taken to stay as measured.
+
+    Attributes:
+        horizon: [] intervals over which a switch is spread; tuned on training scenarios
     """
 
-    def choose(key, seen, memory):
-        del key
-        gain = amortised_gain(seen, seen.now.rate, setup.interval_s, jnp.float32(horizon))
-        return jnp.argmax(gain).astype(jnp.int32), memory
+    horizon: Array | float = 10.0
 
-    return table_scheduler(setup, lambda key: (), choose)
+    def choose(self, key: Array, seen: EvaluatedTable, memory: Any) -> tuple[Array, Any]:
+        del key
+        horizon = jnp.float32(self.horizon)
+        gain = amortised_gain(seen, seen.now.rate, self.setup.interval_s, horizon)
+        return jnp.argmax(gain).astype(jnp.int32), memory

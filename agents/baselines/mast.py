@@ -1,6 +1,6 @@
 """MAST: a job goes to exactly one region, the one in which it would be done first.
 
-Choudhury et al., OSDI 2024: global scheduling of atomic jobs; all regions that can hold the job are
+Choudhury et al., OSDI 2024: global scheduling of atomic jobs. All regions that can hold the job are
 scored by when it could start there (queue, and data that is not there yet) and how long it would
 run, with the best plan inside each region. For one job on idle regions whose data is everywhere
 this is `single_domain`; `many_jobs.mast` has queues and data. Left out: pre-emption by priority and
@@ -9,12 +9,15 @@ the daily placement of data by demand.
 
 from __future__ import annotations
 
+from typing import Self
+
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax import Array
 
-from agents.baselines.static import keep_best, with_any_choice
-from agents.protocol import Scheduler, Setup, score_table
+from agents.baselines.static import StaticPlan, with_any_choice
+from agents.protocol import Setup, score_table
 
 
 def finish_s(delay_s: Array, steps: Array, steps_per_s: Array) -> Array:
@@ -30,13 +33,18 @@ def region_rates(setup: Setup, rate: Array) -> Array:
     return jnp.max(jnp.where(mine, rate[:, None], 0.0), axis=0)
 
 
-def make_mast(setup: Setup) -> Scheduler:
+@struct.dataclass
+class Mast(StaticPlan):
     """One job alone: no queue, no data to fetch; a job without a budget counts as one step."""
-    rows = setup.table.single_domain & setup.table.mask
-    rate = score_table(setup, setup.usual, with_any_choice(setup, rows)).rate
-    by_region = region_rates(setup, rate)
-    budget = setup.problem.work.step_budget
-    steps = jnp.where(jnp.isfinite(budget), budget, 1.0)
-    region = jnp.argmin(finish_s(jnp.zeros_like(by_region), steps, by_region))
-    there = jax.lax.dynamic_index_in_dim(setup.table.plans.group, region, 1, keepdims=False) >= 0
-    return keep_best(setup, with_any_choice(setup, rows & there))
+
+    def bind(self, setup: Setup) -> Self:
+        rows = setup.table.single_domain & setup.table.mask
+        inside = with_any_choice(rows, setup.problem.choices.size)
+        by_region = region_rates(setup, score_table(setup, setup.prior, inside).rate)
+        budget = setup.problem.work.step_budget
+        steps = jnp.where(jnp.isfinite(budget), budget, 1.0)
+        region = jnp.argmin(finish_s(jnp.zeros_like(by_region), steps, by_region))
+        group = setup.table.plans.group
+        there = jax.lax.dynamic_index_in_dim(group, region, 1, keepdims=False) >= 0
+        best = self.replace(candidates=with_any_choice(rows & there, setup.problem.choices.size))
+        return StaticPlan.bind(best, setup)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from flax import struct
+from jax import Array
 
-from agents.protocol import Scheduler, Setup, table_scheduler
+from agents.protocol import EvaluatedTable, TableScheduler
 
 
-def make_random(setup: Setup, mean_stay: float) -> Scheduler:
-    """Draw a new row with probability 1 / mean_stay per interval, uniformly among those that run."""
+@struct.dataclass
+class Random(TableScheduler):
+    """Draw a new row with probability 1 / mean_stay per interval, uniformly among those that run.
 
-    def choose(key, seen, memory):
+    Attributes:
+        mean_stay: [] intervals between two draws
+    """
+
+    mean_stay: Array | float = 20.0
+
+    def choose(self, key: Array, seen: EvaluatedTable, memory: Any) -> tuple[Array, Any]:
         when, which = jax.random.split(key)
         legal = jnp.where(seen.now.rate > 0, 0.0, jnp.finfo(jnp.float32).min)
         row = jax.random.categorical(which, legal).astype(jnp.int32)
-        move = seen.idle | (jax.random.uniform(when) < 1.0 / mean_stay)
+        move = seen.idle | (jax.random.uniform(when) < 1.0 / self.mean_stay)
         return jnp.where(move, row, seen.row), memory
-
-    return table_scheduler(setup, lambda key: (), choose)

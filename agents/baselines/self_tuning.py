@@ -1,4 +1,4 @@
-"""Hysteresis that tunes its own horizon: every horizon is played in the head, the leader followed."""
+"""Hysteresis that tunes its own horizon: every horizon is replayed, the leader followed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from agents.protocol import Scheduler, Setup, pick_row, switch_times, table_scheduler
+from agents.protocol import EvaluatedTable, TableScheduler, pick_row, switch_times
 
 HORIZONS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 80.0, jnp.inf)  # intervals; inf = never move
 
@@ -22,28 +22,34 @@ class Replay:
     started: Array  # [] bool
 
 
-def make_self_tuning_hysteresis(setup: Setup, decay: float) -> Scheduler:
+@struct.dataclass
+class SelfTuningHysteresis(TableScheduler):
     """Follow the horizon whose replay has the best discounted progress; nothing is learned.
 
     Replays see what the scheduler sees: rates as measured in the last interval, transitions as long
-    as they would have taken at the measured rates. `decay` per interval is tuned on training
-    scenarios.
-    """
-    horizons = jnp.asarray(HORIZONS, jnp.float32)
+    as they would have taken at the measured rates.
 
-    def init(key):
+    Attributes:
+        decay: [] share of a replay's score that is left after an interval; tuned on training
+            scenarios
+    """
+
+    decay: Array | float = 0.99
+
+    def init(self, key: Array) -> Replay:
         del key
         zeros = jnp.zeros((len(HORIZONS),), jnp.float32)
         return Replay(zeros.astype(jnp.int32), zeros, zeros, jnp.array(False))
 
-    def choose(key, seen, memory):
+    def choose(self, key: Array, seen: EvaluatedTable, memory: Replay) -> tuple[Array, Replay]:
         del key
+        setup, horizons = self.setup, jnp.asarray(HORIZONS, jnp.float32)
         first = jnp.where(seen.idle, jnp.argmax(seen.now.rate).astype(jnp.int32), seen.row)
         row = jnp.where(memory.started, memory.row, first)
         # The last interval, as measured: what would each replay have done in it?
         trained_s = jnp.maximum(setup.interval_s - memory.wait_s, 0.0)
         wait_s = jnp.maximum(memory.wait_s - setup.interval_s, 0.0)
-        score = decay * memory.score + seen.now.rate[row] * trained_s
+        score = self.decay * memory.score + seen.now.rate[row] * trained_s
         # And what would it decide now? Idle replays may move.
         times = jax.vmap(lambda r: switch_times(setup, pick_row(setup.table, r), seen.view))(row)
         row, wait_s = jax.vmap(_decide, (0, 0, 0, None, 0, None))(
@@ -51,8 +57,6 @@ def make_self_tuning_hysteresis(setup: Setup, decay: float) -> Scheduler:
         )
         leader = jnp.argmax(score)
         return row[leader], Replay(row, wait_s, score, jnp.array(True))
-
-    return table_scheduler(setup, init, choose)
 
 
 def _decide(horizon, row, wait_s, rate, switch_s, interval_s):

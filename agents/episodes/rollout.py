@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from agents.oracles import Truth
-from agents.protocol import Scheduler, Setup
+from agents.protocol import Scheduler
 from jaxsim.env import EnvParams, IntervalRecord, reset, step
 from jaxsim.plan import Plan
 
@@ -27,19 +26,21 @@ class Episode:
 
 
 def play(
-    make: Callable[[Setup], Scheduler],
+    scheduler: Scheduler,
     params: EnvParams,
-    setup: Setup,
-    truth: Truth | None,
+    setup: Any,
+    truth: Any,
     key: Array,
     decision_key: Array,
     horizon: int,
     rates: Array | None = None,
 ) -> Episode:
-    """Play `horizon` intervals of the scenario `key`; `truth` reaches oracles only. `rates`
-    [T, P, V] are the table's as measured before each interval, for everybody (None: not at hand).
+    """Play `horizon` intervals of the scenario `key` with a scheduler that this binds to `setup`.
+
+    `truth` reaches oracles only. `rates` [T, P, V] are the table's as measured before each interval,
+    for everybody (None: not at hand). `setup` and `truth` are those of one job or of many.
     """
-    scheduler = make(setup)
+    scheduler = scheduler.bind(setup)
     init_key, loop_key = jax.random.split(decision_key)
     state, timestep = reset(key, params)
 

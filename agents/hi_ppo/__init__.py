@@ -17,9 +17,10 @@ from agents.hi_ppo.checkpoint import (
     policies,
     restore,
     save_checkpoint,
+    schedulers,
 )
 from agents.hi_ppo.features import init_statistics, make_reference, update_statistics
-from agents.hi_ppo.scheduler import decide_lower, decide_upper, make_hi_ppo, measure
+from agents.hi_ppo.scheduler import HiPPO, decide_lower, decide_upper, measure
 from agents.hi_ppo.settings import TrainSettings, check_sizes
 from agents.hi_ppo.training import EpochMetrics, Trainer, make_tape
 
@@ -27,6 +28,7 @@ __all__ = [
     "FILE_NAME",
     "Checkpoint",
     "EpochMetrics",
+    "HiPPO",
     "TrainSettings",
     "Trainer",
     "check_sizes",
@@ -35,12 +37,12 @@ __all__ = [
     "init_statistics",
     "load_checkpoint",
     "load_shipped",
-    "make_hi_ppo",
     "make_reference",
     "make_tape",
     "measure",
     "policies",
     "restore",
     "save_checkpoint",
+    "schedulers",
     "update_statistics",
 ]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import serialization
 
-from agents.hi_ppo.scheduler import PolicyParams
+from agents.hi_ppo.scheduler import HiPPO, PolicyParams
 from jaxsim.files import InputError
 
 VERSION = 1
@@ -130,3 +130,9 @@ def policies(checkpoint: Checkpoint) -> list[PolicyParams]:
         return jax.tree.map(lambda x: jnp.asarray(x[i]), tree)
 
     return [PolicyParams(upper=p["upper"], lower=p["lower"]) for p in map(pick, range(count))]
+
+
+def schedulers(checkpoint: Checkpoint) -> list[HiPPO]:
+    """The schedulers in a checkpoint, one per policy seed, not yet bound to a setup."""
+    every, hidden = jnp.int32(checkpoint.meta["every"]), checkpoint.meta["hidden"]
+    return [HiPPO(policy, every, hidden) for policy in policies(checkpoint)]

@@ -50,13 +50,13 @@ class Measurement:
 class Reference:
     """What stays the same in a scenario, [P]."""
 
-    base_rate: Array  # [P] under the usual view
+    base_rate: Array  # [P] under the prior view
     scale: Array  # [] the best of them: the unit of all rates
     static_row: Array  # [] int32 where it is
 
 
 def make_reference(base_rate: Array) -> Reference:
-    """From the table's rates under the usual view."""
+    """From the table's rates under the prior view."""
     return Reference(
         base_rate, jnp.maximum(base_rate.max(), 1e-12), jnp.argmax(base_rate).astype(jnp.int32)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -95,22 +95,41 @@ def decide_lower(
     return carry_out(setup, row, choice, observation.view)
 
 
-def make_hi_ppo(setup: Setup, params: PolicyParams, hidden: int, every: int) -> Scheduler:
-    """The greedy policy: the upper level decides every `every` intervals, the lower in each."""
-    reference = make_reference(score_table(setup, setup.usual).rate)
+@struct.dataclass
+class HiPPO(Scheduler):
+    """The greedy policy: the upper level decides every `every` intervals, the lower in each.
 
-    def init(key):
-        del key
-        return Memory(init_statistics(reference), jnp.int32(0))
+    Attributes:
+        policy: parameters of both networks
+        every: [] intervals
+        hidden: width of the networks
+        setup: set by `bind`
+        reference: what rates are measured in, set by `bind`
+    """
 
-    def decide(key, observation, memory):
+    policy: PolicyParams
+    every: Array | int
+    hidden: int = struct.field(pytree_node=False)
+    setup: Setup | None = None
+    reference: Reference | None = None
+
+    def bind(self, setup: Setup) -> Self:
+        reference = make_reference(score_table(setup, setup.prior).rate)
+        return self.replace(setup=setup, reference=reference)
+
+    def init(self, key: Array) -> Memory:
         del key
-        measured = measure(setup, observation, reference)
+        return Memory(init_statistics(self.reference), jnp.int32(0))
+
+    def decide(
+        self, key: Array, observation: Observation, memory: Memory, *truth: Any
+    ) -> tuple[Plan, Memory]:
+        del key, truth
+        networks = (self.setup, self.policy, self.hidden, observation)
+        measured = measure(self.setup, observation, self.reference)
         stats = update_statistics(memory.stats, measured)
-        wanted = decide_upper(setup, params, hidden, observation, stats, reference, measured)
+        wanted = decide_upper(*networks, stats, self.reference, measured)
         row = jnp.where(memory.clock == 0, wanted, measured.row)
-        plan = decide_lower(setup, params, hidden, observation, measured, row)
-        clock = jax.lax.rem(memory.clock + 1, jnp.int32(every))
+        plan = decide_lower(*networks, measured, row)
+        clock = jax.lax.rem(memory.clock + 1, jnp.int32(self.every))
         return plan, Memory(stats, clock)
-
-    return Scheduler(init, decide)

@@ -41,7 +41,7 @@ class Tape:
     rates: Array  # [T + 1, P, V] [training steps / s]
     value: Array  # [T + 2, P] [training steps] the clairvoyant still gets
     moves: MigrationTable
-    base_rate: Array  # [P] under the usual view
+    base_rate: Array  # [P] under the prior view
 
 
 @struct.dataclass
@@ -102,7 +102,7 @@ def make_tape(params: EnvParams, table: PlanTable, key: Array, horizon: int) -> 
         rates=rates,
         value=solve_truth(setup, views, rates).value,
         moves=migration_table(setup),
-        base_rate=score_table(setup, setup.usual).rate,
+        base_rate=score_table(setup, setup.prior).rate,
     )
 
 

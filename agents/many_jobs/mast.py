@@ -10,21 +10,44 @@ Not MAST's own: as for everybody here, a job asks for no more than an equal part
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax import Array
 
 from agents.baselines import finish_s
-from agents.many_jobs.scheduling import JobsSetup, Others, in_turn
-from agents.protocol import Scheduler, Setup, carry_out, find_row, score_table, switch_times
+from agents.many_jobs.scheduling import JobsScheduler, JobsSetup, OtherJobs
+from agents.protocol import Setup, carry_out, find_row, score_table, switch_times
 from jaxsim.env import Observation, ResourceShare, step_cost
+from jaxsim.plan import Plan
+from jaxsim.planning import PlanTable
 
 
-def make_jobs_mast(setup: JobsSetup) -> Scheduler:
+@struct.dataclass
+class JobsMast(JobsScheduler):
     """One region per job, for as long as it runs; it waits where the best one is still taken."""
 
-    def turn(key, own, seen, memory, others):
+    def rows(self, job: Array, table: PlanTable) -> Array:
+        del job
+        return table.single_domain
+
+    def init(self, key: Array) -> Array:
         del key
+        return jnp.zeros(self.setup.kind.shape, jnp.int32)
+
+    def decide_one(
+        self,
+        key: Array,
+        job: Array,
+        own: Setup,
+        seen: Observation,
+        memory: Any,
+        others: OtherJobs,
+        *truth: Any,
+    ) -> tuple[Plan, Any]:
+        del key, job, truth
         target = jax.tree.map(lambda x: x[0], seen.target)
         table, everything = own.table, others.observation.view
         row, deployed = find_row(table, target)
@@ -34,7 +57,7 @@ def make_jobs_mast(setup: JobsSetup) -> Scheduler:
         rows = table.single_domain & table.mask & (now.rate > 0)
         regions = table.plans.group >= 0  # [P, K]
         asked = jnp.sum(jax.vmap(lambda plan: plan.gpus)(table.plans), axis=1)
-        leaves_s = _leaves_s(setup, others)
+        leaves_s = _leaves_s(self.setup, others)
         queue_s = queueing_s(regions, asked, seen.view.gpus_available, others.gpus, leaves_s)
         left = own.problem.work.step_budget - seen.steps_done[0]
         steps = jnp.where(jnp.isfinite(left), left, 1.0)
@@ -46,9 +69,6 @@ def make_jobs_mast(setup: JobsSetup) -> Scheduler:
         waits = ~deployed & ((queue_s[best] > 0) | ~jnp.any(rows))
         plan = jax.tree.map(lambda old, new: jnp.where(waits, old, new[0]), target, plan)
         return plan, memory
-
-    decide = in_turn(setup, turn, lambda table: table.single_domain)
-    return Scheduler(lambda key: jnp.zeros(setup.kind.shape, jnp.int32), decide)
 
 
 def queueing_s(regions: Array, asked: Array, free: Array, held: Array, leaves_s: Array) -> Array:
@@ -65,7 +85,7 @@ def queueing_s(regions: Array, asked: Array, free: Array, held: Array, leaves_s:
     return jnp.where(at_once, 0.0, waits_s)
 
 
-def _leaves_s(setup: JobsSetup, others: Others) -> Array:
+def _leaves_s(setup: JobsSetup, others: OtherJobs) -> Array:
     """[J] [s] in which each of the others will be done at its present speed."""
     seen: Observation = others.observation
     common: Setup = setup.common

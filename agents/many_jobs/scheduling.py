@@ -1,16 +1,17 @@
-"""Schedulers of one job, lifted to many: the jobs decide one after another, in order of arrival.
+"""Per-job schedulers: every job has a scheduler of one job, and the jobs decide one after another.
 
-Each sees the GPUs that the others leave: the earlier ones by what they have just decided, the later
-ones by what they hold. No decision pushes anybody out, and who finds no room waits. (The cluster may:
-a job that local load has shrunk grows again when that leaves, over jobs that came after it.) While
-several jobs are there, none asks for more than an equal part of the GPUs or the smallest plan of its
-rule, so that a greedy rule does not keep the cluster for the first of them.
+Jobs decide in order of arrival. Each sees the GPUs that the others leave: the earlier ones by what
+they have just decided, the later ones by what they hold. No decision pushes anybody out, and who
+finds no room waits. (The cluster may: a job that local load has shrunk grows again when that leaves,
+over jobs that came after it.) While several jobs are there, none asks for more than an equal part of
+the GPUs or the smallest plan of its rule, so that a greedy rule does not keep the cluster for the
+first of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,17 +26,6 @@ from jaxsim.planning import PlanTable
 from jaxsim.scenario import JobsWorld
 from jaxsim.step_time import NetworkView, job_step_cost
 
-# One job's turn: (key, setup, observation, memory, others, *truth) -> (plan, memory), as a
-# scheduler's `decide` on what the others leave.
-Turn = Callable[..., tuple[Plan, Any]]
-# [P] bool, the rows of a table that a rule may play.
-Rows = Callable[[PlanTable], Array]
-
-
-def every_row(table: PlanTable) -> Array:
-    """[P] bool, for rules that may play them all."""
-    return jnp.ones_like(table.mask)
-
 
 @struct.dataclass
 class JobsSetup:
@@ -46,18 +36,18 @@ class JobsSetup:
 
     def of(self, job: Array, others: Array) -> Setup:
         """The setup of one job, given the GPUs [K] that the others hold."""
-        common, usual = self.common, self.common.usual
-        left = jnp.maximum(usual.gpus_available - others, 0)
+        common, prior = self.common, self.common.prior
+        left = jnp.maximum(prior.gpus_available - others, 0)
         return common.replace(
             problem=common.problem.of(_row(common.problem.work, job)),
             table=_row(common.table, self.kind[job]),
-            usual=usual.replace(gpus_available=left),
+            prior=prior.replace(gpus_available=left),
         )
 
 
 @struct.dataclass
-class Others:
-    """What one job knows of the other jobs at its turn."""
+class OtherJobs:
+    """What one job knows of the other jobs when it decides."""
 
     gpus: Array  # [J, K] int32 held, none by the job itself
     observation: Observation  # of all jobs
@@ -68,46 +58,43 @@ def make_jobs_setup(params: EnvParams, world: JobsWorld) -> JobsSetup:
     return JobsSetup(make_setup(params, world.tables).replace(problem=params.problem), world.kind)
 
 
-def lifted(
-    make: Callable[[Setup], Scheduler], setup: JobsSetup, settled: bool, rows: Rows = every_row
-) -> Scheduler:
-    """Many jobs under a scheduler of one, which plays some `rows`; `settled` = a job that is deployed
-    stays where it is, as static plans do. The truth of an oracle is the views of all intervals."""
-    n_jobs, n_domains = setup.kind.shape[0], setup.common.problem.cluster.mask.shape[0]
-    nobody = jnp.zeros((n_domains,), jnp.int32)
+@struct.dataclass
+class JobsScheduler(Scheduler):
+    """A scheduler of many jobs that asks them one after another: subclasses write `decide_one`.
 
-    def init(key):
-        def one(key, job):
-            return make(setup.of(job, nobody)).init(key)
+    Attributes:
+        setup: set by `bind`
+    """
 
-        return jax.vmap(one)(jax.random.split(key, n_jobs), jnp.arange(n_jobs))
+    setup: JobsSetup | None = struct.field(default=None, kw_only=True)
 
-    def turn(key, own, seen, memory, others, *truth):
-        if settled:
-            deployed = jnp.any(seen.target.used, axis=1)
-            seen = seen.replace(mask=seen.mask.replace(retarget=seen.mask.retarget & ~deployed))
-        truth = [_for_one(views, jnp.sum(others.gpus, axis=0)) for views in truth]
-        plan, memory = make(own).decide(key, seen, memory, *truth)
-        return jax.tree.map(lambda x: x[0], plan), memory
+    def bind(self, setup: JobsSetup) -> Self:
+        return self.replace(setup=setup)
 
-    oracle = make(setup.of(jnp.int32(0), nobody)).oracle
-    return Scheduler(init, in_turn(setup, turn, rows), oracle)
+    def rows(self, job: Array, table: PlanTable) -> Array:
+        """[P] bool, the rows of a job's table that its rule may play."""
+        del job
+        return jnp.ones_like(table.mask)
 
+    def decide_one(
+        self,
+        key: Array,
+        job: Array,
+        own: Setup,
+        seen: Observation,
+        memory: Any,
+        others: OtherJobs,
+        *truth: Any,
+    ) -> tuple[Plan, Any]:
+        """One job's plan, no job axis, and its next memory. `own` and `seen` are what the others
+        leave it."""
+        raise NotImplementedError
 
-def _for_one(views: NetworkView, others: Array) -> Truth:
-    """What an oracle that reads the coming interval is told: the views [T, ...] less the GPUs [K]
-    of the other jobs. No optimum over all intervals is known for many jobs."""
-    left = jnp.maximum(views.gpus_available - others[None], 0)
-    return Truth(views.replace(gpus_available=left), None, None, None, None, None)
-
-
-def in_turn(
-    setup: JobsSetup, turn: Turn, rows: Rows = every_row
-) -> Callable[..., tuple[Plan, Any]]:
-    """`decide` for many jobs from what one of them does at its turn, of the `rows` it may play."""
-
-    def decide(key, observation, memory, *truth):
-        n_jobs = setup.kind.shape[0]
+    def decide(
+        self, key: Array, observation: Observation, memory: Any, *truth: Any
+    ) -> tuple[Plan, Any]:
+        """`truth`, for oracles, is the views of all intervals."""
+        n_jobs = self.setup.kind.shape[0]
         available = observation.view.gpus_available
         present = observation.job_mask
         holding = allocate_gpus(observation.target, present, available)
@@ -123,9 +110,10 @@ def in_turn(
             target = jax.tree.map(lambda x: x[0], seen.target)
 
             def decides():
-                own = _within(setup.of(job, taken), rows, target, equal_part)
-                crowd = Others(others, observation)
-                plan, memory = turn(own_key, own, seen, own_memory, crowd, *truth)
+                own = self.setup.of(job, taken)
+                own = _within(own, self.rows(job, own.table), target, equal_part)
+                crowd = OtherJobs(others, observation)
+                plan, memory = self.decide_one(own_key, job, own, seen, own_memory, crowd, *truth)
                 return _if_room(own, plan, target, seen.view), memory
 
             plan, own_memory = jax.lax.cond(
@@ -137,7 +125,67 @@ def in_turn(
         keys = jax.random.split(key, n_jobs)
         return jax.lax.scan(body, holding, (jnp.arange(n_jobs), keys, memory))[1]
 
-    return decide
+
+@struct.dataclass
+class PerJobScheduler(JobsScheduler):
+    """Every job is decided by a scheduler of one job. A fixed one never moves a job it has deployed.
+
+    Attributes:
+        each: schedulers of one job, leaves [J, ...]
+    """
+
+    each: Scheduler
+
+    @classmethod
+    def of(cls, schedulers: Sequence[Scheduler]) -> Self:
+        """From one scheduler for each job, all of one class, not bound to a setup."""
+        return cls(jax.tree.map(lambda *leaves: jnp.stack(leaves), *schedulers))
+
+    @property
+    def oracle(self) -> bool:
+        """Do the jobs' schedulers read the future?"""
+        return self.each.oracle
+
+    def rows(self, job: Array, table: PlanTable) -> Array:
+        candidates = getattr(self.each, "candidates", None)
+        if candidates is None:
+            return jnp.ones_like(table.mask)
+        return jnp.any(_row(candidates, job), axis=1)
+
+    def init(self, key: Array) -> Any:
+        """One memory for each job, leaves [J, ...]."""
+        n_jobs = self.setup.kind.shape[0]
+        nobody = jnp.zeros_like(self.setup.common.problem.cluster.gpus)
+
+        def one(key, job, scheduler):
+            return scheduler.bind(self.setup.of(job, nobody)).init(key)
+
+        return jax.vmap(one)(jax.random.split(key, n_jobs), jnp.arange(n_jobs), self.each)
+
+    def decide_one(
+        self,
+        key: Array,
+        job: Array,
+        own: Setup,
+        seen: Observation,
+        memory: Any,
+        others: OtherJobs,
+        *truth: Any,
+    ) -> tuple[Plan, Any]:
+        if self.each.fixed:
+            deployed = jnp.any(seen.target.used, axis=1)
+            seen = seen.replace(mask=seen.mask.replace(retarget=seen.mask.retarget & ~deployed))
+        truth = [_for_one(views, jnp.sum(others.gpus, axis=0)) for views in truth]
+        scheduler = _row(self.each, job).bind(own)
+        plan, memory = scheduler.decide(key, seen, memory, *truth)
+        return jax.tree.map(lambda x: x[0], plan), memory
+
+
+def _for_one(views: NetworkView, others: Array) -> Truth:
+    """The truth for an oracle that reads the coming interval: the views [T, ...] less the GPUs [K]
+    of the other jobs. No optimum over all intervals is known for many jobs."""
+    left = jnp.maximum(views.gpus_available - others[None], 0)
+    return Truth(views.replace(gpus_available=left), None, None, None, None, None)
 
 
 def observation_of(observation: Observation, job: Array, gpus: Array) -> Observation:
@@ -160,11 +208,11 @@ def _row(tree: Any, index: Array) -> Any:
     return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), tree)
 
 
-def _within(own: Setup, rows: Rows, target: Plan, equal_part: Array) -> Setup:
-    """The setup with the rows that ask for no more than an equal part, than the smallest row that
-    the rule may play, or than the job asks for already."""
+def _within(own: Setup, rows: Array, target: Plan, equal_part: Array) -> Setup:
+    """The setup with the rows that ask for no more than an equal part, than the smallest of the `rows`
+    [P] that the rule may play, or than the job asks for already."""
     asked = jnp.sum(jax.vmap(lambda plan: plan.gpus)(own.table.plans), axis=1)
-    playable = own.table.mask & rows(own.table)
+    playable = own.table.mask & rows
     smallest = jnp.min(jnp.where(playable, asked, jnp.iinfo(jnp.int32).max))
     most = jnp.maximum(jnp.maximum(equal_part, smallest), jnp.sum(target.gpus))
     return own.replace(table=own.table.replace(mask=own.table.mask & (asked <= most)))

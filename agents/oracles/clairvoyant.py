@@ -7,12 +7,16 @@ domains in the midst of moves, a schedule that uses this could do better.
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Self
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
 from agents.protocol import Scheduler, Setup, carry_out, find_row
+from jaxsim.env import Observation
+from jaxsim.plan import Plan
 from jaxsim.step_time import NetworkView, begin_transition
 
 
@@ -62,7 +66,7 @@ def clairvoyant_values(
     n_links = speed.shape[1] * speed.shape[2]
     speed, done_gb = speed.reshape(length, n_links), done_gb.reshape(length + 1, n_links)
     bytes_gb = moves.bytes_gb.reshape(n_rows, n_rows, n_links)
-    restart_s = moves.restart_s.max()  # of every move alike; to stay is not a move
+    restart_s = moves.restart_s.max()  # the same for every move; the diagonal (stay) is zero
 
     def backward(values, t):
         # values [T + 2, P]: filled from t + 1 on.
@@ -135,16 +139,30 @@ def first_deployment(setup: Setup, rate: Array, value: Array) -> tuple[Array, Ar
     return jnp.argmax(gained).astype(jnp.int32), gained.max()
 
 
-def make_clairvoyant(setup: Setup) -> Scheduler:
-    """Follow the optimum of `clairvoyant_values`. Reads the future, as its argument says."""
+@struct.dataclass
+class Clairvoyant(Scheduler):
+    """Follow the optimum of `clairvoyant_values`. It reads the whole future."""
 
-    def decide(key, observation, memory, truth):
+    oracle: ClassVar[bool] = True
+
+    setup: Setup | None = None
+
+    def bind(self, setup: Setup) -> Self:
+        return self.replace(setup=setup)
+
+    def init(self, key: Array) -> Any:
         del key
-        t = observation.t
-        row, found = find_row(setup.table, jax.tree.map(lambda x: x[0], observation.target))
-        best = jnp.where(found, truth.best[t, row], truth.start)
-        row = jnp.where(observation.moving[0], row, best)
-        view = jax.tree.map(lambda x: x[t], truth.views)
-        return carry_out(setup, row, truth.table.choice[t, row], view), memory
+        return ()
 
-    return Scheduler(lambda key: (), decide, oracle=True)
+    def decide(
+        self, key: Array, observation: Observation, memory: Any, *truth: Any
+    ) -> tuple[Plan, Any]:
+        """`truth` is the scenario's `Truth`."""
+        del key
+        (known,) = truth
+        t = observation.t
+        row, found = find_row(self.setup.table, jax.tree.map(lambda x: x[0], observation.target))
+        best = jnp.where(found, known.best[t, row], known.start)
+        row = jnp.where(observation.moving[0], row, best)
+        view = jax.tree.map(lambda x: x[t], known.views)
+        return carry_out(self.setup, row, known.table.choice[t, row], view), memory

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import jax
-import jax.numpy as jnp
+from flax import struct
+from jax import Array
 
-from agents.protocol import Scheduler, Setup, amortised_gain, carry_out, situation
+from agents.baselines import Hysteresis
+from jaxsim.env import Observation
+from jaxsim.plan import Plan
 
 
-def make_replan_oracle(setup: Setup, horizon: float) -> Scheduler:
-    """Exact search over the table on the true present network; the switch is spread over
-    `horizon` intervals. Reads the coming interval, as its argument says."""
+@struct.dataclass
+class ReplanOracle(Hysteresis):
+    """Hysteresis on the true network of the coming interval instead of the measured one."""
 
-    def decide(key, observation, memory, truth):
-        del key
+    oracle: ClassVar[bool] = True
+
+    def decide(
+        self, key: Array, observation: Observation, memory: Any, *truth: Any
+    ) -> tuple[Plan, Any]:
+        """`truth` is the scenario's `Truth`."""
+        (known,) = truth
         t = observation.t
-        view = jax.tree.map(lambda x: x[t], truth.views)
+        view = jax.tree.map(lambda x: x[t], known.views)
         # Where the measured rates are at hand, the true ones are: else it scores as everybody does.
-        rates = None if observation.rates is None else truth.rates[t]
-        seen = situation(setup, observation.replace(view=view, rates=rates))
-        gain = amortised_gain(seen, seen.now.rate, setup.interval_s, jnp.float32(horizon))
-        row = jnp.where(seen.may_switch, jnp.argmax(gain).astype(jnp.int32), seen.row)
-        return carry_out(setup, row, seen.now.choice[row], view), memory
-
-    return Scheduler(lambda key: (), decide, oracle=True)
+        rates = None if observation.rates is None else known.rates[t]
+        return super().decide(key, observation.replace(view=view, rates=rates), memory)

@@ -7,7 +7,7 @@ as resources, the best of several is run, and built anew when delay or bandwidth
 pipelines over two domains and more (where there is only one: inside it) the best at base, by the
 simulator's step time and not by CrossPipe's own model of it; and in every interval the best of 1F1B
 and eager 1F1B, with and without recomputation, at the best micro-batch, under the measured network
-(`static.keep_best`); the stages stay where they are.
+(`static.StaticPlan`); the stages stay where they are.
 
 Left out: ZB-H1, which over a WAN waits as 1F1B does (in the event-exact form never better than
 eager 1F1B on the embedded cluster); the greedy order, with which one of the pipelines takes 39.8 s
@@ -25,7 +25,7 @@ from jaxsim.planning import PlanRules, TableBuilder, make_plan
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
 
-def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
+def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """The fastest pipeline over the WAN at base."""
     layers, batch = int(builder.problem.work.layers), int(builder.problem.work.global_batch)
     plans = []
@@ -40,7 +40,7 @@ def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
 
 
 RULES = PlanRules(
-    nominate,
+    propose,
     (RECOMPUTE_NONE, RECOMPUTE_FULL),
     (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B),
 )

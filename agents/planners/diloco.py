@@ -5,8 +5,8 @@ every H steps, H in {50, 100, 500}, the outer gradients are averaged around a ri
 blocking. Douillard et al. 2025 (arXiv 2501.18512, streaming): H = 30, the model in F fragments that
 are sent one after the other in 4 bits, each behind the next tau training steps. Among the regions
 (two at least where there are two), rings, H and bits the best at base; static: the simulator's
-fastest row is kept, and the simulator chooses micro-batch, recomputation and schedule anew in every
-interval (`static.keep_best`).
+fastest row is deployed, and the simulator chooses micro-batch, recomputation and schedule anew in every
+interval (`static.StaticPlan`).
 
 What a step learns under H > 1 is an assumption (`jaxsim.step_time.sync.statistical_efficiency`), so
 these plans have a table of their own and never enter that of synchronous training.
@@ -42,7 +42,7 @@ STREAMING_PERIODS, STREAMING_BITS = (30,), (4,)
 Inside = tuple[int, int]  # tp, dp of the plan inside a domain
 
 
-def nominate(
+def propose(
     builder: TableBuilder, allowed: np.ndarray, periods: tuple[int, ...], bits: tuple[int, ...]
 ) -> list[Plan]:
     """The best plan of every period at base, in whichever of the `bits`."""
@@ -98,7 +98,7 @@ def workers(
 
 def _rules(periods: tuple[int, ...], bits: tuple[int, ...]) -> PlanRules:
     return PlanRules(
-        functools.partial(nominate, periods=periods, bits=bits),
+        functools.partial(propose, periods=periods, bits=bits),
         (RECOMPUTE_NONE, RECOMPUTE_FULL),
         (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B),
     )

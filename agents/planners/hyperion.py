@@ -5,10 +5,10 @@ minimises the slowest stage or link, per sequence, at base bandwidth and under m
 search over the bound and dynamic programme over blocks: layers are alike here, so the bound
 decides). The split is made again only when a tier comes or goes. Placement inside a tier follows
 queues and capacity: GPUs of a domain are alike and a plan's replicas shrink to what is free, so
-nothing is left to choose. Of the splits that it nominated (all tiers, each gone; for several
+nothing is left to choose. Of the splits that it proposed (all tiers, each gone; for several
 networks) the simulator's fastest is deployed, which need not be the one with the fastest slowest
 stage, and the simulator chooses micro-batch, recomputation and schedule anew in every interval
-(`replanning.replan_when`).
+(`replanning.Replanning`).
 
 Latency is not in its objective: where a round trip throttles the pipeline, that is the method's
 loss.
@@ -16,11 +16,8 @@ loss.
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
-from agents.baselines import replan_when
 from agents.planners.stage_costs import (
     Pipeline,
     StageCosts,
@@ -29,14 +26,12 @@ from agents.planners.stage_costs import (
     fitting,
     full_pipelines,
 )
-from agents.protocol import Scheduler, Setup, admitted_plans
 from jaxsim.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, Plan
 from jaxsim.planning import PlanRules, TableBuilder
-from jaxsim.step_time import NetworkView
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
 
-def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
+def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """Its split over all tiers, then those with each tier gone."""
     costs = StageCosts(builder, allowed)
     orders = domain_orders(builder, at_least=2)
@@ -56,16 +51,4 @@ def bottleneck_s(costs: StageCosts, pipe: Pipeline) -> np.ndarray:
     return slowest * costs.micro_batches(pipe)
 
 
-def make_hyperion(setup: Setup) -> Scheduler:
-    """Split again only when a tier comes or goes, whatever moving costs."""
-    admitted = admitted_plans(setup, "hyperion")
-    horizon = 1e6  # intervals: what a switch costs is not weighed
-    return replan_when(setup, admitted, tiers, horizon)
-
-
-def tiers(view: NetworkView) -> Array:
-    """[K] int32: 1 where a domain has a GPU to give."""
-    return (view.gpus_available > 0).astype(jnp.int32)
-
-
-RULES = PlanRules(nominate, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B))
+RULES = PlanRules(propose, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B))

@@ -5,8 +5,9 @@ Narayanan et al., SC 2021 (takeaways 1-3), with sequence parallelism and selecti
 before full (Korthikanti et al. 2022). Ranks are laid out so that the WAN falls on data parallelism,
 or on the pipeline, or in one region alone: three variants, and for each the regions and their order
 that do best at base, as whoever writes the host file would choose them (beyond five domains along
-the fastest links: `search.domain_orders`). Static: the simulator's fastest of them at base is kept,
-and the simulator chooses micro-batch and recomputation anew in every interval (`static.keep_best`).
+the fastest links: `stage_costs.domain_orders`). Static: the simulator's fastest of them at base is
+deployed, and the simulator chooses micro-batch and recomputation anew in every interval
+(`static.StaticPlan`).
 
 Left out: interleaved stages. A lower choice is offered to every plan of the table, and over a WAN
 the closed form takes interleaved pipelines for faster than they are: 225.0 s a step instead of
@@ -28,7 +29,7 @@ from jaxsim.planning import PlanRules, TableBuilder, assemble_plan
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE
 
 
-def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
+def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """The best plan with data parallelism over the WAN, with the pipeline over it, and without it."""
     orders = [order for order in domain_orders(builder) if len(order) > 1]
     replicas = [tuple((k,) for k in order) for order in orders]
@@ -65,4 +66,4 @@ def in_order(builder: TableBuilder, layout: Layout) -> Iterator[Plan]:
                 yield assemble_plan(layout, tp, dps, splits, builder.n_domains)
 
 
-RULES = PlanRules(nominate, (RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL), (SCHEDULE_1F1B,))
+RULES = PlanRules(propose, (RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL), (SCHEDULE_1F1B,))

@@ -10,7 +10,7 @@ horizon (tuned) pays for the move.
 Answers are found on the host for all GPUs free, each region gone, and each region half taken; when
 something changes, the one that suits the GPUs and links as measured is deployed: suits by the
 simulator, not by its own estimate, which only finds them; the simulator also chooses micro-batch
-and recomputation anew in every interval (`replanning.replan_when`). Left out: mixed GPU types,
+and recomputation anew in every interval (`replanning.Replanning`). Left out: mixed GPU types,
 zones inside a region, cost budgets.
 """
 
@@ -20,7 +20,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from agents.baselines import replan_when
 from agents.planners.stage_costs import (
     Pipeline,
     StageCosts,
@@ -29,7 +28,6 @@ from agents.planners.stage_costs import (
     fitting,
     tensor_sizes,
 )
-from agents.protocol import Scheduler, Setup, admitted_plans
 from jaxsim.plan import SCHEDULE_1F1B, Plan
 from jaxsim.planning import PlanRules, TableBuilder
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
@@ -37,7 +35,7 @@ from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 GRADIENT_BYTES = 2.0
 
 
-def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
+def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """Its plan for all GPUs first, then those for regions gone and half taken."""
     costs = StageCosts(builder, allowed)
     plans = []
@@ -125,11 +123,4 @@ def sync_s(costs: StageCosts, pipe: Pipeline) -> float:
     return 2.0 * (pipe.dp - 1) / pipe.dp * gradient_gb / rate
 
 
-def make_sailor(setup: Setup, horizon: float) -> Scheduler:
-    """Plan again whenever the free GPUs of any region change."""
-    return replan_when(
-        setup, admitted_plans(setup, "sailor"), lambda view: view.gpus_available, horizon
-    )
-
-
-RULES = PlanRules(nominate, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B,))
+RULES = PlanRules(propose, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B,))

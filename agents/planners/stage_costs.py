@@ -2,8 +2,8 @@
 
 Host side, NumPy. A planner searches pipelines with an objective of its own; whether a plan fits is
 for the simulator to say, with the same memory model for everyone. Its objective chooses what it
-nominates, for each of several networks. What of that is played, the simulator chooses: the fastest
-at base (`static.keep_best`) or when it plans again (`replanning.replan_when`), and in every
+proposes, for each of several networks. What of that is played, the simulator chooses: the fastest
+at base (`static.StaticPlan`) or when it plans again (`replanning.Replanning`), and in every
 interval anew the micro-batch, recomputation and schedule.
 """
 

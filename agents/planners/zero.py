@@ -4,9 +4,9 @@ Rajbhandari et al. 2020; hybrid sharding: inside a domain, replicated across (Mi
 2022; ZeRO++, Wang et al. 2023; PyTorch's HYBRID_SHARD). Its replicas stand in all regions, but for
 those that the user leaves out: two at least where there are two (one region alone is the subject of
 `single_domain`). Two variants, for each the regions and the ring that do best at base (beyond five
-domains along the fastest links: `search.domain_orders`): the least stage that fits, and stage 3
-sharded inside the domains. Static: the simulator's faster one at base is kept, and the simulator
-chooses micro-batch and recomputation anew in every interval (`static.keep_best`).
+domains along the fastest links: `stage_costs.domain_orders`): the least stage that fits, and stage 3
+sharded inside the domains. Static: the simulator's faster one at base is deployed, and the simulator
+chooses micro-batch and recomputation anew in every interval (`static.StaticPlan`).
 
 Left out: flat shards over all domains, which the simulator cannot express. A plan's ZeRO stage
 shards over the replicas of its group, one group lies in several domains only as a pipeline, and
@@ -33,7 +33,7 @@ STAGES = (1, 2, 3)
 HYBRID = 3
 
 
-def nominate(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
+def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
     """The best plan of the least stage that fits, and the best hybrid one."""
     best = {}
     for stage in STAGES:
@@ -56,4 +56,4 @@ def sharded(builder: TableBuilder, stage: int) -> list[Plan]:
 
 
 # One stage has no order: the two schedules are the same, and the menu holds either.
-RULES = PlanRules(nominate, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B))
+RULES = PlanRules(propose, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B))

@@ -17,21 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agents import registry
 from agents.hi_ppo import (
+    HiPPO,
     decide_lower,
     decide_upper,
     init_statistics,
-    load_shipped,
-    make_hi_ppo,
-    make_reference,
     measure,
-    policies,
     update_statistics,
 )
 from agents.oracles import Truth
-from agents.protocol import Setup, make_setup, score_table
-from agents.registry import SchedulerSettings, make_by_name
-from experiments.evaluate import prepared
+from agents.protocol import Scheduler, Setup, make_setup
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import reset
 from jaxsim.plan import Problem
@@ -87,54 +83,44 @@ def decision(spec: ClusterSpec, repeats: int, gpus: int = GPUS, model: str = MOD
 
 def scheduler_decisions(setup: Setup, observation) -> dict[str, Callable[[], Any]]:
     """Compiled decisions of the shipped policy, whole and level by level, and of rivals: functions
-    that take an observation from the host and return what they decided there. What a scheduler works
-    out once, when it is made, lies ready."""
-    checkpoint = load_shipped()
-    policy, hidden = policies(checkpoint)[0], checkpoint.meta["hidden"]
-
-    def upper(setup):
-        reference = make_reference(score_table(setup, setup.usual).rate)
-
-        def decide(observation):
-            measured = measure(setup, observation, reference)
-            stats = update_statistics(init_statistics(reference), measured)
-            return decide_upper(setup, policy, hidden, observation, stats, reference, measured)
-
-        return decide
-
-    def lower(setup):
-        reference = make_reference(score_table(setup, setup.usual).rate)
-
-        def decide(observation):
-            measured = measure(setup, observation, reference)
-            return decide_lower(setup, policy, hidden, observation, measured, measured.row)
-
-        return decide
-
-    def whole(make):
-        def made(setup):
-            scheduler = make(setup)
-            memory = scheduler.init(jax.random.key(0))
-
-            def decide(observation):
-                # To an oracle the coming interval is told: here it is like the one measured.
-                told = jax.tree.map(lambda x: jnp.stack([x, x]), observation.view)
-                truth = (Truth(told, None, None, None, None, None),) if scheduler.oracle else ()
-                return scheduler.decide(jax.random.key(1), observation, memory, *truth)[0]
-
-            return decide
-
-        return made
-
-    hi_ppo = whole(lambda s: make_hi_ppo(s, policy, hidden, checkpoint.meta["every"]))
-    ways = {"upper": upper, "lower": lower, "hi_ppo": hi_ppo}
-    ways |= {name: whole(make_by_name(name, SchedulerSettings())) for name in RIVALS}
+    that take an observation from the host and return what they decided there. What a scheduler
+    computes once, when it is bound, lies ready."""
+    ours = registry.make("hi_ppo", setup)
+    ways = {"upper": (_upper, ours), "lower": (_lower, ours), "hi_ppo": (_whole, ours)}
+    ways |= {name: (_whole, registry.make(name, setup)) for name in RIVALS}
     out = {}
-    for name, way in ways.items():
-        decide = prepared(way, (setup,), (observation,))
-        out[name] = lambda decide=decide: jax.device_get(decide(observation))
+    for name, (way, scheduler) in ways.items():
+        start = (way, jax.device_put(scheduler), observation)
+        out[name] = lambda start=start: jax.device_get(start[0](*start[1:]))
         out[name]()  # compile
     return out
+
+
+@jax.jit
+def _whole(scheduler: Scheduler, observation):
+    """[1] the plan, both levels decided."""
+    memory = scheduler.init(jax.random.key(0))
+    # To an oracle the coming interval is told: here it is like the one measured.
+    views = jax.tree.map(lambda x: jnp.stack([x, x]), observation.view)
+    truth = (Truth(views, None, None, None, None, None),) if scheduler.oracle else ()
+    return scheduler.decide(jax.random.key(1), observation, memory, *truth)[0]
+
+
+@jax.jit
+def _upper(ours: HiPPO, observation):
+    """[] int32 row."""
+    measured = measure(ours.setup, observation, ours.reference)
+    stats = update_statistics(init_statistics(ours.reference), measured)
+    networks = (ours.setup, ours.policy, ours.hidden, observation)
+    return decide_upper(*networks, stats, ours.reference, measured)
+
+
+@jax.jit
+def _lower(ours: HiPPO, observation):
+    """[1] the plan of the row in force."""
+    measured = measure(ours.setup, observation, ours.reference)
+    networks = (ours.setup, ours.policy, ours.hidden, observation)
+    return decide_lower(*networks, measured, measured.row)
 
 
 def latencies_ms(decide: Callable[[], Any], calls: int) -> np.ndarray:

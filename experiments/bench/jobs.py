@@ -21,7 +21,7 @@ from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams, reset, step
 from jaxsim.load import USEFUL_SHARE, JobMix, SubmittedJob, random_jobs, read_jobs
 from jaxsim.plan import Plan
-from jaxsim.planning import complete, one_view, score_plans
+from jaxsim.planning import PARTS, complete, one_view, score_plans
 from jaxsim.scenario import JobsWorld, ScenarioSettings, build_jobs_world, jobs_bank, mean_view
 
 DOMAINS, ENVS = 8, 1024  # if none are asked for
@@ -72,8 +72,9 @@ def jobs_case(
     submitted = read_jobs(jobs) if isinstance(jobs, str) else drawn_jobs(spec, jobs)
     arrivals = math.ceil(submitted[-1].spec.arrival_s / ScenarioSettings().interval_s)
     horizon = max(EPISODE, 2 * arrivals) if steps is None else steps
-    # Every region alone is in a table of this size, and as many over several.
-    world = build_jobs_world(spec, submitted, table_size=2 * n_domains)
+    # For each part of the GPUs every region alone is in a table of this size, and as many over several.
+    rows = len(PARTS) * 2 * n_domains
+    world = build_jobs_world(spec, submitted, rows)
     bank = jobs_bank(world, ScenarioSettings(horizon=horizon, **LOAD), range(1), "bench")
     params = jax.tree.map(lambda x: x[0], bank[0])
     return JobsCase(params, _region_plans(params, world))

@@ -93,7 +93,7 @@ def load_world(
     """Load a cluster file (None = the embedded one), with its regions repeated to `domains` where
     that is given, and enumerate plans for one job on it.
 
-    `rules`, such as `agents.registry.RULES`: rivals that bring plans of their own into the table;
+    `rules`, such as `agents.registry.plan_rules` returns: rivals whose plans join the table;
     `loaded`: local jobs will hold GPUs.
     Raises InputError that names the file and the key, or says what memory is short.
     """

@@ -2,7 +2,6 @@
 
 config             What an evaluation is asked for, and the checks of it
 contestants        Who plays: schedulers by name, and checkpoints with an entry for each of their
-decision           One decision as it is timed: what a scheduler works out once, when it is made
 evaluation         One evaluation, from checked inputs to tables and summary
 evaluator          Playing schedulers on one bank of scenarios: common random numbers, the truth
 jobs               Compare schedulers on many jobs: `python -m experiments.evaluate --jobs FILE
@@ -14,13 +13,10 @@ tables             The tables of an evaluation: rows from episodes, on disk afte
 from experiments.evaluate.config import EvaluateConfig
 from experiments.evaluate.contestants import (
     Contestant,
-    Maker,
     contestants,
-    learned_maker,
     named,
     requested_without_truth,
 )
-from experiments.evaluate.decision import prepared
 from experiments.evaluate.evaluator import Evaluator, tune
 from experiments.evaluate.jobs import JobsEvaluation, requested
 
@@ -29,11 +25,8 @@ __all__ = [
     "EvaluateConfig",
     "Evaluator",
     "JobsEvaluation",
-    "Maker",
     "contestants",
-    "learned_maker",
     "named",
-    "prepared",
     "requested",
     "requested_without_truth",
     "tune",

@@ -34,8 +34,8 @@ class EvaluateConfig:
         jitter: uniform, ou, regime, heavy, outage, none or a fitted FILE.yaml; overrides
             scenario.jitter; with a trace the default is none
         schedulers: names and checkpoint paths, separated by commas; all = every one. Rivals that
-            plan by rules of their own put their plans into the table that all of them choose from,
-            so that everybody's figures are of the company they were measured in
+            plan by rules of their own put their plans into the table that all of them choose from.
+            Results therefore depend on which schedulers run together
         checkpoint: what the name hi_ppo means; the checkpoint that ships if none is given
         seeds: scenarios to play
         steps: decision intervals per episode, overrides scenario.horizon

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from agents.registry import LOW_COMMUNICATION, RULES, SchedulerSettings
+from agents.registry import Settings, default_settings, find, plan_rules
 from analysis.records import RunWriter
 from analysis.statistics import evaluation_summary
 from experiments.common import load_world, parse_weights, read_traces
@@ -37,15 +37,17 @@ class Evaluation:
         self.config = config
         self.weights = parse_weights(config.weights)
         names, self.checkpoints = requested(config.schedulers, config.checkpoint)
-        self.names = [n for n in names if n not in LOW_COMMUNICATION]
-        self.apart = [n for n in names if n in LOW_COMMUNICATION]
+        apart = [n not in self.checkpoints and find(n).low_communication for n in names]
+        self.names = [n for n, is_apart in zip(names, apart, strict=True) if not is_apart]
+        self.apart = [n for n, is_apart in zip(names, apart, strict=True) if is_apart]
         self.settings = config.world_settings
         self.settings.links()  # refuse a bad jitter file before anything is computed
         # Plans of those who do not play would cost everybody time.
-        self.nominating = [name for name in self.names if name in RULES]
+        rules = plan_rules([name for name in self.names if name not in self.checkpoints])
+        self.with_plans = list(rules)
         self.spec, self.world, self.info = load_world(
             *(config.cluster, config.model, config.global_batch, config.seq, config.table_size),
-            {name: RULES[name] for name in self.nominating},
+            rules,
             domains=config.domains,
             layout_limit=config.layout_limit,
             loaded=config.loaded,
@@ -62,7 +64,7 @@ class Evaluation:
         results = Results(writer)
         with tqdm(total=3 + len(self.names), desc="evaluate", unit="part", leave=None) as bar:
             bar.set_postfix_str("tuning the rivals")
-            tuned = SchedulerSettings(**results.once("tuned", self._tuned).to_dict("records")[0])
+            tuned = results.once("tuned", self._tuned).to_dict("records")[0]
             bar.update()
             bar.set_postfix_str("solving the scenarios")
             evaluator = self.evaluator(self.config.seeds, "test")
@@ -80,22 +82,23 @@ class Evaluation:
         return self._summary(results, evaluator, tuned)
 
     def _tuned(self) -> pd.DataFrame:
-        """One row: what the rivals are tuned in, on training scenarios."""
-        tuned = SchedulerSettings()
+        """One row: the settings of the rivals, tuned on training scenarios."""
+        tuned = default_settings()
         if self.config.tuning_scenarios:
-            tuned = tune(self.evaluator(self.config.tuning_scenarios, "train"), self.names)
-        return pd.DataFrame([dataclasses.asdict(tuned)])
+            rivals = [name for name in self.names if name not in self.checkpoints]
+            tuned = tune(self.evaluator(self.config.tuning_scenarios, "train"), rivals)
+        return pd.DataFrame([tuned])
 
     def _play(self, name: str, evaluator: Evaluator, bound, tuned, which: int) -> dict[str, Any]:
         """All tables' rows of one scheduler: the first policy seed's timeline stands for all."""
-        everyone = contestants(name, self.checkpoints, tuned, self.world.table)
-        played = [evaluator.play(one.maker, one.policy) for one in everyone]
+        everyone = contestants(name, self.checkpoints, tuned, self.world)
+        played = [evaluator.play(one.scheduler) for one in everyone]
         scenarios = [
             scenario_rows(name, one.policy_seed, metrics, evaluator, bound)
             for one, (metrics, _) in zip(everyone, played, strict=True)
         ]
         episode, interval_s = played[0][1], self.settings.interval_s
-        taken = evaluator.decision_ms(everyone[0].maker, everyone[0].policy)
+        taken = evaluator.decision_ms(everyone[0].scheduler)
         p50, p99 = np.percentile(taken, (50, 99))
         return {
             "timeline": timeline_rows(name, episode, which, self.spec, interval_s),
@@ -104,7 +107,7 @@ class Evaluation:
             "decisions": [{"scheduler": name, "decision_ms_p50": p50, "decision_ms_p99": p99}],
         }
 
-    def _summary(self, results: Results, evaluator: Evaluator, tuned: SchedulerSettings) -> dict:
+    def _summary(self, results: Results, evaluator: Evaluator, tuned: Settings) -> dict:
         threshold_pct = self.config.threshold_pct
         if not np.any(evaluator.headroom_pct >= threshold_pct):
             # Not on standard output, which may be for the JSON alone.
@@ -128,8 +131,8 @@ class Evaluation:
             "load": self.config.load,
             "seeds": self.config.seeds,
             "settings": dataclasses.asdict(self.settings),
-            "tuned": dataclasses.asdict(tuned),
-            "nominated": self.nominating,
+            "tuned": dict(tuned),
+            "nominated": self.with_plans,
             "table": {**dataclasses.asdict(self.info), "bound_over": evaluator.n_bounding},
         }
         if self.apart:

@@ -14,11 +14,10 @@ import numpy as np
 from agents.episodes import Episode, EpisodeMetrics, episode_metrics, play
 from agents.oracles import Truth, family_bound, solve_truth
 from agents.protocol import Scheduler, make_setup, table_rates
-from agents.registry import TUNING_GRID, SchedulerSettings
+from agents.registry import Settings, default_settings, find
 from experiments.common import make_room_for_programs
-from experiments.evaluate.contestants import Maker, named
-from experiments.evaluate.decision import Make, prepared
-from jaxsim.env import EnvParams, reset, world_tape
+from experiments.evaluate.contestants import named
+from jaxsim.env import EnvParams, Observation, reset, world_tape
 from jaxsim.network import network_process
 from jaxsim.plan import Plan
 from jaxsim.planning import choice_rates
@@ -54,43 +53,33 @@ def _truths(table, params) -> Truth:
     return jax.vmap(one)(params)
 
 
-@functools.partial(jax.jit, static_argnames=("maker", "horizon"))
-def _episodes(maker: Maker, horizon: int, policy, table, params, truth, keys, decision_keys):
-    """Metrics and episodes of one scheduler in each scenario, [S, ...]."""
+@functools.partial(jax.jit, static_argnames=("horizon",))
+def _episodes(scheduler: Scheduler, horizon: int, table, params, truth, keys, decision_keys):
+    """Metrics and episodes of one scheduler in each scenario, [S, ...]: one program for its class."""
 
     def one(params, truth, key, decision_key):
         setup = make_setup(params, table)
-
-        def make(s):
-            return maker(s, policy)
-
         # What was measured is the same for all: the table is scored once, not by every scheduler.
-        episode = play(make, params, setup, truth, key, decision_key, horizon, truth.rates)
+        episode = play(scheduler, params, setup, truth, key, decision_key, horizon, truth.rates)
         return episode_metrics(episode, params), episode
 
     return jax.vmap(one)(params, truth, keys, decision_keys)
 
 
-@functools.cache
-def _decider(maker: Maker) -> Make:
-    """`decide(observation, memory)` of a scheduler; the truth lies ready for the oracles."""
-
-    def make(setup, policy, truth):
-        scheduler = maker(setup, policy)
-        extra = (truth,) if scheduler.oracle else ()
-        key = jax.random.key(1)
-        return lambda observation, memory: scheduler.decide(key, observation, memory, *extra)
-
-    return make
+@jax.jit
+def _bound(scheduler: Scheduler, setup: Any) -> tuple[Scheduler, Any]:
+    """The scheduler with all that it computes once, and its first memory."""
+    bound = scheduler.bind(setup)
+    return bound, bound.init(jax.random.key(0))
 
 
-@functools.partial(jax.jit, static_argnames=("maker",))
-def _first_memory(maker: Maker, policy, setup):
-    return maker(setup, policy).init(jax.random.key(0))
+@jax.jit
+def _decide(scheduler: Scheduler, truth: tuple, observation: Observation, memory: Any):
+    return scheduler.decide(jax.random.key(1), observation, memory, *truth)
 
 
 _reset = jax.jit(reset)
-_bound = jax.jit(family_bound)
+_family_bound = jax.jit(family_bound)
 
 
 @jax.jit
@@ -102,8 +91,8 @@ def _rates(params: EnvParams, plans: Plan, views: NetworkView):
 class Evaluator:
     """A bank of scenarios with everything that schedulers are compared against.
 
-    Scenarios are played in blocks of one size, and compiled programs are shared by all evaluators:
-    banks of the same sizes, of other jitter, load or length of the bank, cost no compilation.
+    Scenarios are played in blocks of one size, and compiled programs are shared by all evaluators.
+    Banks of the same sizes, of other jitter, load or length of the bank, cost no compilation.
     """
 
     def __init__(
@@ -122,7 +111,7 @@ class Evaluator:
         )
         self.taped = self._taped()
         self.truth = self._solved()
-        self.clairvoyant = self.play(*self.named("clairvoyant"))
+        self.clairvoyant = self.play(self.named("clairvoyant"))
         self.static = self._static()
 
     def __len__(self) -> int:
@@ -130,11 +119,11 @@ class Evaluator:
 
     def _static(self) -> tuple[EpisodeMetrics, Episode]:
         """The best plan that never changes, played."""
-        return self.play(*self.named("best_static"))
+        return self.play(self.named("best_static"))
 
-    def named(self, name: str) -> tuple[Maker, Any]:
+    def named(self, name: str) -> Scheduler:
         """A scheduler that is not learned and not tuned, for `play`."""
-        return named(name, self.world.table, SchedulerSettings())
+        return named(name, self.world, {})
 
     def _taped(self) -> EnvParams:
         """The scenarios with their worlds' courses known beforehand: however these are drawn, the
@@ -183,7 +172,7 @@ class Evaluator:
         scenarios = (self.taped, self.truth)
         pick = [jax.tree.map(lambda x, i=i: x[i], scenarios) for i in range(len(self))]
         choice = jnp.asarray(choice, jnp.int32)
-        return np.array([float(_bound(p, plans, choice, truth)) for p, truth in pick])
+        return np.array([float(_family_bound(p, plans, choice, truth)) for p, truth in pick])
 
     @property
     def n_bounding(self) -> int:
@@ -214,10 +203,10 @@ class Evaluator:
         return np.sort(np.argsort(-(rates / best).max(axis=0), kind="stable")[:CONTENDERS])
 
     def play(
-        self, maker: Maker, policy: Any = (), weights: tuple[float, ...] | None = None
+        self, scheduler: Scheduler, weights: tuple[float, ...] | None = None
     ) -> tuple[EpisodeMetrics, Episode]:
         """Play all scenarios, with other reward weights where some are given; NumPy leaves
-        [S, ...]. One compilation per maker."""
+        [S, ...]. One compilation per class of schedulers."""
         make_room_for_programs()
         decision_keys = jax.random.split(jax.random.key(20), len(self))
         params = self.taped
@@ -227,61 +216,57 @@ class Evaluator:
 
         def block(params, truth, keys, decision_keys):
             table = self.world.table
-            return _episodes(maker, self.horizon, policy, table, params, truth, keys, decision_keys)
+            return _episodes(scheduler, self.horizon, table, params, truth, keys, decision_keys)
 
         return self._in_blocks(block, (params, self.truth, self.keys, decision_keys))
 
-    def regret_pct(self, maker: Maker, policy: Any = ()) -> np.ndarray:
+    def regret_pct(self, scheduler: Scheduler) -> np.ndarray:
         """[S] regret to clairvoyant, NaN where nothing can run."""
-        return lost_pct(self.play(maker, policy)[0].progress, self.clairvoyant[0].progress)
+        return lost_pct(self.play(scheduler)[0].progress, self.clairvoyant[0].progress)
 
-    def decision_ms(self, maker: Maker, policy: Any = (), calls: int = 200) -> np.ndarray:
+    def decision_ms(self, scheduler: Scheduler, calls: int = 200) -> np.ndarray:
         """[calls] time of one decision of both levels at batch 1 [ms]: from an observation on the
-        host to a plan on the host. What the scheduler is made from lies ready on the device."""
+        host to a plan on the host. What the scheduler computes once lies ready on the device."""
         one = jax.tree.map(lambda x: x[0], (self.taped, self.keys, self.truth))
         params, key, truth = jax.device_put(one)
         setup = make_setup(params, self.world.table)
-        return decision_times_ms(maker, policy, setup, truth, params, key, calls)
+        return decision_times_ms(scheduler, setup, truth, params, key, calls)
 
 
 def decision_times_ms(
-    maker: Callable[[Any, Any], Scheduler],
-    policy: Any,
-    setup: Any,
-    truth: Any,
-    params: EnvParams,
-    key: jax.Array,
-    calls: int,
+    scheduler: Scheduler, setup: Any, truth: Any, params: EnvParams, key: jax.Array, calls: int
 ) -> np.ndarray:
     """[calls] time of one decision on what is observed at reset [ms]: from an observation on the host
     to a plan on the host. `setup` and `truth` are those of one job or of many."""
     observation = jax.tree.map(np.asarray, _reset(key, params)[1].observation)
-    memory = _first_memory(maker, policy, setup)
-    decide = prepared(_decider(maker), (setup, policy, truth), (observation, memory))
+    bound, memory = _bound(scheduler, setup)
+    extra = (truth,) if bound.oracle else ()
     taken = []
     for call in range(calls + 3):
         start = time.perf_counter()
-        plan, memory = decide(observation, memory)
+        plan, memory = _decide(bound, extra, observation, memory)
         jax.tree.map(np.asarray, plan)
         if call >= 3:  # the first calls compile
             taken.append(1e3 * (time.perf_counter() - start))
     return np.array(taken)
 
 
-def tune(evaluator: Evaluator, names: list[str]) -> SchedulerSettings:
-    """Tune the rivals that can be tuned, on the evaluator's (training) scenarios.
+def tune(evaluator: Evaluator, names: list[str]) -> dict[str, float]:
+    """Tune the rivals that can be tuned, on the evaluator's (training) scenarios; returns the settings
+    of all.
 
-    Tuned values are traced, so each rival compiles once for its whole grid.
+    Tuned values are leaves, so each rival compiles once for its whole grid.
     """
-    best: dict[str, float] = {}
+    settings = default_settings()
     for name in names:
-        if name not in TUNING_GRID:
+        tunable = find(name).tunable
+        if tunable is None or not tunable.grid:
             continue
-        field, grid = TUNING_GRID[name]
-        tried = [SchedulerSettings(**{field: value}) for value in grid]
-        table = evaluator.world.table
-        regrets = np.stack([evaluator.regret_pct(*named(name, table, s)) for s in tried])
+        tried: list[Settings] = [{tunable.key: value} for value in tunable.grid]
+        regrets = np.stack(
+            [evaluator.regret_pct(named(name, evaluator.world, one)) for one in tried]
+        )
         regrets = regrets[:, np.isfinite(regrets).all(axis=0)]
         if regrets.size:  # else nothing can run, and the default is as good as any value
-            best[field] = grid[int(np.argmin(regrets.mean(axis=1)))]
-    return SchedulerSettings(**best)
+            settings[tunable.key] = tunable.grid[int(np.argmin(regrets.mean(axis=1)))]
+    return settings

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,23 +14,21 @@ import pandas as pd
 from tqdm import tqdm
 
 from agents.episodes import play
-from agents.hi_ppo import load_checkpoint, load_shipped, make_hi_ppo, policies
+from agents.hi_ppo import Checkpoint, schedulers
 from agents.many_jobs import (
-    JOBS_SCHEDULERS,
-    ONE_JOB_ONLY,
     JobMetrics,
-    JobsSetup,
+    JobsScheduler,
+    PerJobScheduler,
     completion_alone_s,
     job_metrics,
-    lifted,
-    make_jobs_by_name,
     make_jobs_setup,
 )
 from agents.protocol import Scheduler
-from agents.registry import LEARNED, SchedulerSettings
+from agents.registry import default_settings, find, jobs_names, make_for_jobs, names
 from analysis.records import RunWriter, load
 from analysis.statistics import jobs_summary
 from experiments.common import CheckError, load_regions, make_room_for_programs, read_traces
+from experiments.evaluate.contestants import checkpoint_of
 from experiments.evaluate.evaluator import decision_times_ms
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.files import InputError
@@ -42,7 +39,6 @@ from jaxsim.step_time import NetworkView
 if TYPE_CHECKING:
     from experiments.evaluate.config import EvaluateConfig
 
-JobsMaker = Callable[[JobsSetup, Any], Scheduler]  # (setup, policy) -> scheduler
 DECISIONS = 50  # that are timed
 # Keys of an evaluation that many jobs make no use of.
 WITHOUT_JOBS = ("weights", "tuning_scenarios", "threshold_pct")
@@ -53,45 +49,35 @@ class JobsContestant(NamedTuple):
 
     name: str
     policy_seed: int | None
-    maker: JobsMaker
-    policy: Any
+    scheduler: Scheduler | None  # of one job; None = the name's own for many jobs
+
+    def of(self, world: JobsWorld) -> JobsScheduler:
+        """The scheduler for all jobs of a world."""
+        if self.scheduler is None:
+            return make_for_jobs(find(self.name), world)
+        return PerJobScheduler.of([self.scheduler] * world.kind.shape[0])
 
 
 def requested(schedulers: str, checkpoint: str | None) -> list[JobsContestant]:
     """Who is to play. Raises InputError that lists the known names."""
-    names = [n.strip() for n in schedulers.split(",") if n.strip()]
-    known = (*JOBS_SCHEDULERS, LEARNED)
-    if names == ["all"]:
-        names = list(known)
-    if not names:
+    asked = [n.strip() for n in schedulers.split(",") if n.strip()]
+    known = jobs_names()
+    if asked == ["all"]:
+        asked = list(known)
+    if not asked:
         raise InputError("schedulers: expected at least one name")
     out = []
-    for name in dict.fromkeys(names):
-        if name in ONE_JOB_ONLY:
+    for name in dict.fromkeys(asked):
+        if name in names() and name not in known:
             raise InputError(f"schedulers: {name!r} is for one job; known: {', '.join(known)}")
-        if name not in known and not Path(name).exists():
-            raise InputError(
-                f"schedulers: {name!r} is neither a checkpoint nor one of: {', '.join(known)}"
-            )
-        out += [_named(name)] if name in JOBS_SCHEDULERS else list(_learned(name, checkpoint))
+        found = checkpoint_of(name, known, checkpoint)
+        out += [JobsContestant(name, None, None)] if found is None else _learned(name, found)
     return out
 
 
-def _named(name: str) -> JobsContestant:
-    make = make_jobs_by_name(name, SchedulerSettings())
-    return JobsContestant(name, None, lambda setup, _: make(setup), ())
-
-
-def _learned(name: str, checkpoint: str | None) -> Iterator[JobsContestant]:
-    path = checkpoint if name == LEARNED else name
-    found = load_shipped() if path is None else load_checkpoint(path)
-    hidden, every = found.meta["hidden"], found.meta["every"]
-
-    def maker(setup, policy):
-        return lifted(lambda one: make_hi_ppo(one, policy, hidden, every), setup, settled=False)
-
-    for seed, policy in zip(found.meta["seeds"], policies(found), strict=True):
-        yield JobsContestant(name, seed, maker, policy)
+def _learned(name: str, found: Checkpoint) -> list[JobsContestant]:
+    seeds = zip(found.meta["seeds"], schedulers(found), strict=True)
+    return [JobsContestant(name, seed, scheduler) for seed, scheduler in seeds]
 
 
 def arriving(
@@ -120,8 +106,9 @@ class JobsEvaluation:
         self.n_counted = arriving(self.submitted, self.settings, config.jobs)
         self.spec = load_regions(config.cluster, config.domains)
         traces = read_traces(config.trace, config.load, self.spec, self.settings.interval_s)
-        rows = max(1, config.table_size // 3)  # for each part of the GPUs
-        self.world = build_jobs_world(self.spec, self.submitted, rows, config.layout_limit)
+        self.world = build_jobs_world(
+            self.spec, self.submitted, config.table_size, config.layout_limit
+        )
         bank = jobs_bank(
             self.world, self.settings, range(config.seeds), "test", config.sharing, **traces
         )
@@ -169,7 +156,7 @@ class JobsEvaluation:
                 "load": self.config.load,
                 "seeds": self.config.seeds,
                 "settings": dataclasses.asdict(self.settings),
-                "tuned": dataclasses.asdict(SchedulerSettings()),
+                "tuned": default_settings(),
             },
             "best": summary["best"],
             "schedulers": {name: summary["schedulers"][name] for name in order},
@@ -178,9 +165,10 @@ class JobsEvaluation:
     def play(self, one: JobsContestant) -> Iterator[JobMetrics]:
         """One scenario after another: a job that is not there is skipped, which a batch cannot."""
         make_room_for_programs()
-        played = _compiled(one.maker, self.settings.horizon)
+        scheduler, horizon = one.of(self.world), self.settings.horizon
         for params, key, truth in self.scenarios:
-            yield jax.tree.map(np.asarray, played(one.policy, self.world, params, key, *truth))
+            metrics = _episode(scheduler, horizon, self.world, params, key, *truth)
+            yield jax.tree.map(np.asarray, metrics)
 
     def decision_ms(self, one: JobsContestant) -> np.ndarray:
         """[DECISIONS] time in which all jobs have decided [ms], the longest that it can be: every job
@@ -191,8 +179,7 @@ class JobsEvaluation:
         )
         params = params.replace(problem=params.problem.of(at_once))
         setup = make_jobs_setup(params, self.world)
-        args = (setup, views, params, key, DECISIONS)
-        return decision_times_ms(one.maker, one.policy, *args)
+        return decision_times_ms(one.of(self.world), setup, views, params, key, DECISIONS)
 
     def _timed(self, one: JobsContestant) -> dict:
         """A row of the decisions table; the first policy seed stands for all."""
@@ -232,28 +219,19 @@ def check_allocation(table: pd.DataFrame) -> None:
         )
 
 
-@functools.cache
-def _compiled(maker: JobsMaker, horizon: int) -> Callable[..., JobMetrics]:
-    """One compilation for all scenarios and policy seeds."""
-    return jax.jit(functools.partial(_episode, maker, horizon))
-
-
+@functools.partial(jax.jit, static_argnames="horizon")
 def _episode(
-    maker: JobsMaker,
+    scheduler: JobsScheduler,
     horizon: int,
-    policy: Any,
     world: JobsWorld,
     params: EnvParams,
     key: jax.Array,
     views: NetworkView,
     alone_s: jax.Array,
 ) -> JobMetrics:
+    """One compilation for all scenarios, and for all schedulers of a class."""
     setup = make_jobs_setup(params, world)
-
-    def make(setup):
-        return maker(setup, policy)
-
-    episode = play(make, params, setup, views, key, jax.random.key(20), horizon)
+    episode = play(scheduler, params, setup, views, key, jax.random.key(20), horizon)
     return job_metrics(episode, params, alone_s, views.gpus_available[1:])
 
 

@@ -6,23 +6,22 @@ result under two assumptions on what a training step is then worth.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from agents.baselines import keep_best
 from agents.episodes import Episode, EpisodeMetrics
 from agents.oracles import Truth, solve_truth
-from agents.protocol import Scheduler, Setup, make_setup, table_rates
-from agents.registry import LOW_COMMUNICATION_RULES, keeper_number, kept_plans
+from agents.protocol import Scheduler, make_setup, table_rates
+from agents.registry import names as scheduler_names
+from agents.registry import plan_rules
 from analysis.statistics import evaluation_summary
 from experiments.common import load_world, scheduler_table
-from experiments.evaluate.contestants import Maker
 from experiments.evaluate.evaluator import Evaluator, lost_pct
+from jaxsim.plan import Plan
 from jaxsim.step_time import statistical_efficiency
+from jaxsim.workload import Workload
 
 YARDSTICKS = ("clairvoyant", "best_static", "single_domain")  # shown beside, on the same table
 
@@ -33,7 +32,8 @@ def _truths(table, no_loss: jax.Array, params) -> Truth:
 
     def one(params):
         setup = make_setup(params, table)
-        rates = table_rates(setup, params.tape) * worth(setup, no_loss)[None, :, None]
+        factor = worth(setup.problem.work, setup.table.plans, no_loss)
+        rates = table_rates(setup, params.tape) * factor[None, :, None]
         return solve_truth(setup, params.tape, rates)
 
     return jax.vmap(one)(params)
@@ -45,46 +45,37 @@ class ApartEvaluator(Evaluator):
     no_loss = False
 
     def _static(self) -> tuple[EpisodeMetrics, Episode]:
-        return self.play(*self.worthiest("best_static"))
+        return self.play(self.static_scheduler("best_static"))
 
     def lose_nothing(self) -> None:
         """Solve the scenarios again, every step taken for a full one from now on."""
         self.no_loss = True
         self.truth = self._solved()
-        self.clairvoyant = self.play(*self.named("clairvoyant"))
+        self.clairvoyant = self.play(self.named("clairvoyant"))
         self.static = self._static()
 
-    def worthiest(self, name: str) -> tuple[Maker, tuple[jax.Array, jax.Array]]:
-        """A scheduler that keeps one plan, for `play`."""
-        number = keeper_number(name, self.world.table)
-        return keep_worthiest, (number, jnp.asarray(self.no_loss))
+    def static_scheduler(self, name: str) -> Scheduler:
+        """A static scheduler that picks the row that is best at base by what a step is worth."""
+        plans, work = self.world.table.plans, self.world.problem.work.job(0)
+        factor = worth(work, plans, jnp.asarray(self.no_loss))
+        return self.named(name).replace(worth=factor)
 
     def _solved(self) -> Truth:
         table, no_loss = self.world.table, jnp.asarray(self.no_loss)
         return self._in_blocks(lambda params: _truths(table, no_loss, params), (self.taped,))
 
-    def play(self, maker: Maker, policy: Any = (), weights=None) -> tuple[EpisodeMetrics, Episode]:
-        metrics, episode = super().play(maker, policy, weights)
+    def play(self, scheduler: Scheduler, weights=None) -> tuple[EpisodeMetrics, Episode]:
+        metrics, episode = super().play(scheduler, weights)
         if self.no_loss:
             steps = (episode.record.progress / episode.record.cost.efficiency).sum(axis=(1, 2))
             metrics = metrics.replace(progress=steps)
         return metrics, episode
 
 
-def worth(setup: Setup, no_loss: jax.Array | bool) -> jax.Array:
-    """[P] factor on the rows' rates: 1, or what turns progress into training steps."""
-    plans = setup.table.plans
-    efficiency = statistical_efficiency(
-        setup.problem.work.gparams, plans.sync_period, plans.wire_bits
-    )
+def worth(work: Workload, plans: Plan, no_loss: jax.Array | bool) -> jax.Array:
+    """[P] factor on the rates of plans [P, ...]: 1, or what turns progress into training steps."""
+    efficiency = statistical_efficiency(work.gparams, plans.sync_period, plans.wire_bits)
     return jnp.where(jnp.asarray(no_loss), 1.0 / efficiency, jnp.ones_like(efficiency))
-
-
-def keep_worthiest(setup: Setup, policy: tuple[jax.Array, jax.Array]) -> Scheduler:
-    """Keep the row that is best at base by what a step is worth; `policy` is the keeper's number
-    and `no_loss`."""
-    number, no_loss = policy
-    return keep_best(setup, kept_plans(setup, number), worth(setup, no_loss))
 
 
 def played(names: list[str], config, settings, weights, traces) -> pd.DataFrame:
@@ -92,7 +83,8 @@ def played(names: list[str], config, settings, weights, traces) -> pd.DataFrame:
     scenarios that `config` (an EvaluateConfig) gives the others."""
     job = (config.cluster, config.model, config.global_batch, config.seq, config.table_size)
     sizes = {"domains": config.domains, "layout_limit": config.layout_limit}
-    _, world, _ = load_world(*job, LOW_COMMUNICATION_RULES, **sizes, loaded=config.loaded)
+    rules = plan_rules(scheduler_names(low_communication=True))
+    _, world, _ = load_world(*job, rules, **sizes, loaded=config.loaded)
     evaluator = ApartEvaluator(world, settings, range(config.seeds), "test", weights, **traces)
     everyone, bound = names + list(YARDSTICKS), evaluator.bound()
     rows = [_rows(evaluator, name, bound).assign(setting="default") for name in everyone]
@@ -111,9 +103,9 @@ def summaries(rows: pd.DataFrame) -> dict[str, dict]:
 
 
 def _rows(evaluator: ApartEvaluator, name: str, bound: np.ndarray) -> pd.DataFrame:
-    chooses = name != "clairvoyant"  # whose truth says what a step is worth
-    one = evaluator.worthiest(name) if chooses else evaluator.named(name)
-    metrics, _ = evaluator.play(*one)
+    is_static = name != "clairvoyant"  # whose truth says what a step is worth
+    one = evaluator.static_scheduler(name) if is_static else evaluator.named(name)
+    metrics, _ = evaluator.play(one)
     frame = pd.DataFrame(vars(metrics)).replace([np.inf, -np.inf], np.nan)
     regret_pct = lost_pct(metrics.progress, evaluator.clairvoyant[0].progress)
     return frame.assign(

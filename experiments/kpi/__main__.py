@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from agents.registry import LEARNED, ORACLES, RULES, SCHEDULERS
+from agents.registry import names as scheduler_names
+from agents.registry import plan_rules, rivals_with_rules
 from analysis.records import RunWriter
 from analysis.statistics import Played, covered, entry, hypervolume_ratio
 from analysis.statistics import kpi as kpis
@@ -70,7 +71,7 @@ class KpiConfig:
         out: run folder; outputs/kpi-<time> if none is given
     """
 
-    policy: str = LEARNED
+    policy: str = "hi_ppo"
     candidates: str = "all"
     cluster: str | None = None
     model: str = "llama-7b"
@@ -121,7 +122,7 @@ class Scoreboard:
             c.global_batch,
             c.seq,
             c.table_size,
-            RULES,
+            plan_rules(rivals_with_rules()),
             layout_limit=c.layout_limit,
             loaded=True,  # as in one of the scenes, and for the process that responds
         )
@@ -169,9 +170,9 @@ class Scoreboard:
                 "weights": list(self.weights),
                 "seeds": self.config.seeds,
                 "settings": dataclasses.asdict(self.config.scenario),
-                "tuned": [dataclasses.asdict(stage.tuned) for stage in self.stages],
+                "tuned": [stage.tuned for stage in self.stages],
                 "candidates": self.candidates,
-                "nominated": list(RULES),
+                "nominated": list(rivals_with_rules()),
             },
             "wall_s": time.perf_counter() - start,
         }
@@ -217,7 +218,7 @@ class Scoreboard:
         return None if any(part is None for part in parts) else np.concatenate(parts)
 
     def _everyone(self, stage: Stage, name: str):
-        return contestants(name, self.checkpoints, stage.tuned, stage.world.table)
+        return contestants(name, self.checkpoints, stage.tuned, stage.world)
 
     def rows(self, name: str) -> list[dict]:
         """All KPIs of one scheduler, in the order of their definition."""
@@ -287,7 +288,7 @@ class Scoreboard:
         """[N] on the largest cluster."""
         stage = max(self.stages, key=lambda s: s.spec.n_domains)
         one = self._everyone(stage, name)[0]
-        return stage.scene(JITTER).decision_ms(one.maker, one.policy, self.config.decisions)
+        return stage.scene(JITTER).decision_ms(one.scheduler, self.config.decisions)
 
     @functools.cache  # noqa: B019
     def _response(self, name: str) -> dict:
@@ -304,7 +305,8 @@ class Scoreboard:
 
 def candidates(text: str) -> list[str]:
     """The names to choose from. Raises InputError that lists the known ones."""
-    known = [n for n in SCHEDULERS if n not in (*ORACLES, "random")]
+    able = scheduler_names(oracle=False, learned=False, low_communication=False)
+    known = [n for n in able if n != "random"]
     names = known if text == "all" else [n.strip() for n in text.split(",") if n.strip()]
     unknown = [n for n in names if n not in known]
     if unknown or not names:

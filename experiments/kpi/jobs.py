@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agents.many_jobs import ONE_JOB_ONLY
+from agents.registry import jobs_names, names
 from experiments.evaluate import EvaluateConfig, JobsEvaluation, requested
 
 JOBS_FILE = Path(__file__).parents[1] / "configs" / "suites" / "jobs-8.csv"
@@ -28,7 +28,7 @@ class SharedCluster:
     def utilisation(self, name: str) -> np.ndarray | None:
         """[S, M] useful FLOPs over peak FLOPs of the available GPUs while somebody is there, for a
         name or a checkpoint; None for a scheduler that plans for one job alone."""
-        if name in ONE_JOB_ONLY:
+        if name in names() and name not in jobs_names():
             return None
         played = [
             [metrics.utilisation for metrics in self._evaluation.play(one)]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.episodes import Episode
-from agents.registry import SchedulerSettings
+from agents.registry import default_settings
 from analysis.statistics import Played, front
 from experiments.evaluate import Contestant, Evaluator, named, tune
 from jaxsim.cluster import ClusterSpec
@@ -47,7 +47,7 @@ class Stage:
         self.spec, self.world, self.info, self.settings = spec, world, info, settings
         self._counts, self._weights = counts, weights
         self._scenes: dict[tuple[str, str], Evaluator] = {}
-        self.tuned = SchedulerSettings()
+        self.tuned = default_settings()
 
     def scene(self, name: str, split: str = "test") -> Evaluator:
         """The bank of a scene, made when it is first asked for."""
@@ -62,21 +62,19 @@ class Stage:
         """Tune the rivals on training scenarios with jitter; returns [S] regrets of all there."""
         training = self.scene(JITTER, "train")
         self.tuned = tune(training, names)
-        return {
-            name: training.regret_pct(*named(name, self.world.table, self.tuned)) for name in names
-        }
+        return {name: training.regret_pct(named(name, self.world, self.tuned)) for name in names}
 
     def play(self, scene: str, everyone: list[Contestant]) -> Played:
         """One scheduler, all its policy seeds, in a scene."""
         bank = self.scene(scene)
-        return _played([bank.play(one.maker, one.policy)[1] for one in everyone], bank.params)
+        return _played([bank.play(one.scheduler)[1] for one in everyone], bank.params)
 
     def points(self, everyone: list[Contestant], preferences) -> np.ndarray:
         """[S, M, W, 3] objectives of the plan each policy seed has settled on, by preference, at the
         end of an episode without jitter; infinite where it then trains nothing."""
         bank = self.scene(STEADY)
         points = [
-            [_last_point(bank.play(one.maker, one.policy, w)[1], bank.params) for w in preferences]
+            [_last_point(bank.play(one.scheduler, w)[1], bank.params) for w in preferences]
             for one in everyone
         ]
         return np.moveaxis(np.array(points), 2, 0)

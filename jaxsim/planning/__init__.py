@@ -11,7 +11,7 @@ table        Plan tables: which of a family's plans are worth a row, chosen to d
 """
 
 from jaxsim.planning.balance import complete
-from jaxsim.planning.candidates import PlanRules, admit, nominate
+from jaxsim.planning.candidates import PlanRules, add_candidates, propose_candidates
 from jaxsim.planning.enumeration import (
     PARTS,
     WHOLE,
@@ -35,7 +35,7 @@ __all__ = [
     "PlanTable",
     "TableBuilder",
     "TableInfo",
-    "admit",
+    "add_candidates",
     "assemble_plan",
     "base_view",
     "best_rate",
@@ -45,9 +45,9 @@ __all__ = [
     "count_subsets",
     "list_pipelines",
     "make_plan",
-    "nominate",
     "objectives",
     "one_view",
     "plan_objectives",
+    "propose_candidates",
     "score_plans",
 ]

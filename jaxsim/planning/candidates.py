@@ -1,10 +1,10 @@
-"""Plans that schedulers bring along: each by its own rules, all in the one table that everybody plays.
+"""Candidate plans of schedulers: each by its own rules, all in the one table that everybody plays.
 
-A scheduler with rules of its own (an automatic planner, a framework's rule of thumb) nominates its
-plans on the host, once per cluster and job: for the links of the cluster file, and for links as the
-bases of scenarios may differ from them; which of its plans it plays is settled there. They join the
-rows that `enumeration` found, and their lower choices join the menu, so that the optimum over the table
-covers whatever anyone can play.
+A scheduler with rules of its own (an automatic planner, a framework's rule of thumb) proposes plans on
+the host, once per cluster and job. It proposes them for the links of the cluster file, and for links
+as the bases of scenarios may differ from them. The proposed plans join the rows that `enumeration`
+found, and their lower choices join the menu. The optimum over the table therefore covers whatever
+anyone can play. Results depend on which schedulers run together, because they share one plan table.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from jaxsim.planning.table import TableInfo
 from jaxsim.workload import Workload
 
 Triple = tuple[int, int, int]  # micro-batch, recompute, schedule
-# Rows of a joined table come in so many: clusters that differ in what is nominated share programs.
+# Rows of a joined table come in so many: clusters that differ in what is proposed share programs.
 ROWS_STEP = 24
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanRules:
-    """What a scheduler may play: `nominate(builder, allowed)` returns its plans, best first, given
+    """What a scheduler may play: `propose(builder, allowed)` returns its plans, best first, given
     which lower choices of the builder's menu it may use [V] bool."""
 
-    nominate: Callable[[TableBuilder, np.ndarray], list[Plan]]
+    propose: Callable[[TableBuilder, np.ndarray], list[Plan]]
     recompute: tuple[int, ...]  # RECOMPUTE_*
     schedules: tuple[int, ...]  # SCHEDULE_*
 
@@ -43,7 +43,7 @@ class PlanRules:
         return np.isin(menu.recompute, self.recompute) & np.isin(menu.schedule, self.schedules)
 
 
-def nominate(
+def propose_candidates(
     spec: ClusterSpec,
     work: Workload,
     calibration: Calibration,
@@ -58,18 +58,18 @@ def nominate(
     """
     default = default_lower_choices()
     offered = _menu(default, _demanded(default, rules))
-    nominated: dict[str, dict[bytes, Plan]] = {name: {} for name in rules}
+    proposed: dict[str, dict[bytes, Plan]] = {name: {} for name in rules}
     wanted: list[Triple] = []
     for factor in (1.0, *factors):
         links = dataclasses.replace(spec, bandwidth_gbps=spec.bandwidth_gbps * factor)
         builder = TableBuilder(links, work, calibration, offered)
         for name, own in rules.items():
             allowed = own.allowed(offered)
-            plans = own.nominate(builder, allowed)
+            plans = own.propose(builder, allowed)
             wanted += _best_choices(builder, plans, allowed)
             for plan in plans:
-                nominated[name].setdefault(plan_key(plan), plan)
-    return _menu(default, wanted), {name: list(own.values()) for name, own in nominated.items()}
+                proposed[name].setdefault(plan_key(plan), plan)
+    return _menu(default, wanted), {name: list(own.values()) for name, own in proposed.items()}
 
 
 def _best_choices(builder: TableBuilder, plans: list[Plan], allowed: np.ndarray) -> list[Triple]:
@@ -83,19 +83,19 @@ def _best_choices(builder: TableBuilder, plans: list[Plan], allowed: np.ndarray)
     return [offered[row.argmax()] for row in np.concatenate(rates) if row.max() > 0]
 
 
-def admit(
+def add_candidates(
     table: PlanTable,
     info: TableInfo,
     family: Plan,
     builder: TableBuilder,
-    nominated: Mapping[str, list[Plan]],
+    proposed: Mapping[str, list[Plan]],
     rules: Mapping[str, PlanRules],
 ) -> tuple[PlanTable, TableInfo, Plan]:
-    """Join nominated plans to a table and to its family [N, ...]; rows that are there already are
+    """Add proposed plans to a table and to its family [N, ...]; rows that are there already are
     not doubled."""
     rows = _unstack(table.plans, np.flatnonzero(table.mask))
     known = {plan_key(plan): i for i, plan in enumerate(rows)}
-    for plan in (p for plans in nominated.values() for p in plans):
+    for plan in (p for plans in proposed.values() for p in plans):
         if known.setdefault(plan_key(plan), len(rows)) == len(rows):
             rows.append(plan)
     n_core = int(table.mask.sum())
@@ -108,24 +108,26 @@ def admit(
     def column(values: Iterable, filler) -> jax.Array:
         return jnp.asarray([*values, *[filler] * pad])
 
-    admitted = {}
-    for name, plans in nominated.items():
+    candidates_of = {}
+    for name, plans in proposed.items():
         chosen = np.zeros(size, bool)
         chosen[[known[plan_key(p)] for p in plans]] = True
-        admitted[name] = jnp.asarray(chosen[:, None] & rules[name].allowed(builder.problem.choices))
+        candidates_of[name] = jnp.asarray(
+            chosen[:, None] & rules[name].allowed(builder.problem.choices)
+        )
     table = PlanTable(
         plans=builder.complete_at_base(rows + [rows[0]] * pad),
         mask=column([True] * len(rows), False),
         base_rate=column(base.tolist(), 0.0),
         single_domain=column(single, False),
         even_split=column([*np.asarray(table.even_split)[:n_core], *[False] * len(new)], False),
-        admitted=admitted,
+        candidates_of=candidates_of,
     )
     if new:
         family = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), family, stack_plans(new))
     info = dataclasses.replace(
         info,
-        family=f"{info.family}; and what {', '.join(nominated)} nominate",
+        family=f"{info.family}; and the plans of {', '.join(proposed)}",
         plans_in_table=len(rows),
         plans_scored=info.plans_scored + len(new),
     )

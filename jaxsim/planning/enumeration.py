@@ -57,8 +57,8 @@ class PlanTable:
     base_rate: Array  # [P] [training steps / s] at base bandwidth, best lower choice; 0 if unfit
     single_domain: Array  # [P] bool, the row uses one domain
     even_split: Array  # [P] bool, the row uses all domains, all alike
-    # {scheduler: [P, V] bool}, the rows and lower choices that its rules admit: `planning.candidates`
-    admitted: dict[str, Array] = struct.field(default_factory=dict)
+    # {scheduler: [P, V] bool}, the rows and lower choices that its rules allow: `planning.candidates`
+    candidates_of: dict[str, Array] = struct.field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -151,6 +151,7 @@ class TableBuilder:
         self.gpus = np.asarray(cluster.gpus)
         self.per_node = np.asarray(cluster.gpus_per_node)
         self.n_domains = cluster.mask.shape[0]
+        self.parts = parts
         # What plans are made for: all GPUs of every domain, or a part.
         self.rooms = [np.minimum(self.gpus, np.maximum(self.gpus // part, 1)) for part in parts]
         self._group_settings: dict[tuple[int, tuple[int, ...]], list[tuple[float, int, int]]] = {}
@@ -262,12 +263,13 @@ class TableBuilder:
         if count_layouts(n) <= limit:
             return list(enumerate_layouts(tuple(range(n)), n)), True
         problem = self.problem
-        told = (self.spec, problem.work, problem.calibration, problem.choices)
-        found = _beam(pickle.dumps(told), limit)
+        asked = (self.spec, problem.work, problem.calibration, problem.choices, None, self.parts)
+        found = _beam(pickle.dumps(asked), limit)
         return list(dict.fromkeys([*found, *even_layouts(n)])), False
 
     def beam(self, width: int, limit: int) -> list[Layout]:
-        """Grow layouts one domain at a time, keeping the `width` fastest at base of each size."""
+        """Grow layouts one domain at a time, keeping the `width` of each size that come nearest to the
+        fastest at base, for any part of the GPUs."""
         n = self.spec.n_domains
         frontier: list[Layout] = [((k,),) for k in range(n)]
         found = list(frontier)
@@ -276,20 +278,24 @@ class TableBuilder:
             plans, owners = self.plans_of(grown)
             if not plans:
                 break
-            rate = self.base_rates(plans).max(axis=-1)
+            # In float64, where no two rates become equal by the division.
+            rate = self.base_rates(plans).max(axis=-1).astype(np.float64)
+            fastest = np.zeros(len(self.parts))
+            np.maximum.at(fastest, [part for _, part in owners], rate)
             best: dict[Layout, float] = {}
-            for (layout, _), r in zip(owners, rate, strict=True):
-                best[layout] = max(best.get(layout, 0.0), float(r))
+            for (layout, part), r in zip(owners, rate, strict=True):
+                near = r / fastest[part] if r > 0 else 0.0
+                best[layout] = max(best.get(layout, 0.0), near)
             frontier = sorted(best, key=lambda x: -best[x])[:width]
             found += frontier
         return found[:limit]
 
 
 @functools.lru_cache(maxsize=4)
-def _beam(told: bytes, limit: int) -> tuple[Layout, ...]:
-    """What a builder finds, given what it was told, pickled: tables of one cluster and job that differ
+def _beam(asked: bytes, limit: int) -> tuple[Layout, ...]:
+    """What a builder finds, given its pickled arguments: tables of one cluster and job that differ
     in the plans of rivals share the search."""
-    return tuple(TableBuilder(*pickle.loads(told)).beam(width=max(64, limit // 32), limit=limit))
+    return tuple(TableBuilder(*pickle.loads(asked)).beam(width=max(64, limit // 32), limit=limit))
 
 
 def even_layouts(n_domains: int) -> tuple[Layout, Layout]:

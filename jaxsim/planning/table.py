@@ -53,8 +53,8 @@ def build_table(
 
     Greedy cover: take the plan that raises the mean over views of the best rate most (the mean of
     maxima is submodular, so greedy is within 1 - 1/e of the best subset, Nemhauser et al. 1978).
-    What `_refuges` names is always in.
-    Returns the table, its claim, and all scored plans [N, ...] (the family, for bounds).
+    Fallback plans are always in: where there are more of them than `size`, the table is as large as
+    they are. Returns the table, its claim, and all scored plans [N, ...] (the family, for bounds).
 
     Raises InputError when no plan fits, naming the shortfall.
     """
@@ -72,7 +72,9 @@ def build_table(
     plans, owners = [plans[i] for i in near], [owners[i] for i in near]
     base, single, even = base[near], single[near], even[near]
     rate = np.concatenate([base[None], builder.rates(plans, views)])
-    chosen = _cover(rate, _refuges(owners, base, single, even), size)
+    fallbacks = _fallback_plans(owners, base, single, even)
+    size = max(size, len(fallbacks))
+    chosen = _cover(rate, fallbacks, size)
     pad = size - len(chosen)
     rows = chosen + [chosen[0]] * pad
     table = PlanTable(
@@ -87,23 +89,30 @@ def build_table(
 
 
 def _candidates(
-    builder: TableBuilder, plans: list[Plan], base: np.ndarray, views: NetworkView, kept: np.ndarray
+    builder: TableBuilder,
+    plans: list[Plan],
+    base: np.ndarray,
+    views: NetworkView,
+    always: np.ndarray,
 ) -> np.ndarray:
     """[N] indices of the plans among which a table is chosen: those that come nearest to the best in
-    any of a few views, and those `kept` [M] bool."""
+    any of a few views, and those that are `always` [M] bool among them."""
     if len(plans) <= CANDIDATES:
         return np.arange(len(plans))
     few = jax.tree.map(lambda x: x[:FIRST_VIEWS], views)
     rate = np.concatenate([base[None], builder.rates(plans, few)])
     nearness = (rate / np.maximum(rate.max(axis=1, keepdims=True), 1e-30)).max(axis=0)
-    return np.sort(np.argsort(-np.where(kept, np.inf, nearness), kind="stable")[:CANDIDATES])
+    return np.sort(np.argsort(-np.where(always, np.inf, nearness), kind="stable")[:CANDIDATES])
 
 
-def _refuges(
+def _fallback_plans(
     owners: list[Owner], base: np.ndarray, single: np.ndarray, even: np.ndarray
 ) -> list[int]:
-    """Rows of every table: of all plans, of those inside one domain and of the even splits the best at
-    base, for every part of the GPUs; and the best of every domain alone, for when links fail."""
+    """Rows of every table, for when GPUs are taken or links fail.
+
+    For every part of the GPUs these are the best at base of all plans, of those inside one domain and
+    of the even splits; and the best plan of every domain alone.
+    """
     part = np.array([p for _, p in owners])
     where = [layout if one else None for (layout, _), one in zip(owners, single, strict=True)]
     alone = [np.array([x == one for x in where]) for one in dict.fromkeys(where) if one]
@@ -116,7 +125,6 @@ def _refuges(
 def _cover(rate: np.ndarray, chosen: list[int], size: int) -> list[int]:
     """Up to `size` columns of rate [W, N], those `chosen` first: greedily what raises the mean of the
     rows' maxima most."""
-    chosen = chosen[:size]
     covered = rate[:, chosen].max(axis=1)
     while len(chosen) < min(size, rate.shape[1]):
         gain = np.maximum(rate - covered[:, None], 0.0).mean(axis=0)

@@ -40,22 +40,23 @@ class JobsWorld:
 def build_jobs_world(
     spec: ClusterSpec,
     submitted: Sequence[SubmittedJob],
-    table_size: int = 16,
+    table_size: int = 48,
     layout_limit: int = 200,
     pad_to: int | None = None,
 ) -> JobsWorld:
     """Enumerate plans for every kind of job: model, batch and sequence length.
 
-    `table_size` counts the plans for each of the PARTS of the GPUs that domains have. Raises
-    InputError that names all jobs that fit nowhere, or the first whose data is nowhere, by file and
-    line.
+    `table_size` plans of a kind are divided among the PARTS of the GPUs that domains have; every part
+    has its fallback plans, however few that are. Raises InputError that names all jobs that fit
+    nowhere, or the first whose data is nowhere, by file and line.
     """
     kinds, kind = _kinds(spec, submitted, table_size, layout_limit)
     jobs = build_workload([job.spec for job in submitted], pad_to)
     jobs = jobs.replace(data=_data_sets(spec, submitted, jobs.mask.shape[0]))
     kind += [0] * (jobs.mask.shape[0] - len(kind))
-    rows = len(PARTS) * table_size
-    tables = [_joined([world.table for world in worlds], rows) for worlds in kinds]
+    by_kind = [[world.table for world in worlds] for worlds in kinds]
+    rows = max(table_size, *(sum(table.size for table in tables) for tables in by_kind))
+    tables = [_joined(tables, rows) for tables in by_kind]
     first = kinds[0][0]
     return JobsWorld(
         problem=first.problem.of(jobs),
@@ -105,12 +106,14 @@ def _data_sets(spec: ClusterSpec, submitted: Sequence[SubmittedJob], size: int) 
 
 
 def _worlds(spec: ClusterSpec, job: JobSpec, size: int, layout_limit: int) -> list[World]:
-    """One world per part of the GPUs; a part on which nothing fits is left out, the whole is not."""
+    """One world per part of the GPUs, `size` plans in all; a part on which nothing fits is left out,
+    the whole is not."""
     worlds = []
-    for part in PARTS:
+    for i, part in enumerate(PARTS):
+        rows = size // len(PARTS) + (i < size % len(PARTS))
         fewer = dataclasses.replace(spec, gpus=tuple(max(1, g // part) for g in spec.gpus))
         try:
-            worlds.append(build_world(fewer, job, size, layout_limit)[0])
+            worlds.append(build_world(fewer, job, rows, layout_limit)[0])
         except InputError:
             if part == 1:
                 raise

@@ -34,11 +34,11 @@ from jaxsim.planning import (
     PlanTable,
     TableBuilder,
     TableInfo,
-    admit,
+    add_candidates,
     base_view,
     build_table,
-    nominate,
     one_view,
+    propose_candidates,
     score_plans,
 )
 from jaxsim.step_time import NetworkView
@@ -55,10 +55,10 @@ MOST = {
     "load_job_share": 1.0,
 }
 VIEWS = 96  # states of the network over which a table is chosen
-# Networks for which rivals nominate plans beside that of the cluster file.
-NOMINATED_FOR = 8  # at most
-MOST_NOMINATING = 32  # at most, times domains
-NOMINATED_SPREAD = 0.25  # their base_spread
+# Networks for which rivals propose plans beside that of the cluster file.
+PROPOSED_FOR = 8  # at most
+MOST_PROPOSALS = 32  # at most, times domains
+PROPOSED_SPREAD = 0.25  # their base_spread
 PLAIN_JITTERS = ("uniform", "ou", "none")
 JITTERS = ("uniform", "ou", *FITTED_KINDS, "none")
 
@@ -153,14 +153,14 @@ def build_world(
     if calibration is None:
         calibration = default_calibration(spec.gpu if isinstance(spec.gpu, str) else None)
     jobs = build_workload([job])
-    factors = _nominated_for(spec.n_domains, seed) if rules else ()
-    choices, nominated = nominate(spec, jobs.job(0), calibration, rules or {}, factors)
+    factors = _proposed_for(spec.n_domains, seed) if rules else ()
+    choices, proposed = propose_candidates(spec, jobs.job(0), calibration, rules or {}, factors)
     parts = PARTS if loaded else WHOLE
     builder = TableBuilder(spec, jobs.job(0), calibration, choices, parts=parts)
     views = sample_views(builder.problem.cluster, VIEWS, seed, loaded)
     table, info, family = build_table(builder, views, table_size, layout_limit)
     if rules:
-        table, info, family = admit(table, info, family, builder, nominated, rules)
+        table, info, family = add_candidates(table, info, family, builder, proposed, rules)
     return World(builder.problem.of(jobs), table, family), info
 
 
@@ -182,11 +182,11 @@ def sample_views(cluster: Cluster, count: int, seed: int, loaded: bool = False) 
     )
 
 
-def _nominated_for(n_domains: int, seed: int) -> np.ndarray:
-    """[N, K, K] factors on the links for which plans are nominated, spread as the bases of scenarios
+def _proposed_for(n_domains: int, seed: int) -> np.ndarray:
+    """[N, K, K] factors on the links for which plans are proposed, spread as the bases of scenarios
     are; fewer in large clusters, whose planners take long."""
-    shape = (min(NOMINATED_FOR, MOST_NOMINATING // n_domains), n_domains, n_domains)
-    return _base_factor(np.random.default_rng([seed, 8]), NOMINATED_SPREAD, shape)
+    shape = (min(PROPOSED_FOR, MOST_PROPOSALS // n_domains), n_domains, n_domains)
+    return _base_factor(np.random.default_rng([seed, 8]), PROPOSED_SPREAD, shape)
 
 
 def _base_factor(rng: np.random.Generator, sigma: float, shape: tuple[int, ...]) -> np.ndarray:

@@ -6,7 +6,7 @@ import pytest
 from helpers.refusals import refused
 from helpers.tiny_training import WORLD, compiled_pieces
 
-from agents.registry import LEARNED, LOW_COMMUNICATION, SCHEDULERS
+from agents.registry import names
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -89,7 +89,7 @@ BAD = [
     (
         "evaluate",
         ["--schedulers", "hysteria"],
-        ["hysteria", *SCHEDULERS, LEARNED, *LOW_COMMUNICATION],
+        ["hysteria", *names()],
     ),
     ("evaluate", ["--schedulers", "diloco"], ["schedulers", "beside diloco"]),
     ("evaluate", ["--schedulers", ","], ["schedulers"]),

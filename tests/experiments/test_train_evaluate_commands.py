@@ -26,12 +26,7 @@ from helpers.tiny_training import (
 )
 
 from agents.hi_ppo.checkpoint import load_checkpoint
-from agents.registry import (
-    LEARNED,
-    SCHEDULERS,
-    TUNING_GRID,
-    SchedulerSettings,
-)
+from agents.registry import ENTRIES, default_settings, names
 from analysis.records import load
 from analysis.report import report
 from experiments import train
@@ -189,13 +184,13 @@ def test_ctrl_c_in_an_evaluation_saves_the_last_whole_epoch_and_resumes_exactly(
     folder, run = tmp_path / "run", shared_run()
     evaluator, whole, done = run.evaluator, run.evaluator.regret_pct, []
 
-    def regret_pct(maker, policy):
+    def regret_pct(scheduler):
         # Between the two policies of one evaluation.
         if int(run.state.epoch[0]) == epoch:
             if done:
                 signal.raise_signal(signal.SIGINT)
-            done.append(policy)
-        return whole(maker, policy)
+            done.append(scheduler)
+        return whole(scheduler)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluator, "regret_pct", regret_pct)
@@ -334,7 +329,7 @@ def test_the_run_folder_of_an_evaluation_holds_one_row_per_policy_and_scenario(e
     assert record.run["status"] == "finished" and record.summary == evaluated[2]
     rows = record.table("scenarios")
     assert len(rows) == 3 * (1 + 1 + len(SEEDS))
-    learned = rows[~rows["scheduler"].isin(SCHEDULERS)]
+    learned = rows[~rows["scheduler"].isin(names())]
     assert sorted(set(learned["policy_seed"])) == list(SEEDS)
     assert len(record.table("timeline")) == 3 * 8
     assert len(record.table("links")) == 8 * 12
@@ -343,7 +338,7 @@ def test_the_run_folder_of_an_evaluation_holds_one_row_per_policy_and_scenario(e
 def test_the_same_seeds_give_the_same_numbers_and_nothing_else_on_standard_output(
     trained, evaluated, capsys, tmp_path
 ):
-    argv = [*EVALUATE, "--schedulers", f"best_static,{LEARNED}", "--json", "-"]
+    argv = [*EVALUATE, "--schedulers", "best_static,hi_ppo", "--json", "-"]
     # More headroom is asked for than there is: a remark, and all scenarios are compared.
     argv += ["--threshold-pct", "900"]
     capsys.readouterr()
@@ -354,9 +349,9 @@ def test_the_same_seeds_give_the_same_numbers_and_nothing_else_on_standard_outpu
     again, before = strict(out), evaluated[2]
     assert "no scenario has 900 % headroom" in err
     assert again["headroom"]["n_kept"] == 3
-    names = {LEARNED: str(trained)}
+    paths = {"hi_ppo": str(trained)}
     for name, row in again["schedulers"].items():
-        other = before["schedulers"][names.get(name, name)]
+        other = before["schedulers"][paths.get(name, name)]
         for key in SUMMARY_KEYS - {"decision_ms_p50", "decision_ms_p99"}:
             assert row[key] == other[key], (name, key)
     assert again["scenario"] == before["scenario"]
@@ -459,26 +454,32 @@ def test_the_report_is_made_from_both_run_folders(trained, evaluated, capsys):
 class Fake:
     """An evaluator whose regret is the distance of a tuned value from the one it likes."""
 
-    world = types.SimpleNamespace(table=None)
+    world = types.SimpleNamespace(
+        table=types.SimpleNamespace(candidates_of={"sailor": np.ones((1, 1), bool)}),
+        problem=types.SimpleNamespace(choices=types.SimpleNamespace(size=1)),
+    )
 
     def __init__(self, likes):
         self.likes, self.asked = likes, 0
 
-    def regret_pct(self, maker, value):
-        del maker
+    def regret_pct(self, scheduler):
         self.asked += 1
+        value = getattr(scheduler, "decay" if hasattr(scheduler, "decay") else "horizon")
         return np.full(4, abs(float(value) - self.likes))
 
 
 def test_rivals_are_tuned_to_the_value_of_least_regret_on_their_grid():
-    for name, (field, grid) in TUNING_GRID.items():
+    tuned_ones = [e for e in ENTRIES if e.tunable is not None and e.tunable.grid]
+    assert len(tuned_ones) == 4
+    for entry in tuned_ones:
+        grid, key = entry.tunable.grid, entry.tunable.key
         for best in grid:
             fake = Fake(best)
-            tuned = tune(fake, ["best_static", name])
-            assert getattr(tuned, field) == best and fake.asked == len(grid)
-    assert tune(Fake(0.0), ["best_static", "random"]) == SchedulerSettings()
+            tuned = tune(fake, ["best_static", entry.name])
+            assert tuned == {**default_settings(), key: best} and fake.asked == len(grid)
+    assert tune(Fake(0.0), ["best_static", "random"]) == default_settings()
     nothing_runs = Fake(float("nan"))
-    assert tune(nothing_runs, ["hysteresis"]) == SchedulerSettings() and nothing_runs.asked
+    assert tune(nothing_runs, ["hysteresis"]) == default_settings() and nothing_runs.asked
 
 
 def test_sizes_that_do_not_divide_are_one_line(capsys, tmp_path, monkeypatch):

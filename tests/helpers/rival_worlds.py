@@ -1,4 +1,4 @@
-"""Clusters on which rivals are asked for plans, and what they nominate: each asked once.
+"""Clusters on which rivals are asked for plans, and what they propose: each asked once.
 
 All have four domains (padded where there are fewer), so that one program scores for all; but for one
 of six.
@@ -11,17 +11,17 @@ import jax
 import numpy as np
 from helpers.toy_world import MODEL, calibration, cluster_spec, cost_of
 
-from agents.registry import LOW_COMMUNICATION_RULES, RULES
+from agents.registry import names, plan_rules
 from jaxsim.cluster.cluster import load_cluster
 from jaxsim.cluster.efficiency import default_calibration
 from jaxsim.plan.plan import default_lower_choices
-from jaxsim.planning import candidates as nomination
+from jaxsim.planning import candidates as proposals
 from jaxsim.planning.enumeration import TableBuilder
 from jaxsim.workload.workload import MODEL_PRESETS, JobSpec, build_workload
 
-EVERYONE = {**RULES, **LOW_COMMUNICATION_RULES}
-MENU = nomination._menu(
-    default_lower_choices(), nomination._demanded(default_lower_choices(), EVERYONE)
+EVERYONE = plan_rules(names())
+MENU = proposals._menu(
+    default_lower_choices(), proposals._demanded(default_lower_choices(), EVERYONE)
 )
 K = 4
 BIG = JobSpec(MODEL_PRESETS["llama-7b"], global_batch=512, seq=4096)
@@ -69,13 +69,13 @@ def builder(which):
 
 
 @functools.cache
-def nominated(which, name):
+def proposed(which, name):
     rules = EVERYONE[name]
-    return rules.nominate(builder(which), rules.allowed(MENU))
+    return rules.propose(builder(which), rules.allowed(MENU))
 
 
 def rates(which, name, plans):
-    """[P] at base, over the choices that the rules admit."""
+    """[P] at base, over the choices that the rules allow."""
     return (builder(which).base_rates(plans) * EVERYONE[name].allowed(MENU)).max(axis=1)
 
 

@@ -73,7 +73,7 @@ def shared_evaluator(world, *bank, **traces):
 @contextlib.contextmanager
 def compiled_pieces():
     """Within the block, the commands take worlds, the training run and banks from memory; the plans
-    that rivals nominate have tests of their own."""
+    that rivals propose have tests of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiments.train, "load_world", cached_world)
         # Neither regions nor the search's width are changed by these tests.

@@ -1,6 +1,6 @@
 """Each rival does what its docstring says, on cases small enough to check by hand.
 
-Rules are asked directly with made-up situations; then all play in one small world.
+Rules are asked directly with made-up tables; then all play in one small world.
 """
 
 import functools
@@ -9,22 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.schedulers import bound
 from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_plan
 
-from agents.baselines import hysteresis, random
+from agents.baselines import Hysteresis, Random, SelfTuningHysteresis
 from agents.baselines import self_tuning as self_tuning_hysteresis
-from agents.baselines.hysteresis import make_hysteresis
-from agents.baselines.random import make_random
-from agents.baselines.self_tuning import HORIZONS, make_self_tuning_hysteresis
-from agents.protocol import Estimate, Situation, find_row, make_setup
-from agents.registry import (
-    LOW_COMMUNICATION,
-    RULES,
-    SCHEDULERS,
-    SchedulerSettings,
-    make_by_name,
-)
+from agents.baselines.self_tuning import HORIZONS
+from agents.protocol import Estimate, EvaluatedTable, find_row, make_setup
+from agents.registry import ENTRIES, find, names
 from jaxsim.env.env import reset, step
+from jaxsim.files.errors import InputError
 from jaxsim.plan.plan import empty_plan
 from jaxsim.planning.enumeration import PlanTable
 
@@ -40,7 +34,7 @@ TABLE = PlanTable(
     base_rate=jnp.ones(ROWS, jnp.float32),
     single_domain=jnp.array([False, True, False]),
     even_split=jnp.array([False, False, True]),
-    admitted={name: jnp.ones((ROWS, 12), bool) for name in (*RULES, *LOW_COMMUNICATION)},
+    candidates_of={e.name: jnp.ones((ROWS, 12), bool) for e in ENTRIES if e.rules},
 )
 
 
@@ -63,24 +57,23 @@ def setup():
     return make_setup(params(), TABLE)
 
 
-def situation(rates, row=0, switch_s=(0.0, 30.0, 30.0), idle=False):
+def evaluated(rates, row=0, switch_s=(0.0, 30.0, 30.0), idle=False):
     """Intervals last 60 s."""
-    return Situation(
+    return EvaluatedTable(
         row=jnp.int32(row),
         idle=jnp.array(idle),
         may_switch=jnp.array(True),
         now=Estimate(jnp.asarray(rates, jnp.float32), jnp.zeros(len(rates), jnp.int32)),
         switch_s=jnp.asarray(switch_s, jnp.float32),
-        view=setup().usual,
+        view=setup().prior,
         t=jnp.int32(3),
     )
 
 
-def rule(monkeypatch, module, make, *args):
-    """`choose(key, situation, memory)` and the first memory of a table-based scheduler."""
-    monkeypatch.setattr(module, "table_scheduler", lambda setup, init, choose: (choose, init))
-    choose, init = make(setup(), *args)
-    return choose, init(jax.random.key(0))
+def rule(scheduler):
+    """`choose(key, evaluated, memory)` and the first memory of a table-based scheduler."""
+    scheduler = scheduler.bind(setup())
+    return scheduler.choose, scheduler.init(jax.random.key(0))
 
 
 @pytest.mark.parametrize(
@@ -95,35 +88,35 @@ def rule(monkeypatch, module, make, *args):
         (10.0, (1.0, 1.0, 1.0), (0, 0, 0), 0),  # nothing to gain
     ],
 )
-def test_hysteresis_by_hand(monkeypatch, horizon, rates, switch_s, expected):
-    choose, memory = rule(monkeypatch, hysteresis, make_hysteresis, horizon)
-    assert int(choose(None, situation(rates, switch_s=switch_s), memory)[0]) == expected
+def test_hysteresis_by_hand(horizon, rates, switch_s, expected):
+    choose, memory = rule(Hysteresis(horizon))
+    assert int(choose(None, evaluated(rates, switch_s=switch_s), memory)[0]) == expected
 
 
-def draws(monkeypatch, seen, mean_stay, count=4000):
-    choose, memory = rule(monkeypatch, random, make_random, mean_stay)
+def draws(seen, mean_stay, count=4000):
+    choose, memory = rule(Random(mean_stay))
     keys = jax.random.split(jax.random.key(5), count)
     return np.asarray(jax.vmap(lambda key: choose(key, seen, memory)[0])(keys))
 
 
-def test_random_moves_now_and_then_and_never_to_what_cannot_run(monkeypatch):
-    rows = draws(monkeypatch, situation((1.0, 0.0, 3.0), row=0), mean_stay=4.0)
+def test_random_moves_now_and_then_and_never_to_what_cannot_run():
+    rows = draws(evaluated((1.0, 0.0, 3.0), row=0), mean_stay=4.0)
     # Every fourth draw moves, to either of the two that run.
     share = np.bincount(rows, minlength=ROWS) / len(rows)
     assert share[1] == 0
     np.testing.assert_allclose(share[2], 0.25 / 2, atol=0.02)
 
 
-def test_random_deploys_at_once_and_uniformly_where_nothing_runs_yet(monkeypatch):
-    rows = draws(monkeypatch, situation((1.0, 5.0, 0.0), idle=True), mean_stay=1e9)
+def test_random_deploys_at_once_and_uniformly_where_nothing_runs_yet():
+    rows = draws(evaluated((1.0, 5.0, 0.0), idle=True), mean_stay=1e9)
     share = np.bincount(rows, minlength=ROWS) / len(rows)
     np.testing.assert_allclose(share, [0.5, 0.5, 0.0], atol=0.03)
 
 
-def test_random_is_reproduced_by_its_key(monkeypatch):
-    seen = situation((1.0, 2.0, 3.0))
-    first = draws(monkeypatch, seen, 2.0, 50)
-    np.testing.assert_array_equal(first, draws(monkeypatch, seen, 2.0, 50))
+def test_random_is_reproduced_by_its_key():
+    seen = evaluated((1.0, 2.0, 3.0))
+    first = draws(seen, 2.0, 50)
+    np.testing.assert_array_equal(first, draws(seen, 2.0, 50))
     assert len(set(first.tolist())) == ROWS
 
 
@@ -154,8 +147,8 @@ def follow(monkeypatch, rates, switch_s, decay):
     module = self_tuning_hysteresis
     monkeypatch.setattr(module, "switch_times", times)
     monkeypatch.setattr(module, "pick_row", lambda table, row: row)
-    choose, memory = rule(monkeypatch, module, make_self_tuning_hysteresis, decay)
-    idle = situation(rates[0], idle=True)
+    choose, memory = rule(SelfTuningHysteresis(decay))
+    idle = evaluated(rates[0], idle=True)
 
     def body(memory, rate):
         estimate = Estimate(rate, jnp.zeros(ROWS, jnp.int32))
@@ -200,9 +193,9 @@ def played():
     @jax.vmap
     def one(which, horizon, key):
         options = [
-            make_by_name("single_domain", SchedulerSettings())(told),
-            make_random(told, 2.0),
-            make_hysteresis(told, horizon),
+            bound("single_domain", told),
+            Random(2.0).bind(told),
+            Hysteresis(horizon).bind(told),
         ]
         decide = [functools.partial(_plan_of, s.decide) for s in options]
         state, timestep = reset(key, world)
@@ -246,7 +239,7 @@ def test_static_plans_deploy_nothing_where_the_table_has_no_row_of_their_kind(na
 
     @jax.jit
     def played_alone(table):
-        scheduler = make_by_name(name, SchedulerSettings())(make_setup(start, table))
+        scheduler = bound(name, make_setup(start, table))
         key = jax.random.key(0)
         state, timestep = reset(key, start)
         plan, _ = scheduler.decide(key, timestep.observation, scheduler.init(key))
@@ -280,11 +273,14 @@ def test_every_scheduler_has_a_name_and_takes_its_tuned_value():
     made = {}
 
     def ask(params):
-        for name in (*SCHEDULERS, *LOW_COMMUNICATION):
-            made[name] = make_by_name(name, SchedulerSettings())(make_setup(params, TABLE))
+        for name in names(learned=False):
+            tunable = find(name).tunable
+            value = {} if tunable is None else {tunable.leaf: 3.0}
+            made[name] = bound(name, make_setup(params, TABLE), **value)
+            assert all(getattr(made[name], leaf) is not None for leaf in value)
         return params.horizon
 
     jax.eval_shape(ask, params())
-    assert set(made) == {*SCHEDULERS, *LOW_COMMUNICATION}
-    with pytest.raises(KeyError):
-        make_by_name("hi_ppo", SchedulerSettings())
+    assert set(made) == set(names()) - {"hi_ppo"}
+    with pytest.raises(InputError, match=r"hysterisis.*did you mean 'hysteresis'"):
+        find("hysterisis")

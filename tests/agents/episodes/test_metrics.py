@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.toy_world import JOB, cluster_spec, env_params, make_plan
 
-from agents.baselines.static import every_plan, keep_best
+from agents.baselines.static import StaticPlan
 from agents.episodes.metrics import episode_metrics
 from agents.episodes.rollout import play
 from agents.protocol import make_setup
@@ -28,7 +28,7 @@ def an_episode():
 
     def run(key):
         setup = make_setup(params, table)
-        return play(lambda s: keep_best(s, every_plan(s)), params, setup, None, key, key, STEPS)
+        return play(StaticPlan(), params, setup, None, key, key, STEPS)
 
     shapes = jax.eval_shape(run, jax.random.key(0))
     return params, jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), shapes)

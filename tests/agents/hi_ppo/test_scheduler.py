@@ -17,7 +17,7 @@ from agents.hi_ppo.features import (
     upper_inputs,
 )
 from agents.hi_ppo.networks import LowerNetwork, UpperNetwork
-from agents.hi_ppo.scheduler import PolicyParams, make_hi_ppo, measure
+from agents.hi_ppo.scheduler import HiPPO, PolicyParams, measure
 from agents.hi_ppo.settings import TrainSettings
 from agents.hi_ppo.training import Trainer, _Carry, make_tape
 from agents.protocol import find_row, make_setup, score_table
@@ -64,7 +64,7 @@ def worlds():
 
 def policy_of(setup, observation):
     """Both policies with every weight moved away from its start: nothing hides behind a zero."""
-    reference = make_reference(score_table(setup, setup.usual).rate)
+    reference = make_reference(score_table(setup, setup.prior).rate)
     measured = measure(setup, observation, reference)
     stats = init_statistics(reference)
     high, _ = upper_inputs(setup, observation, stats, reference, measured)
@@ -93,7 +93,7 @@ def played():
     @jax.jit
     @chex.assert_max_traces(n=1)
     def decide(params, policy, observation, memory):
-        scheduler = make_hi_ppo(make_setup(params, TABLE), policy, HIDDEN, EVERY)
+        scheduler = HiPPO(policy, EVERY, HIDDEN).bind(make_setup(params, TABLE))
         return scheduler.decide(KEY, observation, memory)
 
     @jax.jit
@@ -101,7 +101,7 @@ def played():
         state, timestep = reset(KEY, params)
         setup = make_setup(params, TABLE)
         policy = policy_of(setup, timestep.observation)
-        memory = make_hi_ppo(setup, policy, HIDDEN, EVERY).init(KEY)
+        memory = HiPPO(policy, EVERY, HIDDEN).bind(setup).init(KEY)
         return state, timestep.observation, policy, memory
 
     @jax.jit
@@ -113,7 +113,7 @@ def played():
     def both_inputs(params, tape, state, observation, stats):
         """What the scheduler computes from the observation, and what training looks up."""
         setup = make_setup(params, TABLE)
-        live_reference = make_reference(score_table(setup, setup.usual).rate)
+        live_reference = make_reference(score_table(setup, setup.prior).rate)
         taped_reference = make_reference(tape.base_rate)
         carry = _Carry(state, observation, stats, jnp.float32(0.0))
         out = []

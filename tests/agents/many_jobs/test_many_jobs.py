@@ -2,11 +2,14 @@
 
 import dataclasses
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
+from helpers.schedulers import bound
 from helpers.toy_world import JOB, cluster_spec
 
 from agents.episodes.metrics import traffic_metrics
@@ -14,10 +17,9 @@ from agents.episodes.rollout import play
 from agents.many_jobs import mast as jobs_mast
 from agents.many_jobs.mast import queueing_s
 from agents.many_jobs.metrics import completion_alone_s, jain_index, job_metrics
-from agents.many_jobs.registry import JOBS_SCHEDULERS, SETTLED, make_jobs_by_name
-from agents.many_jobs.scheduling import lifted, make_jobs_setup
+from agents.many_jobs.scheduling import PerJobScheduler, make_jobs_setup
 from agents.protocol import Estimate, Scheduler, make_setup
-from agents.registry import SchedulerSettings, make_by_name
+from agents.registry import find, jobs_names, make_for_jobs
 from jaxsim.env.env import reset, step, world_tape
 from jaxsim.files.errors import InputError
 from jaxsim.load.jobs_file import SubmittedJob
@@ -45,7 +47,7 @@ def submitted(*rows):
 @pytest.fixture(scope="module")
 def world():
     budgets = (900, 400, 700, 300, 500)
-    return build_jobs_world(SPEC, submitted(*zip(ARRIVALS, budgets, strict=True)), table_size=6)
+    return build_jobs_world(SPEC, submitted(*zip(ARRIVALS, budgets, strict=True)), table_size=18)
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +74,9 @@ def played(world, bank, truth):
 
     @jax.jit
     def run(params, key, views, alone_s):
-        make = make_jobs_by_name("mast", SchedulerSettings())
         setup = make_jobs_setup(params, world)
-        episode = play(make, params, setup, views, key, jax.random.key(1), HORIZON)
+        mast = make_for_jobs(find("mast"), world)
+        episode = play(mast, params, setup, views, key, jax.random.key(1), HORIZON)
         return episode, job_metrics(episode, params, alone_s, views.gpus_available[1:])
 
     return run(*bank, *truth)
@@ -102,7 +104,7 @@ def test_mast_goes_where_the_data_is_unless_the_gpus_there_are_not():
     second job fetches over the faster link: less than waiting for the first would take it."""
     data = {"data_gb": 30.0, "data_at": (SPEC.domains[2],)}
     jobs = [dataclasses.replace(job, **data) for job in submitted((0, 5000), (0, 5000))]
-    world = build_jobs_world(SPEC, jobs, table_size=6)
+    world = build_jobs_world(SPEC, jobs, table_size=18)
     steady = ScenarioSettings(horizon=8, jitter="none", latency=0.0)
     params, key = jax.tree.map(lambda x: x[0], jobs_bank(world, steady, range(1), "test"))
     links = np.asarray(world.problem.cluster.bandwidth_gb_per_s)[2, :2]
@@ -110,13 +112,13 @@ def test_mast_goes_where_the_data_is_unless_the_gpus_there_are_not():
     restart_s = float(world.problem.calibration.restart_s)
     starts_s, fetched_gb = {}, {}
     for name in ("mast", "single_domain"):
-        make = make_jobs_by_name(name, SchedulerSettings())
+        scheduler = make_for_jobs(find(name), world)
 
         @jax.jit
-        def run(params, key, make=make):
+        def run(params, key, scheduler=scheduler):
             views = world_tape(params, key, 9)
             setup = make_jobs_setup(params, world)
-            episode = play(make, params, setup, views, key, jax.random.key(1), 8)
+            episode = play(scheduler, params, setup, views, key, jax.random.key(1), 8)
             alone_s = completion_alone_s(params, world, views)
             return job_metrics(episode, params, alone_s, views.gpus_available[1:]), episode
 
@@ -172,7 +174,7 @@ def test_mast_fits_a_deployed_job_to_the_gpus_that_others_leave_it(monkeypatch, 
 
     @jax.jit
     def decide(params, key):
-        many = jobs_mast.make_jobs_mast(make_jobs_setup(params, world))
+        many = jobs_mast.JobsMast().bind(make_jobs_setup(params, world))
         seen = reset(key, params)[1].observation
         there = seen.job_mask[:, None]
 
@@ -285,12 +287,26 @@ def test_what_steps_and_traffic_come_to_by_hand(by_hand):
 # --- taking turns ---
 
 
-def make_probe(own):
+@struct.dataclass
+class Probe(Scheduler):
     """Takes the most GPUs that fit into what it sees, and remembers what that was."""
-    asked = jax.vmap(lambda plan: plan.gpus)(own.table.plans)  # [P, K]
 
-    def decide(key, seen, memory, truth):
+    oracle = True
+    fixed = True
+    nothing: jax.Array
+    setup: Any = None
+
+    def bind(self, setup):
+        return self.replace(setup=setup)
+
+    def init(self, key):
+        del key
+        return self.nothing, jnp.int32(-1), self.nothing
+
+    def decide(self, key, seen, memory, truth):
         del key, memory
+        own = self.setup
+        asked = jax.vmap(lambda plan: plan.gpus)(own.table.plans)  # [P, K]
         free = seen.view.gpus_available
         fits = own.table.mask & jnp.all(asked <= free[None], axis=1)
         row = jnp.argmax(jnp.where(fits, asked.sum(axis=1), -1))
@@ -302,9 +318,6 @@ def make_probe(own):
         most = jnp.max(jnp.where(own.table.mask, asked.sum(axis=1), 0))
         return plan, (free, most, truth.views.gpus_available[seen.t])
 
-    nothing = jnp.full((3,), -1, jnp.int32)
-    return Scheduler(lambda key: (nothing, jnp.int32(-1), nothing), decide, oracle=True)
-
 
 def test_jobs_take_turns(world, bank, truth):
     """Two of five jobs are there, on 12 GPUs: each may ask for 6, the second finds what the first
@@ -314,7 +327,8 @@ def test_jobs_take_turns(world, bank, truth):
 
     @jax.jit
     def twice(params, key, views):
-        many = lifted(make_probe, make_jobs_setup(params, world), settled=True)
+        probes = [Probe(jnp.full((3,), -1, jnp.int32))] * len(ARRIVALS)
+        many = PerJobScheduler.of(probes).bind(make_jobs_setup(params, world))
         seen = reset(key, params)[1].observation
         plans, memory = many.decide(key, seen, many.init(key), views)
         seen = seen.replace(plan=plans, target=plans)
@@ -341,7 +355,7 @@ def test_a_crowd_does_not_keep_a_rule_from_its_smallest_plan(world, bank):
     @jax.jit
     def decide(params, key):
         setup = make_jobs_setup(params, world)
-        many = make_jobs_by_name("static_even_split", SchedulerSettings())(setup)
+        many = make_for_jobs(find("static_even_split"), world).bind(setup)
         seen = reset(key, params)[1].observation
         everyone = jnp.ones_like(seen.job_mask)
         retarget = jnp.ones_like(seen.mask.retarget)
@@ -362,13 +376,12 @@ def test_one_job_decides_as_it_would_without_turns(world):
     idle = ScenarioSettings(horizon=HORIZON)
     params, keys = jax.tree.map(lambda x: x[0], jobs_bank(alone, idle, range(1), "test"))
     table = jax.tree.map(lambda x: x[0], world.tables)
-    make = make_by_name("hysteresis", SchedulerSettings())
 
     @jax.jit
     def decide(params, key):
         seen = reset(key, params)[1].observation
-        one = make(make_setup(params, table))
-        many = make_jobs_by_name("hysteresis", SchedulerSettings())(make_jobs_setup(params, alone))
+        one = bound("hysteresis", make_setup(params, table))
+        many = make_for_jobs(find("hysteresis"), alone).bind(make_jobs_setup(params, alone))
         return [s.decide(key, seen, s.init(key))[0] for s in (one, many)]
 
     one, many = decide(params, keys)
@@ -408,12 +421,21 @@ def two_futures(world, bank, truth):
     return taped, [observed(one) for one in taped]
 
 
-UNWATCHFUL = ("random", *SETTLED)  # who has no reason to look ahead is asked more seldom
+UNWATCHFUL = (
+    "random",
+    "static_even_split",
+    "single_domain",
+    "best_static",
+)  # who has no reason to look ahead is asked more seldom
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n in UNWATCHFUL)) for n in JOBS_SCHEDULERS],
+    [
+        pytest.param(n, marks=[pytest.mark.slow] * (n in UNWATCHFUL))
+        for n in jobs_names()
+        if not find(n).learned
+    ],
 )
 def test_a_changed_future_changes_no_decision_of_many_jobs(two_futures, world, name):
     """Decision t is taken before interval t + 1 is played: those for intervals 1..CHANGE agree, but
@@ -422,7 +444,7 @@ def test_a_changed_future_changes_no_decision_of_many_jobs(two_futures, world, n
     @jax.jit
     def decided(params, seen):
         setup = make_jobs_setup(params, world)
-        scheduler = make_jobs_by_name(name, SchedulerSettings())(setup)
+        scheduler = make_for_jobs(find(name), world).bind(setup)
         extra = (params.tape,) if scheduler.oracle else ()
 
         def act(memory, observation):
@@ -451,20 +473,33 @@ def test_every_job_that_fits_nowhere_is_named():
         for line, name, model in ((3, "huge", huge), (5, "wide", wide), (7, "huge", huge))
     ]
     with pytest.raises(InputError) as error:
-        build_jobs_world(SPEC, [*submitted((0, 1)), *jobs], table_size=6)
+        build_jobs_world(SPEC, [*submitted((0, 1)), *jobs], table_size=18)
     text = str(error.value)
     assert "\n" not in text and "row 0" not in text and text.count("no plan fits") == 2
     assert text.startswith("jobs.csv: line 3, jobs.csv: line 7: huge: toy: no plan fits")
     assert "; jobs.csv: line 5: wide: toy: no plan fits" in text
 
 
+def test_a_kind_of_job_has_as_many_plans_as_were_asked_for_whatever_the_number_of_parts(world):
+    jobs = submitted((0, 1))
+    assert world.tables.mask.shape[1] == 18
+    more = build_jobs_world(SPEC, jobs, table_size=20)
+    assert more.tables.mask.shape == (1, 20)
+    # However few were asked for, every part of the GPUs has its fallback plans: each region alone.
+    few = build_jobs_world(SPEC, jobs, table_size=1).tables
+    used = np.asarray(few.plans.gpus)[0][np.asarray(few.mask & few.single_domain)[0]]
+    for part in (4, 2, 1):
+        held = (used == part).any(axis=1) & ((used > 0).sum(axis=1) == 1)
+        assert set(used[held].argmax(axis=1)) == {0, 1, 2}, part
+
+
 def test_data_in_no_domain_is_named():
     jobs = [dataclasses.replace(submitted((0, 1))[0], data_gb=1.0, data_at=("atlantis",))]
     with pytest.raises(InputError, match=f"row 0: data_at: .*'atlantis'; known: {SPEC.domains[0]}"):
-        build_jobs_world(SPEC, jobs, table_size=6)
+        build_jobs_world(SPEC, jobs, table_size=18)
 
 
 def test_every_scheduler_but_the_clairvoyant_has_a_version_for_many_jobs():
-    assert "clairvoyant" not in JOBS_SCHEDULERS and "mast" in JOBS_SCHEDULERS
-    with pytest.raises(KeyError):
-        make_jobs_by_name("clairvoyant", SchedulerSettings())
+    assert "clairvoyant" not in jobs_names() and "mast" in jobs_names()
+    with pytest.raises(ValueError, match="clairvoyant"):
+        make_for_jobs(find("clairvoyant"), None)

@@ -11,13 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.schedulers import bound
 from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_plan
 
 from agents.baselines import mast, static
-from agents.baselines.hysteresis import make_hysteresis
+from agents.baselines.hysteresis import Hysteresis
 from agents.episodes.rollout import play
-from agents.oracles.clairvoyant import make_clairvoyant
-from agents.oracles.replan_oracle import make_replan_oracle
+from agents.hi_ppo.scheduler import HiPPO
+from agents.oracles.clairvoyant import Clairvoyant
+from agents.oracles.replan_oracle import ReplanOracle
 from agents.oracles.truth import family_bound, make_truth
 from agents.protocol import (
     Estimate,
@@ -27,14 +29,7 @@ from agents.protocol import (
     make_setup,
     table_rates,
 )
-from agents.registry import (
-    LOW_COMMUNICATION,
-    ORACLES,
-    RULES,
-    SCHEDULERS,
-    SchedulerSettings,
-    make_by_name,
-)
+from agents.registry import ENTRIES, find, names
 from jaxsim.env.env import reset, step
 from jaxsim.plan import Problem
 from jaxsim.plan.plan import empty_plan
@@ -55,10 +50,10 @@ TABLE = PlanTable(
     base_rate=jnp.ones(ROWS, jnp.float32),
     single_domain=jnp.array([False, False, True]),
     even_split=jnp.array([False, True, False]),
-    admitted={name: jnp.ones((ROWS, 12), bool) for name in (*RULES, *LOW_COMMUNICATION)},
+    candidates_of={e.name: jnp.ones((ROWS, 12), bool) for e in ENTRIES if e.rules},
 )
-MADE = {name: make_by_name(name, SchedulerSettings()) for name in (*SCHEDULERS, *LOW_COMMUNICATION)}
-OTHERS = tuple(name for name in MADE if name not in ORACLES)
+MADE = {name: find(name).make(TABLE, 12) for name in names(learned=False)}
+ORACLES, OTHERS = names(oracle=True), names(oracle=False, learned=False)
 
 
 def world(seed, trace=None, load_trace=None):
@@ -109,7 +104,7 @@ def all_moves(work):
 @pytest.fixture(scope="module")
 def move_gb(worlds):
     """[P, P, K, K] [GB]; the same in all worlds."""
-    moves = all_moves(jax.tree.map(lambda x: x[0], worlds[0]).jobs.job(0))
+    moves = all_moves(jax.tree.map(lambda x: x[0], worlds[0]).problem.work.job(0))
     return np.array([[np.asarray(q.bytes_gb, np.float64) for q in p] for p in moves])
 
 
@@ -223,7 +218,7 @@ def test_clairvoyant_plays_its_value(worlds, every_sequence):
     @jax.jit
     @jax.vmap
     def progress(params, key, truth):
-        episode = play(make_clairvoyant, params, setup_of(params), truth, key, key, STEPS)
+        episode = play(Clairvoyant(), params, setup_of(params), truth, key, key, STEPS)
         return episode.record.progress.sum()
 
     np.testing.assert_allclose(progress(*worlds), every_sequence[0].max(axis=1), rtol=1e-4)
@@ -282,7 +277,7 @@ def decide_first(params, keys, truths, at_hand=False):
         _, timestep = reset(key, params)
         seen = timestep.observation.replace(rates=truth.rates[0] if at_hand else None)
         setup = setup_of(params)
-        oracle, peer = make_replan_oracle(setup, 3.0), make_hysteresis(setup, 3.0)
+        oracle, peer = ReplanOracle(3.0).bind(setup), Hysteresis(3.0).bind(setup)
         sees, _ = oracle.decide(key, seen, oracle.init(key), truth)
         guesses, _ = peer.decide(key, seen, peer.init(key))
         return [find_row(TABLE, jax.tree.map(lambda x: x[0], p))[0] for p in (sees, guesses)]
@@ -363,15 +358,13 @@ def test_static_schedulers_take_the_best_row_of_their_kind(monkeypatch, name, ex
         mask=jnp.arange(9) != 2, single_domain=jnp.asarray(single), even_split=jnp.asarray(even)
     )
 
-    def score(setup, view, admitted):
-        del setup, view, admitted  # what is not of the kind is as fast as it is
+    def score(setup, view, candidates):
+        del setup, view, candidates  # what is not of the kind is as fast as it is
         return Estimate(rate, jnp.zeros(9, jnp.int32))
 
     monkeypatch.setattr(static, "score_table", score)
-    monkeypatch.setattr(static, "table_scheduler", lambda setup, init, choose, admitted: choose)
-    monkeypatch.setattr(static, "idle_unless", lambda some, choose: choose)
-    choose = MADE[name](make_setup(world(0), table))
-    assert int(choose(None, None, ())[0]) == expected
+    scheduler = bound(name, make_setup(world(0), table))
+    assert int(scheduler.choose(None, None, ())[0]) == expected
 
 
 # Two futures: the same links and local jobs up to interval CHANGE - 1, then others.
@@ -403,7 +396,7 @@ def two_futures():
 def decisions(params, key, truth):
     """Views [T + 1] observed, {name: Plan [T]} decided while the first plan stays in force.
 
-    The rates that the table has, under the views and usually, are scored once for all.
+    The rates that the table has, under the views and at first, are scored once for all.
     """
     setup = setup_of(params)
     state, first = reset(key, params)
@@ -416,13 +409,13 @@ def decisions(params, key, truth):
     seen = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first.observation, later)
     views, seen = seen.view, jax.tree.map(lambda x: x[:-1], seen)
     seen = seen.replace(rates=table_rates(setup, seen.view))
-    usual = table_rates(setup, one_view(setup.usual))[0]
+    prior = table_rates(setup, one_view(setup.prior))[0]
     with pytest.MonkeyPatch.context() as patch:
         for module in (static, mast):
             patch.setattr(
-                module, "score_table", lambda setup, view, some: best_choices(usual, some)
+                module, "score_table", lambda setup, view, some: best_choices(prior, some)
             )
-        made = {name: make(setup) for name, make in MADE.items()}
+        made = {name: one.bind(setup) for name, one in MADE.items()}
 
     def act(memory, observation):
         decided = {
@@ -494,12 +487,6 @@ def test_an_evaluated_episode_is_the_one_that_draws_its_world(two_futures):
 
 
 def test_schedulers_that_read_the_future_say_so():
-    says = {}
-
-    def ask(params):
-        for name, make in MADE.items():
-            says[name] = make(setup_of(params)).oracle
-        return params.horizon
-
-    jax.eval_shape(ask, world(0))
+    says = {name: one.oracle for name, one in MADE.items()}
+    assert not HiPPO.oracle
     assert says == {**dict.fromkeys(ORACLES, True), **dict.fromkeys(OTHERS, False)}

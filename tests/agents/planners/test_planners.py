@@ -5,18 +5,20 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers.rival_worlds import MENU, K, builder, groups, nominated, rates
+from helpers.rival_worlds import MENU, K, builder, groups, proposed, rates
 from helpers.toy_world import base_view
 
 from agents.planners import alpa, hyperion, sailor
 from agents.planners.stage_costs import Pipeline, StageCosts, domain_orders
-from agents.registry import RULES
+from agents.registry import names, plan_rules
 from jaxsim.plan.plan import SCHEDULE_EAGER_1F1B
-from jaxsim.planning import candidates as nomination
+from jaxsim.planning import candidates as proposals
 from jaxsim.planning.enumeration import make_plan
 from jaxsim.planning.exact.search import ExactSearch
 from jaxsim.planning.family import PlanFamily
 from jaxsim.planning.scoring import one_view
+
+RULES = plan_rules(names())
 
 
 def hand_costs(which="random"):
@@ -67,18 +69,18 @@ def test_alpas_split_is_the_best_of_every_contiguous_split():
 def test_alpa_sailor_and_exact_search_agree_where_the_network_is_uniform_and_steady():
     b = builder("fast")
     same = RULES["sailor"].allowed(MENU)
-    choices = tuple(np.array(nomination._triples(MENU))[same].tolist())
+    choices = tuple(np.array(proposals._triples(MENU))[same].tolist())
     family = PlanFamily(max_groups=1, choices=tuple(tuple(c) for c in choices))
     search = ExactSearch(b.problem, family)
     exact = search.best(base_view(b.problem.cluster)).rate
     for name, module in (("alpa", alpa), ("sailor", sailor)):
-        plan = module.nominate(b, same)[0]
+        plan = module.propose(b, same)[0]
         assert (b.base_rates([plan]) * same).max() == pytest.approx(exact, rel=1e-5), name
 
 
 def test_sailor_leaves_regions_unused_over_slow_links_and_plans_for_lost_ones():
     b = builder("embedded")
-    plans = nominated("embedded", "sailor")
+    plans = proposed("embedded", "sailor")
     # 7B fits one region, and its formula hides no transfer: links of 2-5 Gbps are not worth it.
     assert len(groups(plans[0])[0]) == 1
     home = groups(plans[0])[0][0]
@@ -168,7 +170,7 @@ def test_hyperion_has_the_fastest_bottleneck_of_all_splits_and_one_without_each_
         return np.maximum(stage, link).max(axis=1) * micro_batches(b, pipe)
 
     cost = np.where(fits, [bottleneck(p) for p in pipes], np.inf)
-    plans = nominated("few", "hyperion")
+    plans = proposed("few", "hyperion")
     for i, gone in enumerate((None, 0, 1, 2)):
         left = np.array([gone not in p.order for p in pipes])[:, None]
         best, row = least(np.where(left, cost, np.inf))
@@ -197,7 +199,7 @@ def test_alpas_plan_is_the_best_of_every_plan_by_its_own_formula():
         return once + (micro_batches(b, pipe) - 1) * np.maximum(stage, link).max(axis=1)
 
     cost = np.where(fits, [seconds(p) for p in pipes], np.inf)
-    found = find(pipes, nominated("few", "alpa")[0])
+    found = find(pipes, proposed("few", "alpa")[0])
     np.testing.assert_allclose(cost[found].min(), least(cost)[0], rtol=1e-5)
 
 
@@ -225,7 +227,7 @@ def test_sailors_first_plan_is_the_best_of_every_plan_by_its_own_formula():
 
     cost = np.where(fits, [seconds(p) for p in pipes], np.inf)
     best, row = least(cost)
-    found = find(pipes, nominated("few", "sailor")[0])
+    found = find(pipes, proposed("few", "sailor")[0])
     np.testing.assert_allclose(cost[found].min(), best, rtol=1e-5)
     assert len(pipes[row].order) > 1, "the links must be worth using"
 
@@ -235,7 +237,7 @@ def test_sailors_first_plan_is_the_best_of_every_plan_by_its_own_formula():
 
 def test_crosspipe_has_the_fastest_pipeline_over_the_wan():
     b = builder("embedded")
-    plans = nominated("embedded", "crosspipe")
+    plans = proposed("embedded", "crosspipe")
     assert all(len(groups(p)) == 1 and len(groups(p)[0]) >= 2 for p in plans)
     every = [
         p
@@ -250,7 +252,7 @@ def test_crosspipe_has_the_fastest_pipeline_over_the_wan():
 
 def test_crosspipe_orders_its_operations_anew_for_the_network_at_hand():
     b = builder("embedded")
-    plan = nominated("embedded", "crosspipe")[:1]
+    plan = proposed("embedded", "crosspipe")[:1]
     allowed = RULES["crosspipe"].allowed(MENU)
     view = base_view(b.problem.cluster)
     chosen = []

@@ -7,19 +7,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.rival_worlds import EVERYONE, MENU, K, builder, complete_cost, groups, nominated, rates
+from helpers.rival_worlds import EVERYONE, MENU, K, builder, complete_cost, groups, proposed, rates
+from helpers.schedulers import bound
 from helpers.toy_world import MODEL, base_view, cluster_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.baselines import mast, replanning, static
+from agents.baselines import Replanning, mast, replanning, static
 from agents.planners import diloco, megatron, zero
 from agents.planners.stage_costs import domain_orders, largest_dps, min_max_layers
-from agents.protocol import Estimate, Setup, Situation
-from agents.registry import LOW_COMMUNICATION_RULES, RULES, SchedulerSettings, make_by_name
+from agents.protocol import Estimate, EvaluatedTable, Setup
 from jaxsim.plan.plan import SCHEDULE_1F1B, SCHEDULE_GREEDY, check_plan, default_lower_choices
-from jaxsim.planning import candidates as nomination
-from jaxsim.planning.candidates import admit
+from jaxsim.planning import candidates as proposals
+from jaxsim.planning.candidates import add_candidates
 from jaxsim.planning.enumeration import TableBuilder, make_plan, plan_key
 from jaxsim.planning.scoring import one_view
 from jaxsim.planning.table import build_table
@@ -28,10 +28,10 @@ from jaxsim.workload.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_S
 
 
 @pytest.mark.parametrize("which", ["embedded", "random"])
-def test_every_plan_that_anyone_nominates_can_be_run(which):
+def test_every_plan_that_anyone_proposes_can_be_run(which):
     b = builder(which)
     for name in EVERYONE:
-        plans = nominated(which, name)
+        plans = proposed(which, name)
         assert plans, name
         done = b.complete_at_base(plans + [plans[0]] * (16 - len(plans)))
         args = (
@@ -51,15 +51,15 @@ def test_every_plan_that_anyone_nominates_can_be_run(which):
 
 def test_every_rival_has_plans_on_a_cluster_of_one_domain():
     for name in EVERYONE:
-        plans = nominated("one", name)
+        plans = proposed("one", name)
         assert plans and all(groups(p) == ((0,),) for p in plans), name
         assert np.all(rates("one", name, plans) > 0), name
 
 
-def test_beyond_five_domains_what_is_nominated_can_be_run_too():
+def test_beyond_five_domains_what_is_proposed_can_be_run_too():
     b = builder("six")
     for name in EVERYONE:
-        plans = nominated("six", name)
+        plans = proposed("six", name)
         assert rates("six", name, plans)[0] > 0, name
         for plan in plans:
             used = plan.group >= 0
@@ -150,7 +150,7 @@ def test_megatron_takes_the_least_that_fits(monkeypatch, node, share, found):
 
 
 def test_megatron_offers_data_parallelism_over_the_wan_a_pipeline_over_it_and_one_region():
-    replicas, pipeline, alone = nominated("embedded", "megatron")
+    replicas, pipeline, alone = proposed("embedded", "megatron")
     assert all(len(g) == 1 for g in groups(replicas)) and len(groups(replicas)) >= 2
     assert len(groups(pipeline)) == 1 and len(groups(pipeline)[0]) >= 2
     assert len(groups(alone)) == 1 and len(groups(alone)[0]) == 1
@@ -170,13 +170,13 @@ def test_megatron_offers_data_parallelism_over_the_wan_a_pipeline_over_it_and_on
 
 
 def test_megatron_recomputes_selectively_before_fully():
-    allowed = RULES["megatron"].allowed(MENU)
+    allowed = EVERYONE["megatron"].allowed(MENU)
     kinds = {(int(MENU.recompute[v]), int(MENU.schedule[v])) for v in np.flatnonzero(allowed)}
     modes = (RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL)
     assert kinds == {(mode, SCHEDULE_1F1B) for mode in modes}
     # Where both fit at the same micro-batch, the selective one is faster, so it is what is run.
     b = builder("embedded")
-    row = b.base_rates(nominated("embedded", "megatron"))
+    row = b.base_rates(proposed("embedded", "megatron"))
     for size in (1, 2):
         at = {
             m: np.flatnonzero(
@@ -203,7 +203,7 @@ def test_zero_takes_the_least_stage_that_fits_and_the_hybrid(monkeypatch, least,
         return np.broadcast_to(held[:, None], (len(plans), MENU.size))
 
     monkeypatch.setattr(b, "base_rates", fits)
-    plans = zero.nominate(b, np.ones(MENU.size, bool))
+    plans = zero.propose(b, np.ones(MENU.size, bool))
     assert [int(p.zero_stage[0]) for p in plans] == stages
     for plan in plans:
         used = plan.group >= 0
@@ -235,7 +235,7 @@ def test_diloco_with_one_step_between_syncs_sends_the_bytes_of_data_parallelism(
 
 def test_diloco_needs_a_whole_replica_in_every_domain_and_keeps_its_best_plan_there():
     b = builder("random")
-    allowed = LOW_COMMUNICATION_RULES["diloco"].allowed(MENU)
+    allowed = EVERYONE["diloco"].allowed(MENU)
     inside = diloco.inside_settings(b, allowed)
     for k, found in inside.items():
         alone = [make_plan(((k,),), (tp, (dp,)), b.gpus, 8, K) for tp, dp in found]
@@ -245,7 +245,7 @@ def test_diloco_needs_a_whole_replica_in_every_domain_and_keeps_its_best_plan_th
     for plan in diloco.workers(b, settings_, 50, 32):
         assert plan.group[1] == -1 and int(plan.sync_period) == 50
         assert plan.tp[:3].tolist() == [1, 1, 2]
-    plans = nominated("random", "diloco")
+    plans = proposed("random", "diloco")
     assert [int(p.sync_period) for p in plans] == [50, 100, 500]
     # In 32 bits or 8, whichever is worth more.
     speed = {
@@ -261,7 +261,7 @@ def test_what_blocking_costs_streaming_diloco_and_where_its_outer_state_would_go
     GPUs of every domain."""
     b = builder("embedded")
     args = (b.problem.work, b.problem.cluster, b.problem.calibration, base_view(b.problem.cluster))
-    plans = nominated("embedded", "streaming_diloco") + nominated("embedded", "diloco")
+    plans = proposed("embedded", "streaming_diloco") + proposed("embedded", "diloco")
     done = b.complete_at_base(plans + [plans[0]] * (16 - len(plans)))
     cost = complete_cost(done, *args)
     ring = (
@@ -293,16 +293,14 @@ def test_mast_goes_where_the_job_would_be_done_first():
 def chosen_row(monkeypatch, setup, rate, make):
     """Row that a static scheduler keeps where the rows' rates [P, V] are as given."""
 
-    def score(setup, view, admitted):
+    def score(setup, view, candidates):
         del view
-        found = jnp.where(admitted & setup.table.mask[:, None], rate, 0.0)
+        found = jnp.where(candidates & setup.table.mask[:, None], rate, 0.0)
         return Estimate(found.max(axis=1), jnp.argmax(found, axis=1).astype(jnp.int32))
 
     for module in (static, mast):
         monkeypatch.setattr(module, "score_table", score)
-    monkeypatch.setattr(static, "table_scheduler", lambda setup, init, choose, admitted: choose)
-    monkeypatch.setattr(static, "idle_unless", lambda some, choose: choose)
-    return int(make(setup)(None, None, ())[0])
+    return int(make(setup).choose(None, None, ())[0])
 
 
 def setup_of(table):
@@ -313,33 +311,32 @@ def setup_of(table):
 
 def test_for_one_job_mast_is_the_best_single_domain(monkeypatch, joined):
     setup, table = setup_of(joined[1]), joined[1]
-    single_domain = make_by_name("single_domain", SchedulerSettings())
     found = set()
     for seed in range(10):
         rng = np.random.default_rng(seed)
         rate = jnp.asarray(rng.uniform(0, 1, (table.size, MENU.size)), jnp.float32)
-        row = chosen_row(monkeypatch, setup, rate, mast.make_mast)
-        assert row == chosen_row(monkeypatch, setup, rate, single_domain)
+        row = chosen_row(monkeypatch, setup, rate, lambda s: bound("mast", s))
+        assert row == chosen_row(monkeypatch, setup, rate, lambda s: bound("single_domain", s))
         found.add(row)
     assert len(found) > 1
 
 
 def test_a_rival_keeps_the_best_of_its_own_rows_and_choices(monkeypatch, joined):
     table = joined[1]
-    setup, admitted = setup_of(table), np.asarray(table.admitted["megatron"])
-    mine, other = (int(np.flatnonzero(x)[0]) for x in (admitted.any(1), ~admitted.any(1)))
-    known, unknown = (int(np.flatnonzero(x)[0]) for x in (admitted.any(0), ~admitted.any(0)))
-    second = int(np.flatnonzero(admitted.any(axis=1))[1])
-    rate = np.full(admitted.shape, 0.1, np.float32)
+    setup, candidates = setup_of(table), np.asarray(table.candidates_of["megatron"])
+    mine, other = (int(np.flatnonzero(x)[0]) for x in (candidates.any(1), ~candidates.any(1)))
+    known, unknown = (int(np.flatnonzero(x)[0]) for x in (candidates.any(0), ~candidates.any(0)))
+    second = int(np.flatnonzero(candidates.any(axis=1))[1])
+    rate = np.full(candidates.shape, 0.1, np.float32)
     rate[mine, known], rate[second, unknown], rate[other, known] = 0.5, 0.9, 0.8
-    make = make_by_name("megatron", SchedulerSettings())
-    assert chosen_row(monkeypatch, setup, jnp.asarray(rate), make) == mine
+    rate = jnp.asarray(rate)
+    assert chosen_row(monkeypatch, setup, rate, lambda s: bound("megatron", s)) == mine
 
 
-def test_a_rival_whose_plans_were_not_nominated_is_refused(joined):
-    setup = setup_of(joined[1].replace(admitted={}))
-    with pytest.raises(ValueError, match=r"alpa.*not nominated"):
-        make_by_name("alpa", SchedulerSettings())(setup)
+def test_a_rival_whose_plans_were_not_added_is_refused(joined):
+    setup = setup_of(joined[1].replace(candidates_of={}))
+    with pytest.raises(ValueError, match=r"alpa.*not added"):
+        bound("alpa", setup)
 
 
 # Re-planning
@@ -362,18 +359,14 @@ def test_a_planner_plans_again_only_when_what_it_watches_has_changed(
     monkeypatch.setattr(
         replanning, "score_table", lambda *args: (views.append(args[1]), at_base)[1]
     )
-    monkeypatch.setattr(replanning, "table_scheduler", lambda setup, init, choose, a: choose)
-    monkeypatch.setattr(replanning, "idle_unless", lambda some, choose: choose)
-    view = base_view(builder("random").problem.cluster).replace(
-        gpus_available=jnp.asarray(seen, jnp.int32)
-    )
-    setup = type("Setup", (), {"usual": view, "interval_s": jnp.float32(60.0)})
+    free = jnp.asarray(seen, jnp.int32)
+    view = base_view(builder("random").problem.cluster).replace(gpus_available=free)
+    setup = type("Setup", (), {"prior": view, "interval_s": jnp.float32(60.0)})
     setup.table = type("Table", (), {"mask": jnp.ones(2, bool)})
-    choose = replanning.replan_when(
-        setup, jnp.ones((2, 1), bool), lambda view: view.gpus_available, 10.0
-    )
+    planner = Replanning(10.0, candidates=jnp.ones((2, 1), bool), setup=setup)
+    choose = planner.choose
     measured = view.replace(bandwidth_gb_per_s=0.5 * view.bandwidth_gb_per_s)
-    situation = Situation(
+    evaluated = EvaluatedTable(
         row=jnp.int32(0),
         idle=jnp.array(False),
         may_switch=jnp.array(True),
@@ -382,11 +375,11 @@ def test_a_planner_plans_again_only_when_what_it_watches_has_changed(
         view=measured,
         t=jnp.int32(3),
     )
-    row, memory = choose(None, situation, jnp.array([4, 4], jnp.int32))
+    row, memory = choose(None, evaluated, jnp.array([4, 4], jnp.int32))
     assert int(row) == expected
     np.testing.assert_array_equal(memory, seen)
     # The first plan is made for the links at base, later ones for those measured.
-    first = situation.replace(idle=jnp.array(True), t=jnp.int32(1))
+    first = evaluated.replace(idle=jnp.array(True), t=jnp.int32(1))
     gain = np.array(believed[::-1]) * (600.0 - np.array([0.0, 60.0]))
     assert int(choose(None, first, memory)[0]) == np.argmax(gain)
     np.testing.assert_array_equal(views[-1].bandwidth_gb_per_s, view.bandwidth_gb_per_s)
@@ -400,15 +393,15 @@ def test_a_planner_plans_again_only_when_what_it_watches_has_changed(
 def joined():
     b = builder("embedded")
     table, info, family = build_table(b, one_view(base_view(b.problem.cluster)), 6)
-    plans = {name: nominated("embedded", name) for name in EVERYONE}
-    return table, *admit(table, info, family, b, plans, EVERYONE)
+    plans = {name: proposed("embedded", name) for name in EVERYONE}
+    return table, *add_candidates(table, info, family, b, plans, EVERYONE)
 
 
-def test_nominated_plans_join_the_table_once_and_the_family(joined):
+def test_proposed_plans_join_the_table_once_and_the_family(joined):
     core, table, info, family = joined
     mask = np.asarray(table.mask)
     n_core = int(core.mask.sum())
-    assert table.size % nomination.ROWS_STEP == 0 and table.size - mask.sum() < nomination.ROWS_STEP
+    assert table.size % proposals.ROWS_STEP == 0 and table.size - mask.sum() < proposals.ROWS_STEP
     same = jax.tree.map(
         lambda x, y: np.testing.assert_array_equal(x[:n_core], y[:n_core]), core.plans, table.plans
     )
@@ -419,20 +412,20 @@ def test_nominated_plans_join_the_table_once_and_the_family(joined):
         plan_key(jax.tree.map(lambda x, i=i: x[i], family)) for i in range(family.group.shape[0])
     }
     assert set(keys) <= known and len(family.group) == info.plans_scored
-    for name, admitted in table.admitted.items():
-        admitted = np.asarray(admitted)
-        assert not admitted[~mask].any()
-        rows = {keys[i] for i in np.flatnonzero(admitted.any(axis=1))}
-        assert rows == {plan_key(p) for p in nominated("embedded", name)}, name
-        columns = RULES.get(name, LOW_COMMUNICATION_RULES.get(name)).allowed(MENU)
-        np.testing.assert_array_equal(admitted.any(axis=0), columns)
+    for name, candidates in table.candidates_of.items():
+        candidates = np.asarray(candidates)
+        assert not candidates[~mask].any()
+        rows = {keys[i] for i in np.flatnonzero(candidates.any(axis=1))}
+        assert rows == {plan_key(p) for p in proposed("embedded", name)}, name
+        columns = EVERYONE[name].allowed(MENU)
+        np.testing.assert_array_equal(candidates.any(axis=0), columns)
 
 
 def padded(*args):
     return TableBuilder(*args, pad_to=K)
 
 
-def test_plans_are_nominated_for_other_links_too_and_each_is_there_once(monkeypatch):
+def test_plans_are_proposed_for_other_links_too_and_each_is_there_once(monkeypatch):
     b = builder("embedded")
     base = b.spec.bandwidth_gbps[0, 1]
 
@@ -441,23 +434,23 @@ def test_plans_are_nominated_for_other_links_too_and_each_is_there_once(monkeypa
         domains = (1 + int(np.sign(builder.spec.bandwidth_gbps[0, 1] - base)), 3)
         return [make_plan(((k,),), (1, (8,)), builder.gpus, 32, K) for k in domains]
 
-    rules = {"by_link": dataclasses.replace(RULES["megatron"], nominate=by_link)}
-    monkeypatch.setattr(nomination, "TableBuilder", padded)
+    rules = {"by_link": dataclasses.replace(EVERYONE["megatron"], propose=by_link)}
+    monkeypatch.setattr(proposals, "TableBuilder", padded)
     factors = [np.full((4, 4), x) for x in (2.0, 0.5, 3.0)]
     args = (b.spec, b.problem.work, b.problem.calibration, rules)
     for links, expected in ((factors, [1, 3, 2, 0]), ((), [1, 3])):
-        _, plans = nomination.nominate(*args, links)
+        _, plans = proposals.propose_candidates(*args, links)
         assert [groups(p)[0][0] for p in plans["by_link"]] == expected
 
 
 def test_the_menu_grows_only_by_what_somebody_wants(monkeypatch):
-    ordered = dataclasses.replace(RULES["crosspipe"], schedules=(SCHEDULE_GREEDY,))
-    rules = {"megatron": RULES["megatron"], "ordered": ordered}
-    monkeypatch.setattr(nomination, "TableBuilder", padded)
+    ordered = dataclasses.replace(EVERYONE["crosspipe"], schedules=(SCHEDULE_GREEDY,))
+    rules = {"megatron": EVERYONE["megatron"], "ordered": ordered}
+    monkeypatch.setattr(proposals, "TableBuilder", padded)
     b = builder("embedded")
-    menu, plans = nomination.nominate(b.spec, b.problem.work, b.problem.calibration, rules)
+    menu, plans = proposals.propose_candidates(b.spec, b.problem.work, b.problem.calibration, rules)
     default = default_lower_choices()
-    assert nomination._triples(menu)[: default.size] == nomination._triples(default)
-    more = {triple[2] for triple in nomination._triples(menu)[default.size :]}
-    offered = nomination._demanded(default, rules)
+    assert proposals._triples(menu)[: default.size] == proposals._triples(default)
+    more = {triple[2] for triple in proposals._triples(menu)[default.size :]}
+    offered = proposals._demanded(default, rules)
     assert more == {SCHEDULE_GREEDY} and menu.size < len(offered) and set(plans) == set(rules)

@@ -1,4 +1,4 @@
-"""Schedulers that keep one plan share a compiled program: by number, as by name."""
+"""Who plays: one class and one compiled program for all static schedulers, and for all tuned values."""
 
 import types
 
@@ -7,51 +7,78 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.registry import KEPT, SchedulerSettings, kept_plans
-from experiments.evaluate.contestants import named
+from agents.baselines import StaticPlan
+from agents.registry import find
+from experiments.evaluate.contestants import named, requested
+from jaxsim.files.errors import InputError
 
 P, V = 4, 3
 
 
 @pytest.fixture
-def setup():
-    """A table into which alpa and zero brought plans."""
+def world():
+    """A table to which the plans of alpa, zero, sailor and hyperion were added."""
+    candidates_of = {
+        "zero": jnp.zeros((P, V), bool).at[2, 1].set(True),
+        "alpa": jnp.zeros((P, V), bool).at[1, :2].set(True),
+        "sailor": jnp.zeros((P, V), bool).at[1, :2].set(True),
+        "hyperion": jnp.zeros((P, V), bool).at[0, :2].set(True),
+    }
     table = types.SimpleNamespace(
         mask=jnp.array([True, True, True, False]),
         single_domain=jnp.array([True, False, False, True]),
         even_split=jnp.array([False, True, False, False]),
-        admitted={
-            "zero": jnp.zeros((P, V), bool).at[2, 1].set(True),
-            "alpa": jnp.zeros((P, V), bool).at[1, :2].set(True),
-        },
+        candidates_of=candidates_of,
     )
     return types.SimpleNamespace(
         table=table, problem=types.SimpleNamespace(choices=types.SimpleNamespace(size=V))
     )
 
 
-def test_a_keeper_chooses_from_its_own_plans(setup):
+def test_static_schedulers_differ_in_a_leaf_alone(world):
     names = ("static_even_split", "single_domain", "best_static", "zero", "alpa")
-    by_number = jax.jit(lambda number: kept_plans(setup, number))
-    makers, seen = set(), []
+    seen, look = [], jax.jit(lambda scheduler: scheduler.candidates)
     for name in names:
-        maker, number = named(name, setup.table, SchedulerSettings())
-        makers.add(maker)
-        seen.append(np.asarray(by_number(number)))
-        np.testing.assert_array_equal(seen[-1], KEPT[name](setup))
-    assert len(makers) == 1 and by_number._cache_size() == 1
+        scheduler = named(name, world, {})
+        assert type(scheduler) is StaticPlan
+        seen.append(np.asarray(look(scheduler)))
+    assert look._cache_size() == 1
     assert len(np.unique(np.stack(seen), axis=0)) == len(names)
+    table = world.table
+    np.testing.assert_array_equal(seen[0].any(axis=1), table.even_split)
+    np.testing.assert_array_equal(seen[1].any(axis=1), table.single_domain)
+    assert seen[2].all()
+    for name, candidates in zip(names[3:], seen[3:], strict=True):
+        np.testing.assert_array_equal(candidates, table.candidates_of[name])
 
 
-def test_a_keeper_whose_plans_are_not_in_the_table_is_refused(setup):
-    with pytest.raises(ValueError, match=r"megatron.*not nominated"):
-        named("megatron", setup.table, SchedulerSettings())
+def test_planners_that_plan_again_share_a_program(world):
+    look = jax.jit(lambda scheduler: scheduler.horizon)
+    assert [float(look(named(name, world, {}))) for name in ("sailor", "hyperion")] == [10.0, 1e6]
+    assert look._cache_size() == 1
 
 
-def test_tuned_values_are_traced_and_share_a_maker(setup):
-    few, many = (
-        named("hysteresis", setup.table, SchedulerSettings(hysteresis_horizon=h))
-        for h in (2.0, 9.0)
-    )
-    assert few[0] is many[0]
-    assert (float(few[1]), float(many[1])) == (2.0, 9.0)
+def test_a_scheduler_whose_plans_are_not_in_the_table_is_refused(world):
+    with pytest.raises(ValueError, match=r"megatron.*not added"):
+        named("megatron", world, {})
+
+
+def test_a_tuned_value_is_a_leaf(world):
+    look = jax.jit(lambda scheduler: scheduler.horizon)
+    few, many = (named("hysteresis", world, {"hysteresis_horizon": h}) for h in (2.0, 9.0))
+    assert (float(look(few)), float(look(many))) == (2.0, 9.0)
+    assert look._cache_size() == 1
+    # Settings of others are not its own.
+    assert float(named("hysteresis", world, {"sailor_horizon": 3.0}).horizon) == 10.0
+
+
+def test_an_unknown_setting_is_refused(world):
+    with pytest.raises(ValueError, match=r"'horizn'.*did you mean 'horizon'"):
+        find("hysteresis").make(world.table, V, horizn=3.0)
+    with pytest.raises(ValueError, match=r"best_static.*'horizon'.*known: none"):
+        find("best_static").make(world.table, V, horizon=3.0)
+
+
+def test_a_misspelt_name_is_refused_with_the_one_that_may_be_meant():
+    with pytest.raises(InputError, match=r"schedulers: .*'megatro'.*did you mean 'megatron'"):
+        requested("hysteresis,megatro")

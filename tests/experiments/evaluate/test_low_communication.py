@@ -7,24 +7,17 @@ import numpy as np
 import pytest
 from helpers.toy_world import JOB, make_plan, two_sites_yaml
 
-from agents.registry import (
-    LOW_COMMUNICATION,
-    LOW_COMMUNICATION_RULES,
-    RULES,
-    SCHEDULERS,
-    keeper_number,
-)
+from agents.registry import find, names, rivals_with_rules
 from analysis.records import load
 from experiments.evaluate import __main__ as evaluate
-from experiments.evaluate import low_communication
 from experiments.evaluate.contestants import requested
-from experiments.evaluate.low_communication import worth
+from experiments.evaluate.low_communication import ApartEvaluator, worth
 from jaxsim.planning.enumeration import stack_plans
 from jaxsim.workload.workload import build_workload
 
 
 @pytest.fixture
-def setup():
+def world():
     groups = ([(0,), (1,)], [(8,), (8,)], [4, 4])
     plans = [
         make_plan(*groups, sync_period=h, wire_bits=b) for h, b in ((1, 16), (100, 32), (30, 4))
@@ -34,34 +27,35 @@ def setup():
         mask=jnp.ones(3, bool),
         single_domain=jnp.array([True, False, False]),
         even_split=jnp.array([False, True, False]),
-        admitted={"diloco": jnp.array([[False] * 2, [True, False], [False] * 2])},
+        candidates_of={"diloco": jnp.array([[False] * 2, [True, False], [False] * 2])},
     )
-    work = build_workload([JOB]).job(0)
-    return types.SimpleNamespace(
-        table=table,
-        problem=types.SimpleNamespace(work=work, choices=types.SimpleNamespace(size=2)),
-    )
+    work, choices = build_workload([JOB]), types.SimpleNamespace(size=2)
+    problem = types.SimpleNamespace(work=work, choices=choices)
+    return types.SimpleNamespace(table=table, problem=problem, work=work.job(0))
 
 
 @pytest.mark.parametrize("name", ["best_static", "single_domain", "diloco"])
-def test_everyone_keeps_the_plan_that_is_best_by_what_a_step_is_taken_for(monkeypatch, setup, name):
-    monkeypatch.setattr(low_communication, "keep_best", lambda *args: args)
-    policy = (keeper_number(name, setup.table), jnp.array(True))
-    _, admitted, factor = low_communication.keep_worthiest(setup, policy)
-    admitted = admitted & setup.table.mask[:, None]
+def test_everyone_deploys_the_plan_that_is_best_by_what_a_step_is_taken_for(world, name):
+    evaluator = object.__new__(ApartEvaluator)
+    evaluator.world, evaluator.no_loss = world, True
+    scheduler = evaluator.static_scheduler(name)
+    candidates = scheduler.candidates & world.table.mask[:, None]
     rows = {"best_static": [1, 1, 1], "single_domain": [1, 0, 0], "diloco": [0, 1, 0]}[name]
-    np.testing.assert_array_equal(admitted.any(axis=1), rows)
-    np.testing.assert_array_equal(factor, worth(setup, True))
-    assert np.all(factor[1:] > 1)
+    np.testing.assert_array_equal(candidates.any(axis=1), rows)
+    np.testing.assert_array_equal(scheduler.worth, worth(world.work, world.table.plans, True))
+    assert np.all(scheduler.worth[1:] > 1)
 
 
-def test_a_step_is_worth_what_the_default_says_or_all_of_it(setup):
-    work = setup.problem.work
-    np.testing.assert_array_equal(worth(setup, False), 1.0)
+def test_a_step_is_worth_what_the_default_says_or_all_of_it(world):
+    work = world.work
+    plans = world.table.plans
+    np.testing.assert_array_equal(worth(world.work, plans, False), 1.0)
     # 1 - 0.08 log10(H) / (1 + log10(P / 1e9) / 5), and 1 % less for each halving below 16 bits.
     size = 1 + np.log10(max(float(work.gparams), 0.1)) / 5
     shares = [1.0, 1 - 0.08 * 2 / size, (1 - 0.08 * np.log10(30) / size) * 0.98]
-    np.testing.assert_allclose(worth(setup, jnp.array(True)), 1 / np.array(shares), rtol=1e-5)
+    np.testing.assert_allclose(
+        worth(world.work, plans, jnp.array(True)), 1 / np.array(shares), rtol=1e-5
+    )
 
 
 @pytest.mark.slow
@@ -93,7 +87,8 @@ def test_a_run_keeps_every_scenario_of_both_settings(tmp_path, monkeypatch, caps
 
 
 def test_all_means_everyone_and_low_communication_stands_apart():
-    names, _ = requested("all")
-    assert set(names) >= {*SCHEDULERS, *LOW_COMMUNICATION, "hi_ppo"}
-    assert set(LOW_COMMUNICATION) == set(LOW_COMMUNICATION_RULES)
-    assert not set(LOW_COMMUNICATION_RULES) & set(RULES), "none of them enters the common table"
+    everyone, _ = requested("all")
+    apart = names(low_communication=True)
+    assert set(everyone) == set(names()) >= {*apart, "hi_ppo", "hysteresis"}
+    assert apart and all(find(name).rules is not None for name in apart)
+    assert not set(apart) & set(rivals_with_rules()), "none of them enters the common table"

@@ -1,6 +1,7 @@
 """The eight KPIs: their definitions on hand-made numbers, and the scoreboard on played-up ones."""
 
 import dataclasses
+import importlib
 import json
 import types
 
@@ -8,13 +9,12 @@ import numpy as np
 import pytest
 
 from agents.hi_ppo.checkpoint import load_shipped
-from agents.registry import SchedulerSettings
+from agents.registry import default_settings
 from analysis import figures
 from analysis.records import load
 from analysis.report import report
 from analysis.statistics import kpi as kpis
 from analysis.statistics.kpi import Goal, Played, entry
-from experiments.evaluate import contestants
 from experiments.kpi import __main__ as kpi
 from experiments.kpi.__main__ import Scoreboard
 from experiments.kpi.worlds import JITTER, LOAD, PREFERENCES, STEADY
@@ -197,7 +197,7 @@ class Theatre:
 
     spec = types.SimpleNamespace(name="toy", n_domains=2)
     info = TableInfo("toy plans", 2, 50, 2, exhaustive=True, plans_in_family=50)
-    tuned = SchedulerSettings()
+    tuned = default_settings()
 
     def play(self, scene, who):
         share = {JITTER: 0.95, STEADY: 1.0, LOAD: 0.5}[scene]
@@ -234,7 +234,9 @@ def scoreboard(monkeypatch):
     monkeypatch.setattr(Scoreboard, "_everyone", lambda self, stage, name: name)
     monkeypatch.setattr(Scoreboard, "_decision_ms", lambda self, name: np.linspace(1, 2, 100))
     monkeypatch.setattr(kpi, "response_s", lambda argv, spec, count: np.full(count, 0.02))
-    monkeypatch.setattr(kpi, "SCHEDULERS", tuple(n for n in SPEED if n != "hi_ppo"))
+    monkeypatch.setattr(
+        kpi, "scheduler_names", lambda **_: tuple(n for n in SPEED if n != "hi_ppo")
+    )
 
 
 def test_the_scoreboard_states_all_eight_for_both(scoreboard, tmp_path, capsys):
@@ -316,7 +318,9 @@ def test_preferences_are_asked_only_of_who_can_be_told_them(
     shipped = load_shipped()
     meta = {**shipped.meta, kpi.CONDITIONED: conditioned}
     checkpoint = dataclasses.replace(shipped, meta=meta)
-    monkeypatch.setattr(contestants, "load_shipped", lambda: checkpoint)
+    # The module, not the function of this name that the index offers.
+    module = importlib.import_module("experiments.evaluate.contestants")
+    monkeypatch.setattr(module, "load_shipped", lambda: checkpoint)
     coverage_row(monkeypatch, tmp_path)
     assert Theatre.asked["hi_ppo"] == (PREFERENCES if conditioned else ((1.0, 0.0, 0.0, 0.0),))
     assert len(Theatre.asked["hysteresis"]) == 1

@@ -102,7 +102,7 @@ def test_the_scenarios_of_bursty_settings_hold_those_bursts_and_no_more():
         # The same world but for the load; of the load only the share is known ahead.
         for a, b in zip(jax.tree.leaves(one.network), jax.tree.leaves(same.network), strict=True):
             np.testing.assert_array_equal(a, b)
-        told = [make_setup(params, world.table).usual.gpus_available for params in (one, same)]
+        told = [make_setup(params, world.table).prior.gpus_available for params in (one, same)]
         np.testing.assert_array_equal(*told)
     # A trace is replayed on top of the bursts, from the row that the seed says.
     trace = np.array([[0, 0], [1, 0]], np.float32)

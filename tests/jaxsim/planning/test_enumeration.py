@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jaxsim.files.errors import InputError
 from jaxsim.plan.layouts import count_layouts, enumerate_layouts, extensions, split_layers
 from jaxsim.plan.plan import check_plan, default_lower_choices
+from jaxsim.planning import enumeration
 from jaxsim.planning.balance import balanced_blocks, complete
 from jaxsim.planning.enumeration import PARTS, TableBuilder
 from jaxsim.planning.scoring import one_view
@@ -179,6 +180,22 @@ def test_the_even_splits_are_there_where_a_beam_does_not_find_their_layouts(buil
         assert np.all(plan.group >= 0) and np.all(plan.tp == plan.tp[0]) and len(set(used)) == 1
 
 
+def test_fallback_plans_are_in_a_table_however_small(built):
+    """The best of all, inside one domain and even, and every domain alone for when links fail."""
+    builder, views, whole, *_ = built
+    table, info, _ = build_table(builder, views, 2)
+    assert info.plans_in_table == table.size > 2
+    used = np.asarray(table.plans.group) >= 0
+    alone = used[np.asarray(table.mask & table.single_domain)]
+    np.testing.assert_array_equal(np.unique(alone.argmax(axis=1)), np.arange(SPEC.n_domains))
+    for kind in ("mask", "single_domain", "even_split"):
+        best, here = (
+            np.asarray(t.base_rate)[np.asarray(getattr(t, kind) & t.mask)].max()
+            for t in (whole, table)
+        )
+        np.testing.assert_allclose(here, best, rtol=1e-5, err_msg=kind)
+
+
 def test_a_loaded_cluster_has_plans_for_parts_of_its_gpus(built):
     """With half of every domain's GPUs held a table of plans for all of them runs few of its rows; one
     with plans for parts has a row of each kind, as fast as if the cluster were that small."""
@@ -201,6 +218,31 @@ def test_a_loaded_cluster_has_plans_for_parts_of_its_gpus(built):
     for kind in ("mask", "single_domain", "even_split"):
         mine, theirs = (np.asarray(getattr(t, kind))[np.asarray(t.mask)] for t in (table, alone))
         assert best[mine].max() >= here[theirs].max() * (1 - 1e-4) > 0
+
+
+def test_a_beam_looks_for_layouts_of_every_part_of_the_gpus(monkeypatch):
+    """Plans for all GPUs are fastest in the first domains, plans for parts of them in the last."""
+    work = build_workload([JOB48]).job(0)
+    spec = cluster_spec(5, gpus=8)
+    loaded = TableBuilder(spec, work, calibration(), CHOICES, parts=PARTS)
+    weight = 2.0 ** np.arange(5)
+
+    def rates(self, plans):
+        used = [np.asarray(p.gpus) for p in plans]
+        whole = [u.max() > 4 for u in used]
+        speed = [
+            1e3 * np.sum((u > 0) / weight) if w else np.sum((u > 0) * weight)
+            for u, w in zip(used, whole, strict=True)
+        ]
+        return np.tile(np.array(speed)[:, None], CHOICES.size)
+
+    monkeypatch.setattr(TableBuilder, "base_rates", rates)
+    enumeration._beam.cache_clear()
+    layouts, exhaustive = loaded.layouts(limit=14)
+    enumeration._beam.cache_clear()
+    assert not exhaustive
+    pairs = [{k for group in layout for k in group} for layout in layouts]
+    assert {0, 1} in pairs and {3, 4} in pairs
 
 
 def test_combinations_of_many_groups_stay_few():
