@@ -51,6 +51,12 @@ def made_up(steps=60, noise=0.02, seed=0, arms=COUNTS):
     return pd.DataFrame(rows)
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """For tests of text: pictures are made, but not painted, which takes most of the time."""
+    monkeypatch.setattr("analysis.analyze_metrics.save", lambda figure, path: path)
+
+
 def fits(table):
     """What a run keeps in cost_fit.csv."""
     return pd.DataFrame(cost_fits(table), columns=FIT_COLUMNS)
@@ -160,7 +166,7 @@ def test_a_run_too_short_for_a_fit_is_reported_without_predictions(tmp_path):
     assert re.search(r"\| `pooled` \| [\d.]+ \| – \| – \| – \|", text)
 
 
-def test_the_baseline_is_an_arm_of_run_dir(tmp_path):
+def test_the_baseline_is_an_arm_of_run_dir(tmp_path, undrawn):
     """`--run_dir static --compare_dir dynamic` says what dynamic changes against static."""
     static = write_run(tmp_path / "static", made_up(arms={"static": 8}))
     pooled = write_run(tmp_path / "pooled", made_up(arms={"pooled": 4}))
@@ -230,7 +236,7 @@ def test_wall_time_and_throughput_come_with_percentiles_and_spread():
     assert row["real_tokens_per_s_mean"] == pytest.approx(tokens.mean())
 
 
-def test_a_run_without_a_kept_fit_says_that_predictions_are_left_out(tmp_path):
+def test_a_run_without_a_kept_fit_says_that_predictions_are_left_out(tmp_path, undrawn):
     run = write_run(tmp_path / "run", made_up())
     (run / "cost_fit.csv").unlink()
     assert main(["--run_dir", str(run)]) == 0
@@ -257,7 +263,7 @@ def test_the_general_report_has_the_runs_tables_and_overwrites_nothing(tmp_path)
         assert (run / "figures" / picture).exists()
 
 
-def test_two_runs_are_compared_and_pairing_is_only_claimed_where_it_holds(tmp_path):
+def test_two_runs_are_compared_and_pairing_is_only_claimed_where_it_holds(tmp_path, undrawn):
     static = write_run(tmp_path / "static", made_up(arms={"static": 8}))
     pooled = write_run(tmp_path / "pooled", made_up(arms={"pooled": 4}))
     other = write_run(tmp_path / "other", made_up(arms={"static": 8}, seed=3), seed=3)
@@ -287,7 +293,7 @@ def test_runs_on_other_texts_or_work_are_not_paired(tmp_path, changes):
     assert read_inputs(load(runs[0]), load(runs[0]), None).paired
 
 
-def test_arms_behind_the_rival_beyond_the_interval_are_named(tmp_path):
+def test_arms_behind_the_rival_beyond_the_interval_are_named(tmp_path, undrawn):
     """Half the work is ahead, the same work with a little noise is level, more work is behind."""
     table = made_up(40, arms={"static": 8, "pooled": 4, "packed": 5})
     level = table[table["arm"] == "packed"].copy()
@@ -339,7 +345,7 @@ def test_templates_in_both_languages_have_the_same_holes_and_sections(tmp_path):
     assert counts[0] == counts[1]
 
 
-def test_modelled_tables_show_rules_by_batch_and_variants_at_the_smallest(tmp_path):
+def test_modelled_tables_show_rules_by_batch_and_variants_at_the_smallest(tmp_path, undrawn):
     rows = [
         {
             "lengths": lengths,
