@@ -50,7 +50,7 @@ TABLE = PlanTable(
 @functools.cache
 def params():
     spec = cluster_spec(2, gpus=4, gbps=0.5)
-    return env_params(spec, JOB, PLANS[0], calibration=calibration(restart_s=70.0))
+    return env_params(spec, JOB, PLANS[0], efficiency=calibration(restart_s=70.0))
 
 
 @functools.cache
