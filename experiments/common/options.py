@@ -67,7 +67,7 @@ def _build(config_class: type[T], source: str, read: Callable[[ArgumentParser], 
     parser = _parser(config_class, source)
     try:
         return _instance(config_class, read(parser))
-    except (ArgumentError, ValueError, TypeError, OSError, AttributeError) as error:
+    except (ArgumentError, ValueError, TypeError, OSError, OverflowError, AttributeError) as error:
         raise InputError(f"{source}: {' '.join(str(error).split())}") from None
 
 
