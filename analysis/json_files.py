@@ -14,9 +14,31 @@ from typing import Any, TextIO
 
 import numpy as np
 
+MOST_BYTES = 2**26  # of a JSON file
+MOST_OF_A_LINE = 480  # bytes of an error's message
+LONGEST_INTEGER = 30  # digits
+
 
 class RecordError(ValueError):
-    """A run folder or a value for one is not what the schema says. One line: file, key, allowed."""
+    """A run folder or a value for one is not what the schema says. One line: file, key, allowed.
+
+    The message is shortened to 480 bytes, and what does not print is escaped.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(_one_line(message))
+
+
+def _one_line(text: str) -> str:
+    if len(text) > 4 * MOST_OF_A_LINE:
+        text = f"{text[: 2 * MOST_OF_A_LINE]} ... {text[-MOST_OF_A_LINE:]}"
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    content = text.encode()
+    if len(content) <= MOST_OF_A_LINE:
+        return text
+    tail = MOST_OF_A_LINE // 3
+    ends = content[: MOST_OF_A_LINE - 5 - tail], content[-tail:]
+    return " ... ".join(end.decode(errors="ignore") for end in ends)
 
 
 def to_jsonable(obj: Any, key: str = "") -> Any:
@@ -83,12 +105,52 @@ def write_json(path: str | Path, obj: Any) -> None:
 
 
 def read_json(path: Path) -> dict:
+    """The object in a JSON file.
+
+    Raises RecordError, naming the file, where it is no regular file or larger than MOST_BYTES, and
+    for what is no strict JSON, holds a key twice or is nested too deep.
+    """
     try:
-        obj = json.loads(path.read_text(encoding="utf-8"))
+        if not path.is_file():
+            raise RecordError(f"{path}: cannot be read: no regular file")
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise RecordError(f"{path}: cannot be read: larger than {MOST_BYTES:,} bytes")
+        text = content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from None
-    except json.JSONDecodeError as error:
+    try:
+        hooks = {"parse_constant": _finite, "parse_float": _finite, "parse_int": _integer}
+        obj = json.loads(text, object_pairs_hook=_object, **hooks)
+        if "\\u" in text:
+            json.dumps(obj, ensure_ascii=False).encode()  # half of a pair has no UTF-8
+    except RecursionError:
+        raise RecordError(f"{path}: not valid JSON: nested too deep") from None
+    except ValueError as error:  # JSONDecodeError and the hooks' own among them
         raise RecordError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(obj, dict):
         raise RecordError(f"{path}: holds a {type(obj).__name__}; allowed is a JSON object")
     return obj
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    body = dict(pairs)
+    if len(body) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+        raise ValueError(f"the key {twice[:60]!r} stands twice")
+    return body
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:60]} is no finite number")
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > LONGEST_INTEGER:
+        raise ValueError(f"{text[:20]}... is an integer of {len(text)} digits")
+    return int(text)

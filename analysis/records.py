@@ -335,5 +335,15 @@ def load(path: str | Path) -> RunRecord:
     missing = [key for key in _RUN_KEYS if key not in run]
     if missing:
         raise RecordError(f"{file}: lacks the keys {missing}")
+    for key in ("run_id", "kind", "status"):
+        if not isinstance(run[key], str):
+            raise RecordError(f"{file}: {key} is {run[key]!r}; allowed is text")
+    checked_name(f"{file}: kind", run["kind"])
+    if run["status"] not in STATUSES:
+        allowed = ", ".join(STATUSES)
+        raise RecordError(f"{file}: status is {run['status']!r}; allowed are {allowed}")
+    if not isinstance(run["config"], dict):
+        kind = type(run["config"]).__name__
+        raise RecordError(f"{file}: config is a {kind}; allowed is a JSON object")
     summary = directory / "summary.json"
     return RunRecord(run, read_json(summary) if summary.exists() else {}, directory)

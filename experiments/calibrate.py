@@ -6,7 +6,6 @@ import dataclasses
 import sys
 from collections import Counter
 
-import yaml
 from tqdm import tqdm
 
 from analysis.records import RunWriter
@@ -29,7 +28,7 @@ from jaxsim.calibration import (
     prior_belief,
 )
 from jaxsim.cluster import GPU_ALIASES, PRIORS, load_beliefs
-from jaxsim.files import InputError
+from jaxsim.files import InputError, dump_yaml
 
 HEADER = """\
 # Efficiency parameters by GPU type, fitted by `python -m experiments.calibrate`: value, 95 % interval,
@@ -137,7 +136,7 @@ def calibrate(config: CalibrateConfig) -> None:
             fits[gpu], counts = fit_gpu(gpu, found)
             entries[gpu] = fits[gpu].to_mapping(counts)
             writer.append("metrics", parameter_rows(gpu, fits[gpu]))
-        body = yaml.safe_dump({"calibrations": entries}, sort_keys=False, width=100)
+        body = dump_yaml({"calibrations": entries}, width=100)
         write_text(target, HEADER + body, load_beliefs)
         runs = [r for r in found.runs if r.gpu in fits]
         predictions = predict(runs, lambda gpu: fits[gpu].calibration)

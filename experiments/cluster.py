@@ -115,7 +115,8 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     each = "one for all regions or one for each"
     add("--gpus", metavar="N,N,...", type=_list_of(_count), required=True, help=f"GPUs: {each}")
     add("--usd-per-gpu-hour", type=_list_of(_amount), default=[2.0], help=f"{each} (default 2.0)")
-    add("--gpus-per-node", type=_list_of(_count), default=[8], help=f"{each} (default 8)")
+    nodes = f"{each} (default 8, or all of a smaller region)"
+    add("--gpus-per-node", type=_list_of(_count), help=nodes)
     add("--name", help="of the cluster (default: the name of the file written)")
     add("--intra-gbps", type=_rate, default=400.0, help="one node inside a region (default 400)")
     recorded = "inside a region, on record only: no step pays it (default 0.05)"

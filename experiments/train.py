@@ -33,6 +33,7 @@ from experiments.common import (
     from_mapping,
     given_keys,
     load_world,
+    note_efficiency,
     parse,
     run_command,
     use_compile_cache,
@@ -101,7 +102,7 @@ class TrainingRun:
         except ValueError as error:
             raise InputError(f"train: {error}") from None
         config.scenario.links()  # refuse a bad jitter file before anything is computed
-        spec, self.world, self.info = load_world(
+        self.spec, self.world, self.info = load_world(
             *(config.cluster, config.model, config.global_batch, config.seq, config.table_size),
             loaded=config.scenario.load_share > 0,
         )
@@ -114,7 +115,9 @@ class TrainingRun:
                 f"train: no plan runs at mean load in {stuck} of {config.scenarios} scenarios: "
                 "scenario.load_share must leave GPUs for one"
             )
-        tqdm.write(f"{spec.name}: {self.info.plans_in_table} plans of {self.info.plans_scored}")
+        tqdm.write(
+            f"{self.spec.name}: {self.info.plans_in_table} plans of {self.info.plans_scored}"
+        )
         make = jax.jit(jax.vmap(make_tape, in_axes=(0, None, 0, None)), static_argnums=3)
         tapes = _in_chunks(make, params, self.world.table, keys, self.horizon)
         self.trainer = Trainer(config.train, self.world.table, tapes, self.horizon, config.epochs)
@@ -328,6 +331,7 @@ def train(config: TrainConfig) -> Path:
         writer.finish(
             {
                 "table": dataclasses.asdict(run.info),
+                "efficiency": note_efficiency(run.spec),
                 "env_steps": run.trainer.steps_per_epoch * config.epochs,
                 "checkpoint": FILE_NAME,
                 "regret_pct": {str(seed): regret for seed, regret in regrets.items()},

@@ -15,10 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import serialization
 
-from agents.hi_ppo.scheduler import HiPPO, PolicyParams
-from jaxsim.files import InputError
+from agents.hi_ppo.scheduler import HiPPO, PolicyParams, policy_shapes
+from jaxsim.files import InputError, is_file, listed, parse_json, read_bytes, shown, values
 
-VERSION = 1
+VERSION = 2
+HEADER_UNCHECKED = 1  # the older version, whose checksum covers the arrays alone; still read
+MOST_BYTES = 2**30
+MOST_HIDDEN, MOST_EVERY, MOST_SEEDS = 4096, 1_000_000, 1000
 MAGIC = b"hippo-checkpoint\n"
 FILE_NAME = "checkpoint.msgpack"
 SHIPPED = "hi_ppo.msgpack"
@@ -30,6 +33,7 @@ class Checkpoint:
 
     meta: dict[str, Any]  # hidden, every, seeds, epoch, config
     tree: dict[str, Any]
+    source: str = "checkpoint"  # for messages
 
 
 def save_checkpoint(path: Path, tree: Any, meta: dict[str, Any]) -> None:
@@ -41,15 +45,19 @@ def save_checkpoint(path: Path, tree: Any, meta: dict[str, Any]) -> None:
     arrays = jax.tree.map(np.asarray, serialization.to_state_dict(tree))
     _refuse_diverged(path, arrays)
     body = serialization.msgpack_serialize(arrays)
-    header = {"version": VERSION, "sha256": hashlib.sha256(body).hexdigest(), **meta}
+    header = json.dumps({"version": VERSION, **meta}).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not tempfile, whose files nobody else may read: the umask decides, as for any other file.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(MAGIC + json.dumps(header).encode() + b"\n" + body)
+        temporary.write_bytes(MAGIC + header + b"\n" + _digest(header, body) + b"\n" + body)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _digest(header: bytes, body: bytes) -> bytes:
+    return hashlib.sha256(header + b"\n" + body).hexdigest().encode()
 
 
 def _refuse_diverged(path: Path, arrays: Any) -> None:
@@ -66,16 +74,18 @@ def _refuse_diverged(path: Path, arrays: Any) -> None:
 def load_checkpoint(path: str | Path) -> Checkpoint:
     """Read a checkpoint file, or the one in a run folder.
 
-    Raises InputError for a file that is missing, truncated, of another version or no checkpoint.
+    Raises InputError for a file that is missing, truncated, of another version or no checkpoint, and
+    for one whose description or arrays cannot be a policy's.
     """
     path = Path(path)
-    if path.is_dir():
-        path = path / FILE_NAME
     try:
-        content = path.read_bytes()
-    except OSError as error:
+        if path.is_dir():
+            path = path / FILE_NAME
+    except OSError as error:  # a name too long to ask
         raise InputError(f"{path}: no checkpoint there: {error.strerror}") from None
-    return _parse(content, str(path))
+    if not is_file(str(path)):
+        raise InputError(f"{path}: no checkpoint there: no such file")
+    return _parse(read_bytes(path, "a checkpoint", MOST_BYTES), str(path))
 
 
 def export_policy(source: str | Path, seed: int, path: Path) -> None:
@@ -100,24 +110,107 @@ def load_shipped() -> Checkpoint:
     return _parse(resource.read_bytes(), SHIPPED)
 
 
+def load_trained(path: str | Path | None = None) -> Checkpoint:
+    """A checkpoint whose policies can play; None is the one that ships.
+
+    Raises InputError as `load_checkpoint` does, and for weights of other shapes than the networks'.
+    """
+    source = SHIPPED if path is None else str(path)
+    checkpoint = load_shipped() if path is None else load_checkpoint(path)
+    expected = serialization.to_state_dict(policy_shapes(checkpoint.meta["hidden"]))
+    count = len(checkpoint.meta["seeds"])
+    _check_like(checkpoint.tree["policy"], expected, f"{source}: policy", (count,))
+    return checkpoint
+
+
 def _parse(content: bytes, source: str) -> Checkpoint:
     if not content.startswith(MAGIC):
         raise InputError(f"{source}: not a Hi-PPO checkpoint")
     header, _, body = content[len(MAGIC) :].partition(b"\n")
     try:
-        meta = json.loads(header)
-        version, digest = meta.pop("version"), meta.pop("sha256")
+        meta = dict(parse_json(header.decode(), source, "a header"))
+        version = meta.pop("version")
+        digest = meta.pop("sha256").encode() if version == HEADER_UNCHECKED else b""
     except (ValueError, KeyError, AttributeError, TypeError):
         raise InputError(f"{source}: truncated or damaged: its header cannot be read") from None
-    if version != VERSION:
-        raise InputError(f"{source}: version {version!r}; this program reads version {VERSION}")
-    if hashlib.sha256(body).hexdigest() != digest:
+    if version not in (VERSION, HEADER_UNCHECKED) or isinstance(version, bool):
+        read = f"this program reads version {VERSION}"
+        raise InputError(f"{source}: version {shown(version)}; {read}")
+    if version == VERSION:
+        digest, _, body = body.partition(b"\n")
+        good = digest == _digest(header, body)
+    else:
+        good = digest == hashlib.sha256(body).hexdigest().encode()
+    if not good:
         raise InputError(f"{source}: truncated or damaged: the checksum does not match")
-    return Checkpoint(meta, serialization.msgpack_restore(body))
+    _check_meta(meta, source)
+    try:
+        tree = serialization.msgpack_restore(body)
+    except Exception as error:  # msgpack has no common class of its faults
+        raise InputError(f"{source}: damaged: its arrays cannot be read: {error}") from None
+    _check_tree(tree, len(meta["seeds"]), source)
+    return Checkpoint(meta, tree, source)
+
+
+def _check_meta(meta: dict[str, Any], source: str) -> None:
+    for key in ("hidden", "every", "seeds", "epoch", "config"):
+        if key not in meta:
+            raise InputError(f"{source}: header: missing key {key!r}")
+    values.count(meta["hidden"], f"{source}: hidden", high=MOST_HIDDEN)
+    values.count(meta["every"], f"{source}: every", high=MOST_EVERY)
+    values.count(meta["epoch"], f"{source}: epoch", low=0)
+    seeds = values.entries(meta["seeds"], f"{source}: seeds", "seed")
+    for seed in seeds:
+        values.count(seed, f"{source}: seeds", low=0, high=2**63)
+    if len(set(seeds)) < len(seeds) or len(seeds) > MOST_SEEDS:
+        allowed = f"different ones, {MOST_SEEDS} at most"
+        raise InputError(f"{source}: seeds: expected {allowed}, got {shown(seeds)}")
+    if not isinstance(meta["config"], dict):
+        raise InputError(f"{source}: config: expected a mapping, got {shown(meta['config'])}")
+
+
+def _check_tree(tree: Any, count: int, source: str) -> None:
+    """Raise InputError unless these are finite arrays, those of the policy with one row a seed."""
+    if not isinstance(tree, dict) or not isinstance(tree.get("policy"), dict):
+        raise InputError(f"{source}: holds no policy")
+    if set(tree["policy"]) != {"upper", "lower"}:
+        raise InputError(f"{source}: policy: expected an upper and a lower one")
+    for where, array in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(where, simple=True, separator=".")
+        kind = getattr(getattr(array, "dtype", None), "kind", "")
+        if not isinstance(array, np.ndarray) or kind not in "biuf":
+            raise InputError(f"{source}: {name}: expected an array of numbers")
+        if kind == "f" and not np.isfinite(array).all():
+            raise InputError(f"{source}: {name} is not finite")
+        if name.startswith("policy.") and array.shape[:1] != (count,):
+            rows = f"{count} seeds, but arrays of shape {array.shape}"
+            raise InputError(f"{source}: {name}: {rows}")
+
+
+def _check_like(tree: Any, like: Any, where: str, lead: tuple[int, ...] = ()) -> None:
+    """Raise InputError for a nested dict of arrays that differs from `like` in names, shapes (after
+    the axes `lead`) or types."""
+    if isinstance(like, dict):
+        if not isinstance(tree, dict) or set(tree) != set(like):
+            got = listed(tree) if isinstance(tree, dict) else "an array"
+            raise InputError(f"{where}: expected {listed(like) or 'nothing'}, got {got}")
+        for name in like:
+            _check_like(tree[name], like[name], f"{where}.{name}", lead)
+        return
+    expected = f"{np.dtype(like.dtype).name} {(*lead, *like.shape)}"
+    got = "no array"
+    if hasattr(tree, "shape"):
+        got = f"{np.dtype(tree.dtype).name} {tuple(tree.shape)}"
+    if got != expected:
+        raise InputError(f"{where}: expected an array {expected}, got {got}")
 
 
 def restore(checkpoint: Checkpoint, target: Any) -> Any:
-    """Put the arrays of a checkpoint into a pytree of the same structure."""
+    """Put the arrays of a checkpoint into a pytree of the same structure.
+
+    Raises InputError where names, shapes or types differ.
+    """
+    _check_like(checkpoint.tree, serialization.to_state_dict(target), checkpoint.source)
     return jax.tree.map(jnp.asarray, serialization.from_state_dict(target, checkpoint.tree))
 
 

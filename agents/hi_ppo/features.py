@@ -9,7 +9,7 @@ from jax import Array
 
 from agents.hi_ppo.networks import GraphInputs, LowerInputs, UpperInputs
 from agents.protocol import Setup
-from jaxsim.env import Observation
+from jaxsim.env import JOB_NODE_FEATURES, NODE_FEATURES, Observation
 from jaxsim.plan import SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE
 from jaxsim.workload import RECOMPUTE_FULL
 
@@ -19,6 +19,10 @@ GAIN_HORIZONS = (4.0, 8.0, 16.0, 32.0)
 PRIOR_HORIZON = 10.0  # intervals, of the hysteresis that the scorer starts from
 PRIOR_SHARPNESS = 20.0  # logits per unit of relative gain over that horizon
 CHOICE_SHARPNESS = 300.0  # logits per unit of relative rate
+# Sizes of what the networks see: of a proposal, of a lower choice, of a domain.
+CANDIDATE_FEATURES = 18 + len(GAIN_HORIZONS)
+CHOICE_FEATURES = 5
+GRAPH_NODE_FEATURES = NODE_FEATURES + JOB_NODE_FEATURES
 FAST, SLOW = 0.7, 0.95  # decays per interval of the running averages
 
 

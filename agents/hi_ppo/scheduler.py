@@ -6,10 +6,14 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import jraph
 from flax import struct
 from jax import Array
 
 from agents.hi_ppo.features import (
+    CANDIDATE_FEATURES,
+    CHOICE_FEATURES,
+    GRAPH_NODE_FEATURES,
     Measurement,
     Reference,
     Statistics,
@@ -19,7 +23,13 @@ from agents.hi_ppo.features import (
     update_statistics,
     upper_inputs,
 )
-from agents.hi_ppo.networks import LowerNetwork, UpperNetwork
+from agents.hi_ppo.networks import (
+    GraphInputs,
+    LowerInputs,
+    LowerNetwork,
+    UpperInputs,
+    UpperNetwork,
+)
 from agents.protocol import (
     Scheduler,
     Setup,
@@ -29,7 +39,7 @@ from agents.protocol import (
     score_table,
     switch_times,
 )
-from jaxsim.env import Observation
+from jaxsim.env import EDGE_FEATURES, Observation
 from jaxsim.plan import Plan
 
 
@@ -39,6 +49,27 @@ class PolicyParams:
 
     upper: Any
     lower: Any
+
+
+def policy_shapes(hidden: int) -> PolicyParams:
+    """Names, shapes and types of the parameters of both policies, in place of their values."""
+
+    def zeros(*shape):
+        return jnp.zeros(shape, jnp.float32)
+
+    one = jnp.zeros((1,), jnp.int32)
+    graph = jraph.GraphsTuple(
+        zeros(1, GRAPH_NODE_FEATURES), zeros(1, EDGE_FEATURES), one, one, None, one, one
+    )
+    yes = jnp.ones((1,), bool)
+    wan = GraphInputs(graph, yes)
+    upper = UpperInputs(wan, zeros(1, CANDIDATE_FEATURES), zeros(1, 1), yes, zeros(1))
+    lower = LowerInputs(wan, yes, zeros(1, CHOICE_FEATURES), yes, zeros(1))
+    key = jax.random.key(0)
+    return PolicyParams(
+        upper=jax.eval_shape(UpperNetwork(hidden).init, key, upper),
+        lower=jax.eval_shape(LowerNetwork(hidden).init, key, lower),
+    )
 
 
 @struct.dataclass

@@ -19,6 +19,7 @@ from experiments.common.setup import (
     load_regions,
     load_world,
     make_room_for_programs,
+    note_efficiency,
     read_traces,
     use_compile_cache,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "load_regions",
     "load_world",
     "make_room_for_programs",
+    "note_efficiency",
     "number",
     "parse",
     "parse_command",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 from typing import TypeVar, get_type_hints
 
 from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace
 
-from jaxsim.files import InputError, is_non_negative
+from jaxsim.files import InputError, is_non_negative, read_yaml, shown
 
 T = TypeVar("T")
 
@@ -20,7 +21,18 @@ def parse(config_class: type[T], argv: list[str], prog: str) -> T:
     Raises InputError with one line that names the key; unknown keys are refused, abbreviations too.
     `--help` prints every key with its default and exits.
     """
-    return _build(config_class, prog, lambda p: p.parse_args(_arguments(config_class, argv)))
+    arguments = _arguments(config_class, argv)
+    files = [after for name, after in itertools.pairwise(arguments) if name == "--config"]
+    files += [name.partition("=")[2] for name in arguments if name.startswith("--config=")]
+    for file in files:  # what it is, before its keys are looked at
+        try:
+            body = read_yaml(file, "a configuration")
+        except InputError as error:
+            raise InputError(f"{prog}: {error}") from None
+        if not isinstance(body, Mapping):
+            raise InputError(f"{file}: expected a mapping of keys to values, got {shown(body)}")
+    source = ": ".join([prog, *files])
+    return _build(config_class, source, lambda p: p.parse_args(arguments))
 
 
 def given_keys(config_class: type, argv: list[str]) -> list[str]:
@@ -55,7 +67,7 @@ def _build(config_class: type[T], source: str, read: Callable[[ArgumentParser], 
     parser = _parser(config_class, source)
     try:
         return _instance(config_class, read(parser))
-    except (ArgumentError, ValueError, TypeError, OSError) as error:
+    except (ArgumentError, ValueError, TypeError, OSError, OverflowError, AttributeError) as error:
         raise InputError(f"{source}: {' '.join(str(error).split())}") from None
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import os
 import pickle
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from experiments.common.compiler_options import add_options
-from jaxsim.cluster import ClusterSpec, load_cluster, repeat_regions
-from jaxsim.files import InputError
+from jaxsim.cluster import ClusterSpec, efficiency_source, load_cluster, repeat_regions
+from jaxsim.files import InputError, one_line
 from jaxsim.load import read_load_trace
 from jaxsim.network import read_network_trace
 from jaxsim.planning import PlanRules, TableInfo
@@ -66,6 +69,21 @@ def load_regions(cluster: str | None, domains: int | None = None) -> ClusterSpec
     return spec if domains is None else repeat_regions(spec, domains)
 
 
+def note_efficiency(spec: ClusterSpec) -> dict[str, str | None]:
+    """Where the efficiency parameters of a cluster's GPUs come from, for a run's record; said once on
+    standard error where the GPU type has no fit of its own."""
+    source = efficiency_source(spec.gpu)
+    if source.why:
+        _note(f"note: {spec.name}: {source.why}")
+    return dataclasses.asdict(source)
+
+
+@functools.cache
+def _note(line: str) -> None:
+    """Write a line once in a process."""
+    tqdm.write(one_line(line), file=sys.stderr)
+
+
 def read_traces(
     trace: str | None, load: str | None, spec: ClusterSpec, interval_s: float
 ) -> dict[str, np.ndarray | None]:
@@ -104,7 +122,9 @@ def load_world(
     spec = load_regions(cluster, domains)
     job = JobSpec(load_model(model), global_batch, seq)
     arguments = (spec, job, table_size, layout_limit, dict(rules or {}), loaded)
-    return spec, *_built(pickle.dumps(arguments))
+    world, info = _built(pickle.dumps(arguments))
+    note_efficiency(spec)
+    return spec, world, info
 
 
 @functools.lru_cache(maxsize=4)

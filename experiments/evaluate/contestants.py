@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 from agents import registry
-from agents.hi_ppo import Checkpoint, load_checkpoint, load_shipped, schedulers
+from agents.hi_ppo import Checkpoint, load_trained, schedulers
 from agents.protocol import Scheduler
 from agents.registry import Settings
-from jaxsim.files import InputError
+from jaxsim.files import InputError, is_there
 from jaxsim.scenario import World
 
 
@@ -57,14 +56,14 @@ def checkpoint_of(name: str, known: tuple[str, ...], checkpoint: str | None) -> 
     Raises InputError for what is neither a path nor `known`.
     """
     if name in registry.names(learned=True):
-        return load_shipped() if checkpoint is None else load_checkpoint(checkpoint)
+        return load_trained(checkpoint)
     if name in known:
         return None
-    if not Path(name).exists():
+    if not is_there(name):
         raise InputError(
             registry.unknown("schedulers: neither a checkpoint nor a name:", name, known)
         )
-    return load_checkpoint(name)
+    return load_trained(name)
 
 
 def requested_without_truth(scheduler: str, key: str) -> tuple[str, dict[str, Checkpoint]]:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from agents.registry import Settings, default_settings, find, plan_rules
 from analysis.records import RunWriter
 from analysis.statistics import evaluation_summary
-from experiments.common import load_world, parse_weights, read_traces
+from experiments.common import load_world, note_efficiency, parse_weights, read_traces
 from experiments.evaluate import low_communication
 from experiments.evaluate.config import EvaluateConfig, kept
 from experiments.evaluate.contestants import contestants, requested
@@ -124,6 +124,7 @@ class Evaluation:
         )
         summary["scenario"] = {
             "cluster": self.spec.name,
+            "efficiency": note_efficiency(self.spec),
             "domains": list(self.spec.domains),
             "model": self.config.model,
             "weights": list(self.weights),

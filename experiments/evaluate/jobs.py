@@ -27,7 +27,13 @@ from agents.protocol import Scheduler
 from agents.registry import default_settings, find, jobs_names, make_for_jobs, names
 from analysis.records import RunWriter, load
 from analysis.statistics import jobs_summary
-from experiments.common import CheckError, load_regions, make_room_for_programs, read_traces
+from experiments.common import (
+    CheckError,
+    load_regions,
+    make_room_for_programs,
+    note_efficiency,
+    read_traces,
+)
 from experiments.evaluate.contestants import checkpoint_of
 from experiments.evaluate.evaluator import decision_times_ms
 from jaxsim.env import EnvParams, world_tape
@@ -109,6 +115,7 @@ class JobsEvaluation:
         self.world = build_jobs_world(
             self.spec, self.submitted, config.table_size, config.layout_limit
         )
+        note_efficiency(self.spec)
         bank = jobs_bank(
             self.world, self.settings, range(config.seeds), "test", config.sharing, **traces
         )
@@ -147,6 +154,7 @@ class JobsEvaluation:
         return {
             "scenario": {
                 "cluster": self.spec.name,
+                "efficiency": note_efficiency(self.spec),
                 "domains": list(self.spec.domains),
                 "jobs": self.config.jobs,
                 "n_jobs": len(self.submitted),

@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 from tqdm import tqdm
 
 from analysis.records import RunWriter, load
 from experiments.common import from_mapping
-from jaxsim.files import InputError
+from jaxsim.files import InputError, is_file, listed, meant, read_yaml, shown, values
 
 SHIPPED = Path(__file__).parents[1] / "configs" / "suites" / "suites.yaml"
 KEYS = ("defaults", "scenes", "suites")
 # Found beside the file that names them, if they are there: some may be a preset's name instead.
 FILE_KEYS = ("cluster", "trace", "load", "jobs", "model", "checkpoint", "jitter")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # of a scene: it becomes a folder
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # of a scene: it becomes a folder
 # One evaluation: what came out and the folder with its records.
 Evaluate = Callable[[Any], tuple[dict, Path]]
 Check = Callable[[Any], None]  # raises InputError for a scene that cannot be evaluated
@@ -52,35 +51,30 @@ def load_suite(text: str) -> Suite:
     file, colon, name = text.partition(".yaml:")
     if colon or text.endswith(".yaml"):
         path = Path(f"{file}.yaml" if colon else text)
-        try:
-            body = yaml.safe_load(path.read_text())
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            why = " ".join(str(error).split())
-            raise InputError(f"{path}: cannot be read as a suite: {why}") from None
-        return _suite(body, name, str(path), path.parent)
-    return _suite(yaml.safe_load(SHIPPED.read_text()), text, "suite", SHIPPED.parent)
+        return _suite(read_yaml(path, "a suite"), name, str(path), path.parent)
+    return _suite(read_yaml(SHIPPED, "a suite"), text, "suite", SHIPPED.parent)
 
 
 def _suite(body: Any, name: str, source: str, folder: Path) -> Suite:
     if not isinstance(body, Mapping) or not isinstance(body.get("scenes"), Mapping):
         raise InputError(f"{source}: expected a mapping with the keys {', '.join(KEYS)}")
-    unknown = sorted(set(body) - set(KEYS))
-    if unknown:
-        raise InputError(f"{source}: unknown key {unknown[0]!r}; allowed: {', '.join(KEYS)}")
+    values.mapping(body, source, may=KEYS)
     suites = {"": list(body["scenes"]), **_mapping(body, "suites", source)}
     if name not in suites:
-        known = ", ".join(key for key in suites if key)
-        raise InputError(f"{source}: {name!r} is no suite; known: {known}")
+        known = listed(key for key in suites if key)
+        near = meant(name, suites)
+        raise InputError(f"{source}: {shown(name)} is no suite{near}; known: {known}")
     if not isinstance(suites[name], list) or not suites[name]:
         raise InputError(f"{source}: {name or 'scenes'}: expected at least one scene")
     scenes = {}
     for scene in suites[name]:
         if not isinstance(scene, str) or not NAME.fullmatch(scene):
-            allowed = "letters, digits, _ and -, a letter or digit first"
-            raise InputError(f"{source}: {scene!r} names no scene; allowed: text of {allowed}")
+            allowed = "letters, digits, _ and -, a letter or digit first, at most 100"
+            raise InputError(f"{source}: {shown(scene)} names no scene; allowed: text of {allowed}")
         if not isinstance(body["scenes"].get(scene), Mapping):
-            known = ", ".join(map(str, body["scenes"]))
-            raise InputError(f"{source}: {name}: {scene!r} is no scene; known: {known}")
+            known = listed(body["scenes"])
+            near = meant(scene, body["scenes"])
+            raise InputError(f"{source}: {name}: {shown(scene)} is no scene{near}; known: {known}")
         scenes[scene] = _beside(body["scenes"][scene], folder)
     defaults = _beside(_mapping(body, "defaults", source), folder)
     return Suite(name or Path(source).stem, defaults, scenes)
@@ -88,9 +82,11 @@ def _suite(body: Any, name: str, source: str, folder: Path) -> Suite:
 
 def _mapping(body: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
     """What a suite's file says under a key that may be left out; InputError unless a mapping."""
-    value = body.get(key) or {}
+    value = {} if body.get(key) is None else body[key]
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InputError(f"{source}: {key}: expected a mapping with names as keys, got {value!r}")
+        raise InputError(
+            f"{source}: {key}: expected a mapping with names as keys, got {shown(value)}"
+        )
     return value
 
 
@@ -106,7 +102,7 @@ def _found(text: Any, folder: Path) -> Any:
         return text  # the evaluation's own check names the key
     file, colon, name = text.partition(".yaml:")
     path = folder / (f"{file}.yaml" if colon else text)
-    return f"{path}{':' if colon else ''}{name}" if path.exists() else text
+    return f"{path}{':' if colon else ''}{name}" if is_file(str(path)) else text
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

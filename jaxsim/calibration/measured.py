@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +10,17 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 
 from jaxsim.cluster import GPU_ALIASES, GPU_PRESETS, Calibration, Cluster
-from jaxsim.files import InputError
+from jaxsim.files import (
+    InputError,
+    listed,
+    meant,
+    read_header,
+    read_text_table,
+    shown,
+    values,
+)
 from jaxsim.plan import SCHEDULE_1F1B, Plan, Problem, empty_plan
 from jaxsim.step_time import (
     NetworkView,
@@ -39,6 +45,7 @@ GIB = 2.0**30
 # (SC 2021's Selene), eight NDR (H100 training clusters), four Slingshot-11 ports (Alps).
 NODE_GB_PER_S = {"A100": 200.0, "H100": 400.0, "GH200": 100.0, "V100": 12.5}
 INTRA_RTT_S = 5e-6
+MEASURABLE = (1e-6, 1e9)  # [s], [GiB]
 RECOMPUTE = {
     "none": RECOMPUTE_NONE,
     "selective": RECOMPUTE_SELECTIVE,
@@ -116,59 +123,40 @@ def load_measured(path: str | Path, strict: bool = False) -> tuple[list[Measured
     that is wrong.
     """
     path = Path(path)
-    try:
-        # Of a row cut short, the missing fields are empty like any other.
-        table = pd.read_csv(path, dtype=str, keep_default_na=False).fillna("")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        line = " ".join(str(error).split())
-        raise InputError(f"{path}: cannot be read as a table of measured runs: {line}") from None
-    missing = [c for c in REQUIRED if c not in table.columns]
-    if missing:
-        raise InputError(f"{path}: missing column {missing[0]!r}; needed: {', '.join(REQUIRED)}")
+    # Of a row cut short, the missing fields are empty like any other.
+    table = read_text_table(path, "a table of measured runs", None)
+    for column in REQUIRED:
+        if column not in table.columns:
+            raise InputError(f"{path}: missing column {column!r}; needed: {listed(REQUIRED)}")
     runs, left_out, lines = [], [], {}
-    for number, row in enumerate(table.to_dict("records"), start=2):
+    for number, row in zip(table.index.tolist(), table.to_dict("records"), strict=True):
         try:
             first = lines.setdefault(row["row_id"], number)
             if first != number:
                 raise ValueError(f"row_id: stands in line {first} already")
             runs.append(_parse(row, path.stem))
         except ValueError as error:
-            problem = f"{path}: line {number} ({row['row_id']}): {error}"
+            problem = InputError(f"{path}: line {number} ({row['row_id'][:60]}): {error}")
             if strict:
-                raise InputError(problem) from None
-            left_out.append(problem)
+                raise problem from None
+            left_out.append(str(problem))
     return runs, left_out
 
 
 def is_measured_table(path: Path) -> bool:
     """Does the file's header belong to a table of measured runs?"""
-    with path.open(errors="replace") as lines:
-        return {"row_id", "gpu", "tp", "pp", "dp"} <= set(lines.readline().strip().split(","))
+    return {"row_id", "gpu", "tp", "pp", "dp"} <= set(read_header(path))
 
 
-def _number(row: dict, key: str, default: float | None = None) -> float:
-    text = row.get(key, "").strip()
+def _count(
+    row: dict, key: str, default: int | None = None, least: int = 1, most: int | None = None
+) -> int:
+    text = row.get(key, "")
     if not text:
         if default is None:
             raise ValueError(f"{key} is empty")
         return default
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(f"{key}: expected a number, got {text!r}") from None
-    if not math.isfinite(value):
-        raise ValueError(f"{key}: expected a finite number, got {text!r}")
-    return value
-
-
-def _count(
-    row: dict, key: str, default: int | None = None, least: int = 1, most: float = math.inf
-) -> int:
-    value = _number(row, key, default)
-    if value != int(value) or not least <= value <= most:
-        allowed = f">= {least}" if most == math.inf else f"from {least} to {most}"
-        raise ValueError(f"{key}: expected an integer {allowed}, got {row[key]!r}")
-    return int(value)
+    return values.cell_count(text, key, least, values.LARGEST_COUNT if most is None else most)
 
 
 def _flag(row: dict, key: str, default: bool = False) -> bool:
@@ -177,24 +165,24 @@ def _flag(row: dict, key: str, default: bool = False) -> bool:
 
 def _choice(row: dict, key: str, allowed: Sequence[str]) -> str:
     if row[key] not in allowed:
-        raise ValueError(f"{key}: unknown {row[key]!r}; known: {', '.join(allowed)}")
+        near = meant(row[key], allowed)
+        raise ValueError(f"{key}: unknown {shown(row[key])}{near}; known: {listed(allowed)}")
     return row[key]
 
 
 def _measured(row: dict, key: str) -> float | None:
     """A measurement, None where the field is empty."""
-    if not row.get(key, "").strip():
+    if not row.get(key, ""):
         return None
-    value = _number(row, key)
-    if value <= 0:
-        raise ValueError(f"{key}: expected a number > 0, got {row[key]!r}")
-    return value
+    return values.cell_number(
+        row[key], key, *MEASURABLE, allowed="a finite number > 0 (1e-6 to 1e9)"
+    )
 
 
 def _noted(row: dict, key: str) -> float | None:
     """A figure that the note gives as `key number`."""
-    found = re.search(rf"{key} +([0-9.]+)", row.get("note", ""))
-    return float(found.group(1)) if found else None
+    found = re.search(rf"{key} +([0-9]+(?:\.[0-9]*)?)", row.get("note", ""))
+    return values.cell_number(found.group(1), key) if found else None
 
 
 def _parse(row: dict, dataset: str) -> MeasuredRun:
@@ -219,11 +207,12 @@ def _parse(row: dict, dataset: str) -> MeasuredRun:
     model.check()
     gpu = GPU_ALIASES.get(row["gpu"], row["gpu"])
     if gpu not in GPU_PRESETS:
-        raise ValueError(f"gpu: unknown {row['gpu']!r}; known: {', '.join(GPU_PRESETS)}")
+        near = meant(row["gpu"], GPU_PRESETS)
+        raise ValueError(f"gpu: unknown {shown(row['gpu'])}{near}; known: {listed(GPU_PRESETS)}")
     flash = _choice(row, "attention", ("unfused", "flash")) == "flash"
     return MeasuredRun(
         dataset=dataset,
-        row_id=row["row_id"],
+        row_id=values.name(row["row_id"], "row_id"),
         gpu=gpu,
         n_gpus=n["n_gpus"],
         gpus_per_node=n["gpus_per_node"],
@@ -249,7 +238,7 @@ def _parse(row: dict, dataset: str) -> MeasuredRun:
 
 def _plan(run: MeasuredRun) -> Plan:
     """The run as a plan over one domain (NumPy leaves)."""
-    values = {
+    fields = {
         "group": 0,
         "layers": run.model.layers,
         "batch_share": run.global_batch // (run.micro_batch * run.dp),
@@ -262,7 +251,7 @@ def _plan(run: MeasuredRun) -> Plan:
         "cp": run.cp,
         "zero_stage": run.zero_stage,
     }
-    return empty_plan(1).replace(**{k: np.array([v], np.int32) for k, v in values.items()})
+    return empty_plan(1).replace(**{k: np.array([v], np.int32) for k, v in fields.items()})
 
 
 def _cluster(run: MeasuredRun) -> Cluster:

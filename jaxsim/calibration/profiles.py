@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ import pandas as pd
 from jax import Array
 
 from jaxsim.cluster import GPU_PRESETS, Calibration
-from jaxsim.files import InputError
+from jaxsim.files import InputError, listed, numbers, one_line, read_json, read_text_table, values
 from jaxsim.step_time import gemm_alone_s, layer_time
 from jaxsim.workload import RECOMPUTE_NONE, JobSpec, ModelConfig, build_workload
 
@@ -27,6 +26,8 @@ GPU_OF_FILE = {
 PCIE_PROFILE = "ops_a100"
 # Pairs of PCIe cards bridged by NVLink say nothing about an NVSwitch node.
 NOT_A_NODE = "pairwise"
+KIND = "a profile"
+SHORTEST_S = 1e-9  # of a measured time; a zero is none
 OPERATOR_COLUMNS = {"ms_attn_pre_proj", "ms_mlp_up_proj", "num_tokens"}
 # OPT-350M, whose layers Sailor's GH200 profile holds (SOSP 2025); trained in fp32.
 PROFILED_MODELS = {
@@ -62,33 +63,52 @@ def load_profile(path: str | Path) -> Profile | None:
         if path.suffix == ".json":
             return _layers(path, gpus[-1])
         if ".csv" in path.name:
-            table = pd.read_csv(path)
+            table = read_text_table(path, KIND)
             if set(table.columns) >= OPERATOR_COLUMNS:
                 return _operators(path, gpus[-1], table)
             if "collective" in table or "coll" in table:
                 return _collectives(path, gpus[-1], table)
-    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
-        line = " ".join(str(error).split())
-        raise InputError(f"{path}: cannot be read as a profile: {line}") from None
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        if str(error).startswith(f"{path}: "):
+            raise  # it is named already
+        raise InputError(f"{path}: cannot be read as {KIND}: {error}") from None
     return None
+
+
+def _column(table: pd.DataFrame, name: str, path: Path, above: float | None = None) -> np.ndarray:
+    """A column as numbers >= 0, or > `above`; InputError names the line."""
+    if name not in table:
+        raise ValueError(f"missing column {name!r}")
+    return numbers(table[name], path, above)
+
+
+def _some(rows: np.ndarray) -> np.ndarray:
+    if not len(rows):
+        raise ValueError("it holds no row that a fit can use")
+    return rows
 
 
 def _operators(path: Path, gpu: str, table: pd.DataFrame) -> Profile:
     """Matrix products of one layer by tokens and tensor parallelism (Vidur, MLSys 2024)."""
-    tp, tokens = table.num_tensor_parallel_workers, table.num_tokens
-    h, ffn = table.n_embd, table.n_expanded_embd
-    gates = 1.0 + (table.use_gated_mlp.astype(str) == "True")
+    counts = ("num_tensor_parallel_workers", "num_tokens", "n_embd", "n_expanded_embd")
+    tp, tokens, h, ffn, kv_heads, heads = (
+        _column(table, name, path, 0.0) for name in (*counts, "n_kv_head", "n_head")
+    )
+    gates = 1.0 + (table.use_gated_mlp == "True").to_numpy()
     columns = {
-        "ms_attn_pre_proj": ((h + 2 * h * table.n_kv_head / table.n_head) / tp, h),
+        "ms_attn_pre_proj": ((h + 2 * h * kv_heads / heads) / tp, h),
         "ms_attn_post_proj": (h, h / tp),
         "ms_mlp_up_proj": (gates * ffn / tp, h),
         "ms_mlp_down_proj": (h, ffn / tp),
     }
     rows = np.concatenate(
-        [np.stack([tokens, n, k, table[c]], 1).astype(np.float32) for c, (n, k) in columns.items()]
+        [
+            np.stack([tokens, n, k, _column(table, c, path)], 1).astype(np.float32)
+            for c, (n, k) in columns.items()
+        ]
     )
     # Shapes below a hundred tokens are decoding, not training.
-    rows = rows[(rows[:, 3] > 0) & (rows[:, 0] >= 256)][::7]
+    rows = _some(rows[(rows[:, 3] > SHORTEST_S) & (rows[:, 0] >= 256)][::7])
     m, n, k = (jnp.asarray(rows[:, i]) for i in range(3))
     arrays = GPU_PRESETS[gpu].to_arrays()
 
@@ -104,12 +124,16 @@ def _collectives(path: Path, gpu: str, table: pd.DataFrame) -> Profile:
     """All-reduces inside one node: nccl-tests logs, or Vidur's table."""
     if "coll" in table:
         one = table[(table.coll == "all_reduce_perf") & table.log.str.contains("_N1_")]
-        ranks, size, seconds = one.ranks, one.bytes, one.time_us / 1e6
+        names, unit = ("ranks", "bytes", "time_us"), 1e6
     else:
-        one = table[(table.collective == "all_reduce") & (table["size"] >= 1e6)]
-        ranks, size, seconds = one.num_workers, one["size"], one.ms_median / 1e3
-    rows = np.stack([ranks, size, seconds], 1).astype(np.float32)
-    rows = rows[rows[:, 0] > 1][:: max(1, len(rows) // 300)]
+        large = _column(table, "size", path) >= 1e6
+        one = table[(table.collective == "all_reduce") & large]
+        names, unit = ("num_workers", "size", "ms_median"), 1e3
+    ranks, size, time = (_column(one, name, path, 0.0) for name in names)
+    rows = np.stack([ranks, size, time / unit], 1).astype(np.float32)
+    rows = _some(rows[rows[:, 0] > 1][:: max(1, len(rows) // 300)])
+    if (rows[:, 2] < SHORTEST_S).any():
+        raise ValueError(f"{names[2]}: expected times of at least {SHORTEST_S:g} s")
     n, gb = jnp.asarray(rows[:, 0]), jnp.asarray(rows[:, 1]) / 1e9
     nvlink = GPU_PRESETS[gpu].nvlink_gb_per_s
 
@@ -123,7 +147,7 @@ def _collectives(path: Path, gpu: str, table: pd.DataFrame) -> Profile:
 def _holds_layers(path: Path) -> bool:
     """Is the file laid out as a layer profile: micro-batch -> tensor parallelism -> layer -> times?"""
     try:
-        micro_batches = json.loads(path.read_text())
+        micro_batches = read_json(path, KIND)
         slices = next(iter(micro_batches.values()))
         times = next(iter(next(iter(slices.values())).values()))
     except (ValueError, AttributeError, StopIteration):
@@ -136,17 +160,19 @@ def _layers(path: Path, gpu: str) -> Profile | None:
     known = [m for m in PROFILED_MODELS if m in path.name]
     if not known:
         if _holds_layers(path):
-            names = ", ".join(PROFILED_MODELS)
-            raise UnknownModel(f"{path}: a layer profile of an unknown model; known: {names}")
+            line = f"{path}: a layer profile of an unknown model; known: {listed(PROFILED_MODELS)}"
+            raise UnknownModel(one_line(line))
         return None
     model, seq = PROFILED_MODELS[known[0]]
-    body = json.loads(path.read_text())
     rows = []
-    for micro_batch, by_tp in body.items():
+    for micro_batch, by_tp in read_json(path, KIND).items():
         for tp, layers in by_tp.items():
+            where = f"{micro_batch[:20]}.{tp[:20]}"
             forward_s, backward_s, _ = layers[str(len(layers) // 2)]
-            rows.append((int(micro_batch), int(tp), forward_s, backward_s))
-    table = np.array([r for r in rows if r[0] <= 32], np.float32)
+            sizes = (values.cell_count(text, where) for text in (micro_batch, tp))
+            times = (values.number(x, where, SHORTEST_S, 1e6) for x in (forward_s, backward_s))
+            rows.append((*sizes, *times))
+    table = _some(np.array([r for r in rows if r[0] <= 32], np.float32))
     job = JobSpec(
         model,
         1,

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax.numpy as jnp
-import numpy as np
-import pandas as pd
 from jax import Array
 
 from jaxsim.cluster import GBIT_PER_GBYTE, Calibration
-from jaxsim.files import InputError
+from jaxsim.files import InputError, listed, read_header, read_text_table, values
 from jaxsim.step_time import ring_rate_gb_per_s
 
 COLUMNS = ("row_id", "algorithm", "H", "world", "bandwidth_gbps", "steps", "params_m")
 COLUMNS += ("bytes_per_param", "sync_blocked_s")
+SMALLEST = 1e-6  # of any figure of a row
 ALGORITHMS = ("ddp", "localsgd", "diloco")
 
 
@@ -36,48 +35,43 @@ class SyncRun:
 
 def is_sync_table(path: Path) -> bool:
     """Does the file's header belong to a table of syncs over shaped links?"""
-    with path.open(errors="replace") as lines:
-        return set(COLUMNS) <= set(lines.readline().strip().split(","))
+    return set(COLUMNS) <= set(read_header(path))
 
 
 def load_sync_runs(path: str | Path, strict: bool = False) -> tuple[list[SyncRun], list[str]]:
     """Load the table; returns the runs and one line per row left out (refused with `strict`)."""
-    path = Path(path)
-    try:
-        table = pd.read_csv(path)
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        line = " ".join(str(error).split())
-        raise InputError(f"{path}: cannot be read as a table of syncs: {line}") from None
-    missing = [c for c in COLUMNS if c not in table.columns]
-    if missing:
-        raise InputError(f"{path}: missing column {missing[0]!r}; needed: {', '.join(COLUMNS)}")
+    table = read_text_table(path, "a table of syncs", None)
+    for column in COLUMNS:
+        if column not in table.columns:
+            raise InputError(f"{path}: missing column {column!r}; needed: {listed(COLUMNS)}")
     runs, left_out = [], []
-    numbers = [c for c in COLUMNS if c not in ("row_id", "algorithm")]
-    for line, row in enumerate(table.to_dict("records"), start=2):
-        values = pd.to_numeric(pd.Series([row[c] for c in numbers]), errors="coerce").to_numpy()
-        bad = [c for c, v in zip(numbers, values, strict=True) if not (np.isfinite(v) and v > 0)]
-        if row["algorithm"] not in ALGORITHMS:
-            bad.insert(0, "algorithm")
-        if bad:
-            problem = f"{path}: line {line} ({row['row_id']}): {bad[0]}: {row[bad[0]]!r}"
+    for line, row in zip(table.index.tolist(), table.to_dict("records"), strict=True):
+        try:
+            runs.append(_run(row))
+        except InputError as error:
+            problem = InputError(f"{path}: line {line} ({row['row_id'][:60]}): {error}")
             if strict:
-                raise InputError(problem)
-            left_out.append(problem)
-            continue
-        gb = float(row["params_m"]) * float(row["bytes_per_param"]) / 1e3
-        counts = (int(row["H"]), int(row["world"]))
-        runs.append(
-            SyncRun(
-                str(row["row_id"]),
-                row["algorithm"],
-                *counts,
-                float(row["bandwidth_gbps"]),
-                int(row["steps"]),
-                gb,
-                float(row["sync_blocked_s"]),
-            )
-        )
+                raise problem from None
+            left_out.append(str(problem))
     return runs, left_out
+
+
+def _run(row: dict[str, str]) -> SyncRun:
+    algorithm = values.choice(row["algorithm"], "algorithm", ALGORITHMS)
+
+    def positive(key: str) -> float:
+        return values.cell_number(row[key], key, SMALLEST, allowed="a number > 0 (1e-6 to 1e12)")
+
+    return SyncRun(
+        values.name(row["row_id"], "row_id"),
+        algorithm,
+        values.cell_count(row["H"], "H"),
+        values.cell_count(row["world"], "world", low=2),
+        positive("bandwidth_gbps"),
+        values.cell_count(row["steps"], "steps"),
+        positive("params_m") * positive("bytes_per_param") / 1e3,
+        positive("sync_blocked_s"),
+    )
 
 
 def predict_sync_s(runs: Sequence[SyncRun], cal: Calibration) -> Array:

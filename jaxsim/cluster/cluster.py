@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.resources
-import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import yaml
 from flax import struct
 from jax import Array
 
-from jaxsim.cluster.gpu import LARGEST_FIGURE, Gpu, GpuSpec, gpu_spec
-from jaxsim.files import InputError, load_yaml
+from jaxsim.cluster.gpu import Gpu, GpuSpec, gpu_name, gpu_spec
+from jaxsim.files import InputError, dump_yaml, listed, parse_yaml, read_yaml, shown, values
 
 GBIT_PER_GBYTE = 8.0
 EMBEDDED_CLUSTERS = ("four-aws-regions", "eight-aws-regions")
-MOST_GPUS = 2**24  # of a domain: float32 counts them one by one
+KIND = "a cluster file"
+SMALLEST = 1e-9  # [Gbit/s] of a link that exists
 
 
 @struct.dataclass
@@ -116,7 +115,7 @@ class ClusterSpec:
                 "egress_usd_per_gb": rows(self.egress_usd_per_gb),
             },
         }
-        return yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=100)
+        return dump_yaml(body, default_flow_style=None, width=100)
 
 
 def list_clusters() -> tuple[str, ...]:
@@ -133,11 +132,7 @@ def load_cluster(path: str | Path | None = None) -> ClusterSpec:
     if path in EMBEDDED_CLUSTERS:
         preset = importlib.resources.files("jaxsim.presets") / f"{path}.yaml"
         return parse_cluster(preset.read_text(), str(path))
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as a cluster file: {error}") from None
-    return parse_cluster(text, str(path))
+    return _cluster(read_yaml(path, KIND), str(path))
 
 
 def repeat_regions(spec: ClusterSpec, n_domains: int) -> ClusterSpec:
@@ -170,101 +165,83 @@ def repeat_regions(spec: ClusterSpec, n_domains: int) -> ClusterSpec:
 
 
 def parse_cluster(text: str, source: str) -> ClusterSpec:
-    """Parse and check the text of a cluster file; `source` is what error lines name."""
-    try:
-        body = load_yaml(text)
-    except yaml.YAMLError as error:
-        line = str(error).replace("\n", " ")
-        raise InputError(f"{source}: not valid YAML: {line}") from None
+    """Parse and check the text of a cluster file; `source` is what error lines name.
+
+    Raises InputError with one line that names the key and the allowed values.
+    """
+    return _cluster(parse_yaml(text, source, KIND), source)
+
+
+def _cluster(body: Any, source: str) -> ClusterSpec:
     top = ("name", "gpu", "domains", "intra_domain", "wan")
-    body = _mapping(body, source, "the file", required=top)
-    domains = body["domains"]
-    if not isinstance(domains, list) or not domains:
-        raise InputError(f"{source}: domains: expected a list of at least one domain")
+    body = values.mapping(body, f"{source}: the file", top)
     keys = ("name", "gpus", "gpus_per_node", "usd_per_gpu_hour")
-    domains = [_mapping(d, source, f"domains[{i}]", required=keys) for i, d in enumerate(domains)]
-    names = tuple(str(d["name"]) for d in domains)
+    domains = [
+        (f"{source}: domains[{i}]", values.mapping(domain, f"{source}: domains[{i}]", keys))
+        for i, domain in enumerate(values.entries(body["domains"], f"{source}: domains", "domain"))
+    ]
+    names = tuple(values.name(d["name"], f"{where}.name") for where, d in domains)
     duplicates = sorted({n for n in names if names.count(n) > 1})
     if duplicates:
-        raise InputError(f"{source}: domains: the name {duplicates[0]!r} stands twice")
-
-    def each(key, check, **bounds):
-        return tuple(
-            check(d[key], source, f"domains[{i}].{key}", **bounds) for i, d in enumerate(domains)
-        )
-
-    intra = _mapping(body["intra_domain"], source, "intra_domain", ("bandwidth_gbps", "rtt_ms"))
+        raise InputError(f"{source}: domains: the name {shown(duplicates[0])} stands twice")
+    gpus = tuple(values.count(d["gpus"], f"{where}.gpus") for where, d in domains)
+    intra_keys = ("bandwidth_gbps", "rtt_ms")
+    intra = values.mapping(body["intra_domain"], f"{source}: intra_domain", intra_keys)
     wan_keys = ("bandwidth_gbps", "rtt_ms", "egress_usd_per_gb")
-    wan = _mapping(body["wan"], source, "wan", required=wan_keys)
-    gpu_spec(body["gpu"], source)
-    matrices = {
-        key: _matrix(wan[key], source, f"wan.{key}", names, positive=key == "bandwidth_gbps")
-        for key in wan_keys
-    }
+    wan = values.mapping(body["wan"], f"{source}: wan", wan_keys)
+    gpu_spec(gpu := body["gpu"], source)
+    where = f"{source}: intra_domain"
     return ClusterSpec(
-        name=str(body["name"]),
-        gpu=body["gpu"],
+        name=values.name(body["name"], f"{source}: name"),
+        gpu=gpu_name(gpu) if isinstance(gpu, str) else gpu,
         domains=names,
-        gpus=each("gpus", _integer, low=1),
-        gpus_per_node=each("gpus_per_node", _integer, low=1),
-        usd_per_gpu_hour=each("usd_per_gpu_hour", _number, low=0.0),
-        intra_bandwidth_gbps=_number(
-            intra["bandwidth_gbps"], source, "intra_domain.bandwidth_gbps", low=1e-9
+        gpus=gpus,
+        gpus_per_node=tuple(
+            _gpus_per_node(d["gpus_per_node"], f"{where}.gpus_per_node", total)
+            for (where, d), total in zip(domains, gpus, strict=True)
         ),
-        intra_rtt_ms=_number(intra["rtt_ms"], source, "intra_domain.rtt_ms", low=0.0),
-        **matrices,
+        usd_per_gpu_hour=tuple(
+            values.number(d["usd_per_gpu_hour"], f"{where}.usd_per_gpu_hour")
+            for where, d in domains
+        ),
+        intra_bandwidth_gbps=values.number(
+            intra["bandwidth_gbps"], f"{where}.bandwidth_gbps", SMALLEST
+        ),
+        intra_rtt_ms=values.number(intra["rtt_ms"], f"{where}.rtt_ms"),
+        **{
+            key: _matrix(wan[key], f"{source}: wan.{key}", names, key == "bandwidth_gbps")
+            for key in wan_keys
+        },
     )
 
 
-def _mapping(value: Any, source: str, key: str, required: tuple[str, ...]) -> Mapping:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{source}: {key}: expected a mapping with {', '.join(required)}")
-    for name in required:
-        if name not in value:
-            raise InputError(f"{source}: {key}: missing key {name!r}")
-    for name in value:
-        if name not in required:
-            allowed = ", ".join(required)
-            raise InputError(f"{source}: {key}: unknown key {name!r}; allowed: {allowed}")
-    return value
-
-
-def _number(value: Any, source: str, key: str, low: float) -> float:
-    bad = isinstance(value, bool) or not isinstance(value, int | float)
-    # Compared, not converted: an integer may be longer than any float. No NaN passes either.
-    if bad or not low <= value <= LARGEST_FIGURE:
-        bounds = f">= {low:g} and at most {LARGEST_FIGURE:g}"
-        raise InputError(f"{source}: {key}: expected a number {bounds}, got {reprlib.repr(value)}")
-    return float(value)
-
-
-def _integer(value: Any, source: str, key: str, low: int) -> int:
-    bad = isinstance(value, bool) or not isinstance(value, int)
-    if bad or not low <= value <= MOST_GPUS:
-        bounds = f">= {low} and at most {MOST_GPUS}"
+def _gpus_per_node(value: Any, where: str, gpus: int) -> int:
+    per_node = values.count(value, where)
+    if per_node > gpus:
         raise InputError(
-            f"{source}: {key}: expected an integer {bounds}, got {reprlib.repr(value)}"
+            f"{where}: expected an integer from 1 to {gpus}, the domain's gpus, got {per_node}"
         )
-    return value
+    return per_node
 
 
-def _matrix(value: Any, source: str, key: str, names: tuple[str, ...], positive: bool):
+def _matrix(value: Any, where: str, names: tuple[str, ...], positive: bool) -> np.ndarray:
     size = len(names)
     shaped = isinstance(value, list) and all(isinstance(row, list) for row in value)
     if not shaped or len(value) != size or any(len(row) != size for row in value):
-        got = f"{len(value)} rows of {[len(r) for r in value]}" if shaped else repr(value)
+        lengths = shown([len(row) for row in value]) if shaped else ""
+        got = f"{len(value)} rows of {lengths}" if shaped else shown(value)
         raise InputError(
-            f"{source}: {key}: expected a {size} x {size} matrix, one row and one column for each "
-            f"of {', '.join(names)}; got {got}"
+            f"{where}: expected a {size} x {size} matrix, one row and one column for each of "
+            f"{listed(names)}; got {got}"
         )
     out = np.zeros((size, size))
     for i, row in enumerate(value):
         for j, entry in enumerate(row):
-            low, where = 1e-9 if positive and i != j else 0.0, f"{key}[{names[i]}][{names[j]}]"
-            out[i, j] = _number(entry, source, where, low)
+            place = f"{where}[{names[i]}][{names[j]}]"
+            out[i, j] = values.number(entry, place, SMALLEST if positive and i != j else 0.0)
             if i == j and entry != 0:
                 raise InputError(
-                    f"{source}: {where}: expected 0, got {entry!r}: what a domain is to itself is "
+                    f"{place}: expected 0, got {shown(entry)}: what a domain is to itself is "
                     "intra_domain's to say"
                 )
     return out

@@ -6,17 +6,18 @@ import dataclasses
 import functools
 import importlib.resources
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import yaml
 from flax import struct
 from jax import Array
 
-from jaxsim.files import InputError, load_yaml
+from jaxsim.cluster.gpu import gpu_name
+from jaxsim.files import InputError, listed, meant, one_line, read_yaml, values
 
 Z95 = 1.959964
 
@@ -147,6 +148,9 @@ PRIORS: dict[str, Prior] = {f.name: f.metadata["prior"] for f in dataclasses.fie
 
 SHIPPED = "calibrations.yaml"
 ROUNDING = 1e-3  # of correlations in a file
+FIGURES = ("value", "ci95", "spread", "identified", "told_by")  # of a parameter in a file
+# What a file may hold: within these, float32 holds the parameter and its inverse.
+SHARES, AMOUNTS, SPREADS = (1e-6, 1.0 - 1e-6), (1e-12, 1e12), (1e-6, 5.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,24 +204,71 @@ def prior_calibration() -> Calibration:
     return Calibration(**{name: jnp.float32(prior.value) for name, prior in PRIORS.items()})
 
 
-def default_calibration(gpu: str | None = None) -> Calibration:
-    """Return the fit that ships for a GPU type or its family; the priors where none does."""
-    belief = shipped_belief(gpu)
+def default_calibration(gpu: Any = None) -> Calibration:
+    """Return the fit that `efficiency_source` names for a GPU; the priors where there is none.
+
+    `gpu` is what a cluster file says: a type, an alias of one or a mapping of figures; or None.
+    """
+    belief = shipped_belief(gpu) if isinstance(gpu, str) else None
     return prior_calibration() if belief is None else belief.calibration()
 
 
 @functools.cache
 def shipped_belief(gpu: str | None) -> Belief | None:
-    """The shipped fit of a GPU type or, failing that, of its family (the name up to the dash)."""
-    file = importlib.resources.files("jaxsim.presets") / SHIPPED
-    if gpu is None or not file.is_file():
+    """The shipped fit of a GPU type (or an alias of it) or, failing that, of its family (the name up
+    to the dash)."""
+    if gpu is None:
         return None
-    return _of_gpu(load_beliefs(Path(str(file))), gpu)
+    beliefs = _shipped()
+    return beliefs.get(_fitted_name(beliefs, gpu))
 
 
-def _of_gpu(beliefs: dict[str, Belief], gpu: str) -> Belief | None:
-    family = [b for name, b in beliefs.items() if name.split("-")[0] == gpu.split("-")[0]]
-    return beliefs.get(gpu, family[0] if family else None)
+def _shipped() -> dict[str, Belief]:
+    file = importlib.resources.files("jaxsim.presets") / SHIPPED
+    return load_beliefs(Path(str(file))) if file.is_file() else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class EfficiencySource:
+    """Where the efficiency parameters of a GPU come from.
+
+    Attributes:
+        gpu: its type, aliases resolved; None where a mapping of figures describes it
+        used: the GPU type whose fit is used, None = the documented priors
+        why: empty where the type has a fit of its own, else a sentence for the user
+    """
+
+    gpu: str | None
+    used: str | None
+    why: str = ""
+
+
+def efficiency_source(gpu: str | Mapping[str, float] | None) -> EfficiencySource:
+    """What `default_calibration` uses for the `gpu` of a cluster file, and why."""
+    if not isinstance(gpu, str):
+        why = "gpu: given as figures, without a type; the priors of efficiency are used"
+        return EfficiencySource(None, None, why)
+    name, used = gpu_name(gpu), _fitted_name(_shipped_names(), gpu)
+    if used == name:
+        return EfficiencySource(name, used)
+    instead = f"those of {used} are used" if used else "the priors are used"
+    why = f"gpu: {name} has no efficiency parameters fitted to measured runs; {instead}"
+    return EfficiencySource(name, used, why)
+
+
+@functools.cache
+def _shipped_names() -> tuple[str, ...]:
+    return tuple(_shipped())
+
+
+def _fitted_name(fitted: Iterable[str], gpu: str) -> str | None:
+    """The name of the fit for a GPU type: its own, an alias's, or the first of its family."""
+    fitted, wanted = tuple(fitted), gpu_name(gpu)
+    for same in (lambda n: n == wanted, lambda n: gpu_name(n) == wanted):
+        if found := [name for name in fitted if same(name)]:
+            return found[0]
+    family = [name for name in fitted if name.split("-")[0] == wanted.split("-")[0]]
+    return family[0] if family else None
 
 
 def load_beliefs(path: str | Path) -> dict[str, Belief]:
@@ -225,58 +276,62 @@ def load_beliefs(path: str | Path) -> dict[str, Belief]:
 
     Raises InputError with one line that names the file, the key and the allowed values.
     """
-    try:
-        body = load_yaml(Path(path).read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        line = " ".join(str(error).split())
-        raise InputError(f"{path}: cannot be read as a calibration: {line}") from None
-    entries = body.get("calibrations") if isinstance(body, Mapping) else None
-    if not isinstance(entries, Mapping) or not entries:
-        raise InputError(
-            f"{path}: calibrations: expected a mapping from GPU type to its parameters"
-        )
+    body = read_yaml(path, "a calibration")
+    what = "GPU type to its parameters"
+    if isinstance(body, Mapping) and "calibrations" in body:
+        values.mapping(body, f"{path}: the file", ("calibrations",))
+    body = body.get("calibrations") if isinstance(body, Mapping) else None
+    entries = values.names(body, f"{path}: calibrations", what)
     return {
         str(gpu): _entry(entry, f"{path}: calibrations.{gpu}") for gpu, entry in entries.items()
     }
 
 
-def _entry(entry: object, where: str) -> Belief:
+def _entry(entry: Any, where: str) -> Belief:
     parameters = entry.get("parameters") if isinstance(entry, Mapping) else None
     if not isinstance(parameters, Mapping):
         raise InputError(f"{where}: parameters: expected a mapping from parameter to its figures")
-    unknown = [name for name in parameters if name not in PRIORS]
-    if unknown:
-        raise InputError(f"{where}: parameters.{unknown[0]}: unknown; allowed: {', '.join(PRIORS)}")
+    values.mapping(entry, where, ("parameters",), ("fitted_on", "correlation"))
+    for name in parameters:
+        if name not in PRIORS:
+            near, allowed = meant(name, PRIORS), listed(PRIORS)
+            key = one_line(str(name), 60)
+            raise InputError(f"{where}: parameters.{key}: unknown{near}; allowed: {allowed}")
     centre = np.array([p.to_free(p.value) for p in PRIORS.values()])
     spread = np.array([p.spread for p in PRIORS.values()])
     for i, (name, prior) in enumerate(PRIORS.items()):
         if name in parameters:
-            figures = parameters[name]
-            value = figures.get("value") if isinstance(figures, Mapping) else figures
-            centre[i] = prior.to_free(_legal(value, prior, f"{where}: parameters.{name}"))
-            if isinstance(figures, Mapping) and "spread" in figures:
-                spread[i] = _legal(figures["spread"], None, f"{where}: parameters.{name}.spread")
+            place, figures = f"{where}: parameters.{name}", parameters[name]
+            if isinstance(figures, Mapping):
+                values.mapping(figures, place, may=FIGURES)
+                if "spread" in figures:
+                    spread[i] = _legal(figures["spread"], SPREADS, f"{place}.spread")
+                figures = figures.get("value")
+            centre[i] = prior.to_free(_legal(figures, SHARES if prior.share else AMOUNTS, place))
     correlation = np.eye(len(PRIORS))
-    rows = entry.get("correlation")
-    if rows is not None:
-        names = list(parameters)
-        try:
-            given = np.array(rows, np.float64).reshape(len(names), len(names))
-        except (ValueError, TypeError):
-            raise InputError(
-                f"{where}: correlation: expected {len(names)} rows of as many"
-            ) from None
-        _check_correlation(given, f"{where}: correlation")
-        places = [list(PRIORS).index(name) for name in names]
+    if entry.get("correlation") is not None:
+        given = _matrix(entry["correlation"], len(parameters), f"{where}: correlation")
+        places = [list(PRIORS).index(name) for name in parameters]
         correlation[np.ix_(places, places)] = given
     return Belief(centre, correlation * np.outer(spread, spread))
 
 
+def _matrix(rows: Any, size: int, where: str) -> np.ndarray:
+    shaped = isinstance(rows, list) and len(rows) == size
+    shaped = shaped and all(isinstance(row, list) and len(row) == size for row in rows)
+    flat = [x for row in rows for x in row] if shaped else [None]
+    if any(isinstance(x, bool) or not isinstance(x, int | float) for x in flat):
+        raise InputError(f"{where}: expected {size} rows of as many")
+    words = "numbers from -1 to 1"
+    most = 1.0 + ROUNDING
+    given = [[values.number(x, where, -most, most, words) for x in row] for row in rows]
+    matrix = np.array(given, np.float64)
+    _check_correlation(matrix, where)
+    return matrix
+
+
 def _check_correlation(matrix: np.ndarray, where: str) -> None:
     """Raise InputError for what no random numbers have, beyond the rounding of a file."""
-    if not np.all(np.abs(matrix) <= 1.0 + ROUNDING):
-        worst = matrix.flat[np.argmax(np.where(np.isnan(matrix), np.inf, np.abs(matrix)))]
-        raise InputError(f"{where}: expected numbers from -1 to 1, got {worst:g}")
     if np.any(np.abs(np.diag(matrix) - 1.0) > ROUNDING):
         raise InputError(f"{where}: expected ones on the diagonal")
     if np.any(np.abs(matrix - matrix.T) > ROUNDING):
@@ -288,20 +343,22 @@ def _check_correlation(matrix: np.ndarray, where: str) -> None:
         )
 
 
-def _legal(number: object, prior: Prior | None, where: str) -> float:
-    top = 1.0 if prior is not None and prior.share else math.inf
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < top:
-        below = "" if math.isinf(top) else " and below 1"
-        raise InputError(f"{where}: expected a number above 0{below}, got {number!r}")
-    return float(number)
+def _legal(value: Any, limits: tuple[float, float], where: str) -> float:
+    """A number above 0 that float32 can hold; of a share, below 1."""
+    low, high = limits
+    below = " and below 1" if limits == SHARES else ""
+    top = 1.0 if limits == SHARES else math.inf
+    # A number that is legal but extreme is told the limits; any other what kind is expected.
+    kind = isinstance(value, int | float) and not isinstance(value, bool)
+    extreme = kind and 0 < value < top
+    words = f"a number from {low:g} to {high:g}" if extreme else f"a number above 0{below}"
+    return values.number(value, where, low, high, words)
 
 
 def load_calibration(path: str | Path, gpu: str) -> Calibration:
     """The calibration of one GPU type (or its family) from a file; see `load_beliefs`."""
     beliefs = load_beliefs(path)
-    belief = _of_gpu(beliefs, gpu)
-    if belief is None:
-        raise InputError(
-            f"{path}: calibrations: none for {gpu}; the file has: {', '.join(beliefs)}"
-        )
-    return belief.calibration()
+    name = _fitted_name(beliefs, gpu)
+    if name is None:
+        raise InputError(f"{path}: calibrations: none for {gpu}; the file has: {listed(beliefs)}")
+    return beliefs[name].calibration()

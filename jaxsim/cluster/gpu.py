@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import reprlib
 from collections.abc import Mapping
 
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.files import InputError
+from jaxsim.files import InputError, listed, meant, shown, values
 
-LARGEST_FIGURE = 1e12  # in a cluster file, whatever its unit: float32 computes with it
+SMALLEST_FIGURE = 1e-6  # of a GPU, whatever its unit: float32 divides by it
 
 
 @struct.dataclass
@@ -60,16 +59,23 @@ def gpu_spec(value: str | Mapping, source: str) -> GpuSpec:
     Raises InputError that names `source`, the key and the allowed values.
     """
     if isinstance(value, str):
-        value = GPU_ALIASES.get(value, value)
-        if value not in GPU_PRESETS:
-            raise InputError(f"{source}: gpu: unknown {value!r}; known: {', '.join(GPU_PRESETS)}")
-        return GPU_PRESETS[value]
+        if gpu_name(value) not in GPU_PRESETS:
+            known = (*GPU_PRESETS, *GPU_ALIASES)
+            near = meant(value, known)
+            presets = listed(GPU_PRESETS)
+            raise InputError(f"{source}: gpu: unknown {shown(value)}{near}; known: {presets}")
+        return GPU_PRESETS[gpu_name(value)]
     fields = [f.name for f in dataclasses.fields(GpuSpec)]
     if not isinstance(value, Mapping) or set(value) != set(fields):
         raise InputError(f"{source}: gpu: expected a preset or a mapping with {', '.join(fields)}")
-    for key, number in value.items():
-        bad = isinstance(number, bool) or not isinstance(number, int | float)
-        if bad or not 0 < number <= LARGEST_FIGURE:
-            got = f"> 0 and at most {LARGEST_FIGURE:g}, got {reprlib.repr(number)}"
-            raise InputError(f"{source}: gpu.{key}: expected a number {got}")
-    return GpuSpec(**{k: float(value[k]) for k in fields})
+    words = f"a number > 0 (at least {SMALLEST_FIGURE:g}) and at most {values.LARGEST:g}"
+    figures = {
+        key: values.number(value[key], f"{source}: gpu.{key}", SMALLEST_FIGURE, allowed=words)
+        for key in fields
+    }
+    return GpuSpec(**figures)
+
+
+def gpu_name(value: str) -> str:
+    """The name under which a GPU type is kept, whatever name it was asked for by."""
+    return GPU_ALIASES.get(value, value)

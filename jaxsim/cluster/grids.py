@@ -17,9 +17,18 @@ import pandas as pd
 
 from jaxsim.cluster.cluster import ClusterSpec
 from jaxsim.cluster.gpu import GPU_PRESETS
-from jaxsim.files import InputError, numbers, read_text_table, require_columns
+from jaxsim.files import (
+    InputError,
+    check_names,
+    listed,
+    numbers,
+    read_text_table,
+    require_columns,
+    shown,
+)
 
 TIER = "PREMIUM"
+NODE = 8  # GPUs of a node, unless it is said
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +100,7 @@ class Grid:
         absent = [name for name in regions if name not in self.regions]
         named = ", ".join(f"{a} -> {b}" for a, b in pairs[:4])
         more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
-        why = f"; no row at all names {', '.join(absent)}" if absent else ""
+        why = f"; no row at all names {listed(absent)}" if absent else ""
         raise InputError(
             f"{self.path}: no {self.format.meaning} ({TIER.lower()} tier) for the pair "
             f"{named}{more}{why}"
@@ -107,6 +116,8 @@ def read_grid(path: str | Path, grid_format: GridFormat) -> Grid:
     if frame.empty:
         tiers = " and ".join(grid_format.tiers)
         raise InputError(f"{path}: {tiers}: no row has {TIER} in both")
+    for name in (grid_format.source, grid_format.destination):
+        check_names(frame[name], path)
     columns = {grid_format.source: "src", grid_format.destination: "dst"}
     return Grid(Path(path), grid_format, frame.rename(columns=columns))
 
@@ -114,13 +125,13 @@ def read_grid(path: str | Path, grid_format: GridFormat) -> Grid:
 def check_regions(regions: Sequence[str], grid: Grid) -> None:
     """Raise InputError for a region that stands twice or that `grid` does not know."""
     if len(regions) < 2:
-        raise InputError(f"--regions: expected at least two regions, got {', '.join(regions)}")
+        raise InputError(f"--regions: expected at least two regions, got {listed(regions)}")
     for name in regions:
         if regions.count(name) > 1:
-            raise InputError(f"--regions: {name!r} stands twice")
+            raise InputError(f"--regions: {shown(name)} stands twice")
         if name not in grid.regions:
             raise InputError(
-                f"--regions: {name!r} is not in {grid.path}; {_close(name, grid.regions)}"
+                f"--regions: {shown(name)} is not in {grid.path}; {_close(name, grid.regions)}"
             )
 
 
@@ -141,7 +152,7 @@ def one_for_each(option: str, values: Sequence, regions: Sequence[str]) -> tuple
         return tuple(values) * len(regions)
     if len(values) != len(regions):
         raise InputError(
-            f"{option}: {len(values)} values for the {len(regions)} regions {', '.join(regions)}; "
+            f"{option}: {len(values)} values for the {len(regions)} regions {listed(regions)}; "
             "give one for all or one for each"
         )
     return tuple(values)
@@ -156,7 +167,7 @@ def cluster_from_grids(
     gpus: Sequence[int],
     name: str,
     usd_per_gpu_hour: Sequence[float] = (2.0,),
-    gpus_per_node: Sequence[int] = (8,),
+    gpus_per_node: Sequence[int] | None = None,
     intra_gbps: float = 400.0,
     intra_rtt_ms: float = 0.05,
 ) -> tuple[ClusterSpec, list[str]]:
@@ -166,7 +177,8 @@ def cluster_from_grids(
         throughput: file with recv_gbps [Gbit/s] between one pair of instances.
         latency: file with avg_rtt [ms].
         cost: file with cost [USD/GB].
-        gpus, usd_per_gpu_hour, gpus_per_node: one value for all regions or one for each.
+        gpus, usd_per_gpu_hour, gpus_per_node: one value for all regions or one for each; nodes have
+            NODE GPUs, or all of a smaller region, if none is given.
 
     Returns:
         The cluster, and lines that say where each of its figures came from.
@@ -176,7 +188,7 @@ def cluster_from_grids(
     """
     regions = list(regions)
     if gpu not in GPU_PRESETS:
-        raise InputError(f"--gpu: unknown {gpu!r}; known: {', '.join(GPU_PRESETS)}")
+        raise InputError(f"--gpu: unknown {shown(gpu)}; known: {', '.join(GPU_PRESETS)}")
     files = ((throughput, THROUGHPUT), (latency, LATENCY), (cost, COST))
     grids = [read_grid(path, grid_format) for path, grid_format in files]
     check_regions(regions, grids[0])
@@ -192,8 +204,10 @@ def cluster_from_grids(
         name=name,
         gpu=gpu,
         domains=tuple(regions),
-        gpus=one_for_each("--gpus", gpus, regions),
-        gpus_per_node=one_for_each("--gpus-per-node", gpus_per_node, regions),
+        gpus=(counts := one_for_each("--gpus", gpus, regions)),
+        gpus_per_node=tuple(min(NODE, count) for count in counts)
+        if gpus_per_node is None
+        else one_for_each("--gpus-per-node", gpus_per_node, regions),
         usd_per_gpu_hour=one_for_each("--usd-per-gpu-hour", usd_per_gpu_hour, regions),
         intra_bandwidth_gbps=intra_gbps,
         intra_rtt_ms=intra_rtt_ms,

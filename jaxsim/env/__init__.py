@@ -11,7 +11,7 @@ types        What an environment is made of: the scenario, its state and what a 
 """
 
 from jaxsim.env.env import first_states, reset, step, world_tape
-from jaxsim.env.observation import EDGE_FEATURES, observe
+from jaxsim.env.observation import EDGE_FEATURES, JOB_NODE_FEATURES, NODE_FEATURES, observe
 from jaxsim.env.prepare import with_rows
 from jaxsim.env.rows import PlanRows
 from jaxsim.env.sharing import SHARING, ResourceShare, allocate_gpus, held_gpus, step_cost
@@ -19,6 +19,8 @@ from jaxsim.env.types import ActionMask, EnvParams, IntervalRecord, Observation,
 
 __all__ = [
     "EDGE_FEATURES",
+    "JOB_NODE_FEATURES",
+    "NODE_FEATURES",
     "SHARING",
     "ActionMask",
     "EnvParams",

@@ -6,12 +6,18 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from jaxsim.files.shown import one_line, shown
+
 
 class InputError(ValueError):
     """Input that cannot be used: one line that names the source, the key and the allowed values.
 
+    Whatever the message quotes, it is one line of at most 480 bytes without control characters.
     Command-line entry points print the line on standard error and exit with status 2.
     """
+
+    def __init__(self, message: str):
+        super().__init__(one_line(message))
 
 
 def check_fields(
@@ -22,7 +28,8 @@ def check_fields(
     for name in names:
         value = getattr(settings, name)
         if not holds(value):
-            raise ValueError(f"{name}: expected {allowed}, got {value}")
+            text = shown(value) if isinstance(value, int) else value
+            raise ValueError(f"{name}: expected {allowed}, got {text}")
 
 
 def is_positive(value: float) -> bool:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxsim.files import InputError
-from jaxsim.load.jobs_file import SubmittedJob, cell, read_rows
+from jaxsim.files import InputError, values
+from jaxsim.load.jobs_file import LATEST_S, SubmittedJob, read_rows
 from jaxsim.workload import JobSpec, load_model
 
 TRACE_COLUMNS = ("vc", "arrival_s", "num_gpus", "assigned_model", "total_steps", "duration_s_v100")
@@ -56,14 +56,14 @@ def jobs_from_trace(
     mine = [(where, row) for where, row in rows if row["vc"] == queue]
     mine = mine if len(mine) >= count else rows
     first = int(rng.integers(len(mine) - count + 1))
-    values = [
+    figures = [
         [
-            cell(where, row, key, "a number >= 0", lambda x: x >= 0)
+            values.cell_number(row[key], f"{where}: {key}", high=LATEST_S)
             for key in ("arrival_s", "num_gpus", "duration_s_v100")
         ]
         for where, row in mine[first : first + count]
     ]
-    arrival, gpus, duration = np.array(values).T
+    arrival, gpus, duration = np.array(figures).T
     order = np.argsort(arrival, kind="stable")
     arrival, tflop = arrival[order], (gpus * duration)[order] * V100_TFLOPS * USEFUL_SHARE
     arrival = (arrival - arrival[0]) * mix.span_s / max(arrival[-1] - arrival[0], 1e-9)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import gzip
-import math
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from jaxsim.files import InputError
+from jaxsim.files import InputError, read_text_table, values
 from jaxsim.workload import JobSpec, load_model
 
 JOBS_COLUMNS = ("arrival_s", "model", "global_batch", "seq", "tokens")
 DATA_COLUMNS = ("data_gb", "data_at")  # may be left out: every domain has the data then
+LATEST_S = 1e9  # [s] of an arrival
+MOST_TOKENS = 1e18  # of a job
 MOST_JOBS = 64  # the simulator's arrays grow with the square of their number
 
 
@@ -43,8 +42,6 @@ def read_jobs(path: str | Path) -> tuple[SubmittedJob, ...]:
     Raises InputError that names the file, the line and the key.
     """
     rows = read_rows(Path(path), JOBS_COLUMNS, DATA_COLUMNS)
-    if not rows:
-        raise InputError(f"{path}: holds no job")
     if len(rows) > MOST_JOBS:
         raise InputError(f"{path}: holds {len(rows)} jobs; at most {MOST_JOBS} are simulated")
     jobs = [_job(f"{path}: line {line}", row) for line, row in rows]
@@ -66,12 +63,11 @@ def write_jobs(path: str | Path, jobs: Sequence[SubmittedJob]) -> None:
 
 
 def _job(where: str, row: dict[str, str]) -> SubmittedJob:
-    arrival = cell(where, row, "arrival_s", "a number >= 0", lambda x: x >= 0)
-    batch, seq = (
-        int(cell(where, row, key, "an integer >= 1", lambda x: x >= 1 and x == int(x)))
-        for key in ("global_batch", "seq")
+    arrival = values.cell_number(row["arrival_s"], f"{where}: arrival_s", high=LATEST_S)
+    batch, seq = (values.cell_count(row[key], f"{where}: {key}") for key in ("global_batch", "seq"))
+    tokens = values.cell_number(
+        row["tokens"], f"{where}: tokens", 1.0, MOST_TOKENS, "a number > 0 (1 to 1e18)"
     )
-    tokens = cell(where, row, "tokens", "a number > 0", lambda x: x > 0)
     try:
         model = load_model(row["model"])
     except InputError as error:
@@ -84,46 +80,23 @@ def _data(where: str, row: dict[str, str]) -> tuple[float, tuple[str, ...]]:
     """Size and places of the data; of a file without these columns, none."""
     if "data_gb" not in row:
         return 0.0, ()
-    size_gb = cell(where, row, "data_gb", "a number >= 0", lambda x: x >= 0)
-    at = tuple(name.strip() for name in (row["data_at"] or "").split(";") if name.strip())
+    size_gb = values.cell_number(row["data_gb"], f"{where}: data_gb")
+    at = tuple(name.strip() for name in row["data_at"].split(";") if name.strip())
+    for name in at:
+        values.name(name, f"{where}: data_at")
     if size_gb and not at:
         raise InputError(f"{where}: data_at: expected the domains that hold the data, as a;b")
     return size_gb, at
 
 
-def cell(
-    where: str, row: dict[str, str], key: str, allowed: str, holds: Callable[[float], bool]
-) -> float:
-    """A finite number that `holds`; InputError that names `where`, the key and what is allowed."""
-    try:
-        value = float(row[key])
-    except (TypeError, ValueError):
-        value = math.nan
-    if not (math.isfinite(value) and holds(value)):
-        raise InputError(f"{where}: {key}: expected {allowed}, got {row[key]!r}")
-    return value
-
-
 def read_rows(
     path: Path, columns: Sequence[str], optional: Sequence[str] = ()
 ) -> list[tuple[int, dict[str, str]]]:
-    """Lines and rows of a CSV file, compressed by gzip or not, with exactly these columns; the
-    `optional` ones may follow, all or none.
+    """Lines and rows of a CSV file, compressed or not, with exactly these columns; the `optional`
+    ones may follow, all or none.
 
     Raises InputError that names the file.
     """
-    try:
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", newline="", encoding="utf-8") as handle:
-            reader = csv.DictReader(handle, restkey="", restval=None)
-            if tuple(reader.fieldnames or ()) not in (tuple(columns), (*columns, *optional)):
-                more = f", then {','.join(optional)} or nothing" if optional else ""
-                raise InputError(f"{path}: expected the columns {','.join(columns)}{more}")
-            rows = list(enumerate(reader, start=2))
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
-        why = " ".join(str(error).split())
-        raise InputError(f"{path}: cannot be read: {why}") from None
-    for line, row in rows:
-        if "" in row:
-            raise InputError(f"{path}: line {line}: more cells than columns")
-    return rows
+    headers = [columns, (*columns, *optional)] if optional else [columns]
+    frame = read_text_table(path, "a table of jobs", "job", headers)
+    return list(zip(frame.index.tolist(), frame.to_dict("records"), strict=True))

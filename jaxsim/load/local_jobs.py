@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -12,10 +12,12 @@ import numpy as np
 from flax import struct
 from jax import Array
 
-from jaxsim.files import InputError
+from jaxsim.files import InputError, known_names, read_text_table, values
 from jaxsim.network import check_span, domain_uniforms
 
 SETTLED = 4.0  # mean stays after which the empty start of a load is forgotten (e^-4 of it is left)
+LASTING = "a number > 0 (at least 0.001)"
+SHORTEST_S, LATEST_S = 1e-3, 1e15  # [s] of a local job; what ends too late is told by its end
 LOAD_COLUMNS = ("arrival_s", "domain", "gpus", "duration_s")
 
 
@@ -125,32 +127,20 @@ def read_load_trace(
     return held
 
 
-def _read_load_rows(path: Path, names, gpus):
-    try:
-        with path.open(newline="") as handle:
-            reader = csv.DictReader(handle)
-            if tuple(reader.fieldnames or ()) != LOAD_COLUMNS:
-                raise InputError(f"{path}: expected the columns {','.join(LOAD_COLUMNS)}")
-            raw = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        why = " ".join(str(error).split())
-        raise InputError(f"{path}: cannot be read: {why}") from None
+def _read_load_rows(path: Path, names: Sequence[str], gpus: np.ndarray) -> list[tuple]:
+    frame = read_text_table(path, "a load CSV", None, [LOAD_COLUMNS])
+    known_names(frame["domain"][frame["domain"] != ""], path, names)
     rows = []
-    for line, row in enumerate(raw, start=2):
-        domain = row["domain"] or None
-        if domain is not None and domain not in names:
-            known = ", ".join(names)
-            raise InputError(f"{path}: line {line}: domain {domain!r} is unknown; known: {known}")
-        try:
-            arrival, need, duration = float(row["arrival_s"]), int(row["gpus"]), row["duration_s"]
-            duration = float(duration)
-        except (TypeError, ValueError):
-            raise InputError(f"{path}: line {line}: expected numbers, got {row}") from None
-        k = None if domain is None else names.index(domain)
+    for line, row in zip(frame.index.tolist(), frame.to_dict("records"), strict=True):
+        where, domain = f"{path}: line {line}", row["domain"]
+        k = names.index(domain) if domain else None
         largest = int(max(gpus)) if k is None else int(gpus[k])
-        if not (math.isfinite(arrival) and math.isfinite(duration)) or arrival < 0 or duration <= 0:
-            raise InputError(f"{path}: line {line}: arrival_s >= 0 and duration_s > 0 are needed")
-        if not 1 <= need <= largest:
-            raise InputError(f"{path}: line {line}: gpus: 1 to {largest} allowed, got {need}")
+        arrival = values.cell_number(row["arrival_s"], f"{where}: arrival_s", high=LATEST_S)
+        duration = values.cell_number(
+            row["duration_s"], f"{where}: duration_s", SHORTEST_S, LATEST_S, LASTING
+        )
+        need = values.cell_count(row["gpus"], f"{where}: gpus")
+        if need > largest:
+            raise InputError(f"{where}: gpus: 1 to {largest} allowed, got {need}")
         rows.append((arrival, k, need, duration, line))
     return sorted(rows, key=lambda r: r[0])

@@ -18,20 +18,20 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.resources
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from jaxsim.files import InputError, load_yaml
+from jaxsim.files import InputError, dump_yaml, listed, parse_yaml, read_yaml, shown, values
 from jaxsim.network.process import HeavyTail, NetworkProcess, TwoState, network_process
 
 KINDS = ("uniform", "ou", "regime", "heavy", "outage")
 FITTED_KINDS = ("regime", "heavy", "outage")  # those that ship with fitted settings
 SHIPPED = "measured-links"
+KIND = "a file of link processes"
+LONGEST_SOURCE = 2000  # characters
 BODY_LIMITS = (0.01, 4.0)  # a link that stalls would never finish a transfer
 
 # Group -> key -> (smallest, largest): what a file may hold.
@@ -102,8 +102,8 @@ class LinkProcesses:
             ]
             for kind, links in self.processes.items()
         }
-        flow = {"sort_keys": False, "default_flow_style": None, "width": 100}
-        return yaml.safe_dump(head, sort_keys=False) + yaml.safe_dump({"processes": rows}, **flow)
+        flow = {"default_flow_style": None, "width": 100}
+        return dump_yaml(head) + dump_yaml({"processes": rows}, **flow)
 
 
 def _short(value: float) -> float | int:
@@ -122,83 +122,58 @@ def load_link_processes(path: str | Path | None = None) -> LinkProcesses:
     if path is None:
         preset = importlib.resources.files("jaxsim.presets") / f"{SHIPPED}.yaml"
         return parse_link_processes(preset.read_text(), SHIPPED)
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = " ".join(str(error).split())
-        raise InputError(f"{path}: cannot be read as a file of link processes: {why}") from None
-    return parse_link_processes(text, str(path))
+    return _processes(read_yaml(path, KIND), str(path))
 
 
 def parse_link_processes(text: str, source: str) -> LinkProcesses:
     """Parse and check the text of a file; `source` is what error lines name."""
-    try:
-        body = load_yaml(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
-    body = _mapping(body, source, "the file", ("interval_s", "source", "kind", "processes"))
+    return _processes(parse_yaml(text, source, KIND), source)
+
+
+def _processes(body: Any, source: str) -> LinkProcesses:
+    body = values.mapping(
+        body, f"{source}: the file", ("interval_s", "source", "kind", "processes")
+    )
     processes = body["processes"]
     if not isinstance(processes, Mapping) or not processes or set(processes) - set(KINDS):
-        got = ", ".join(map(str, processes)) if isinstance(processes, Mapping) else repr(processes)
+        got = listed(processes) if isinstance(processes, Mapping) else shown(processes)
         raise InputError(
             f"{source}: processes: expected one or more of {', '.join(KINDS)}, got {got}"
         )
-    if body["kind"] not in processes:
-        known = ", ".join(processes)
-        raise InputError(f"{source}: kind: expected one of {known}, got {body['kind']!r}")
     return LinkProcesses(
-        interval_s=_number(body["interval_s"], source, "interval_s", (1e-3, 1e9)),
-        source=str(body["source"]),
-        kind=body["kind"],
-        processes={kind: _links(rows, kind, source) for kind, rows in processes.items()},
+        interval_s=_number(body["interval_s"], f"{source}: interval_s", (1e-3, 1e9)),
+        source=values.name(body["source"], f"{source}: source", LONGEST_SOURCE),
+        kind=values.choice(body["kind"], f"{source}: kind", processes),
+        processes={
+            kind: _links(rows, kind, f"{source}: processes.{kind}")
+            for kind, rows in processes.items()
+        },
     )
 
 
-def _links(rows: Any, kind: str, source: str) -> tuple[FittedLink, ...]:
-    if not isinstance(rows, list) or not rows:
-        raise InputError(f"{source}: processes.{kind}: expected a list of at least one link")
+def _links(rows: Any, kind: str, where: str) -> tuple[FittedLink, ...]:
     must, may = _GROUPS[kind]
     links = []
-    for i, row in enumerate(rows):
-        where = f"processes.{kind}[{i}]"
-        row = _mapping(row, source, where, ("path", "weight", *must), may)
-        weight = _number(row["weight"], source, f"{where}.weight", (1e-9, 1e12))
-        groups = {g: _group(row[g], g, source, f"{where}.{g}") for g in (*must, *may) if g in row}
-        links.append(FittedLink(str(row["path"]), weight, groups))
+    for i, row in enumerate(values.entries(rows, where, "link")):
+        row = values.mapping(row, f"{where}[{i}]", ("path", "weight", *must), may)
+        path = values.name(row["path"], f"{where}[{i}].path")
+        weight = _number(row["weight"], f"{where}[{i}].weight", (1e-9, 1e12))
+        groups = {g: _group(row[g], g, f"{where}[{i}].{g}") for g in (*must, *may) if g in row}
+        links.append(FittedLink(path, weight, groups))
     if len({tuple(link.groups) for link in links}) > 1:
-        raise InputError(f"{source}: processes.{kind}: rtt: all links have it or none")
+        raise InputError(f"{where}: rtt: all links have it or none")
     return tuple(links)
 
 
-def _group(value: Any, group: str, source: str, where: str) -> dict[str, float]:
+def _group(value: Any, group: str, where: str) -> dict[str, float]:
     limits = _LIMITS[group]
-    value = _mapping(value, source, where, tuple(limits))
-    return {key: _number(value[key], source, f"{where}.{key}", limits[key]) for key in limits}
+    value = values.mapping(value, where, limits)
+    return {key: _number(value[key], f"{where}.{key}", limits[key]) for key in limits}
 
 
-def _mapping(
-    value: Any, source: str, where: str, must: tuple[str, ...], may: tuple[str, ...] = ()
-) -> Mapping:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{source}: {where}: expected a mapping with {', '.join(must)}")
-    for name in must:
-        if name not in value:
-            raise InputError(f"{source}: {where}: missing key {name!r}")
-    for name in value:
-        if name not in must + may:
-            allowed = ", ".join(must + may)
-            raise InputError(f"{source}: {where}: unknown key {name!r}; allowed: {allowed}")
-    return value
-
-
-def _number(value: Any, source: str, where: str, limits: tuple[float, float]) -> float:
+def _number(value: Any, where: str, limits: tuple[float, float]) -> float:
     low, high = limits
-    bad = isinstance(value, bool) or not isinstance(value, int | float)
-    if bad or not math.isfinite(value) or not low <= value <= high:
-        raise InputError(
-            f"{source}: {where}: expected a number from {low:g} to {high:g}, got {value!r}"
-        )
-    return float(value)
+    return values.number(value, where, low, high, f"a number from {low:g} to {high:g}")
 
 
 def file_and_kind(name: str) -> tuple[str, str | None]:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from jaxsim.files import InputError, numbers, read_text_table
+from jaxsim.files import InputError, check_names, listed, numbers, read_text_table
 
 ROUNDS = 5
 MIN_INTERVALS = 5  # below this a median says nothing about what is usual
@@ -77,12 +77,10 @@ def read_measurements(path: str | Path) -> pd.DataFrame:
     if columns is None:
         raise InputError(
             f"{path}: expected the columns {', '.join(TESTS)} or {', '.join(SAMPLES)}; "
-            f"the file has: {', '.join(frame.columns)}"
+            f"the file has: {listed(frame.columns)}"
         )
     name, time, rate = columns
-    nameless = frame.index[frame[name] == ""]
-    if len(nameless):
-        raise InputError(f"{path}: line {nameless[0]}: {name}: expected the name of a path")
+    check_names(frame[name], path)
     return pd.DataFrame(
         {
             "path": frame[name].to_numpy(),

@@ -151,7 +151,7 @@ def build_world(
     Raises InputError when no plan fits the cluster.
     """
     if calibration is None:
-        calibration = default_calibration(spec.gpu if isinstance(spec.gpu, str) else None)
+        calibration = default_calibration(spec.gpu)
     jobs = build_workload([job])
     factors = _proposed_for(spec.n_domains, seed) if rules else ()
     choices, proposed = propose_candidates(spec, jobs.job(0), calibration, rules or {}, factors)

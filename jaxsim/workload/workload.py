@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import yaml
 from flax import struct
 from jax import Array
 
-from jaxsim.files import InputError, load_yaml
+from jaxsim.files import InputError, is_file, meant, read_yaml, shown, values
 
 # Recompute modes: nothing, the attention core only, the whole layer.
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
+# Of a model file: beyond these no transformer is near, and FLOPs leave float32.
+LARGEST_SHAPE = {"layers": 10_000, "hidden": 2**20, "heads": 2**16, "kv_heads": 2**16}
+LARGEST_SHAPE |= {"ffn": 2**22, "ffn_matrices": 2**24, "vocab": 2**24}
 OPERATORS = ("qkv", "attention", "projection", "ffn", "elementwise")
 ACTIVATION_BYTES = 2  # 16-bit activations and gradients on the wire
 # What activations are stored in and matrix products computed in; float8 only multiplies.
@@ -275,29 +276,22 @@ def load_model(name_or_path: str) -> ModelConfig:
     """
     if name_or_path in MODEL_PRESETS:
         return MODEL_PRESETS[name_or_path]
-    path = Path(name_or_path)
-    if not path.is_file():
+    if not is_file(name_or_path):
+        near = meant(name_or_path, MODEL_PRESETS)
         known = ", ".join(MODEL_PRESETS)
-        raise InputError(f"model: unknown {name_or_path!r}; a YAML file or one of: {known}")
-    try:
-        body = load_yaml(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        line = str(error).replace("\n", " ")
-        raise InputError(f"{path}: not valid YAML: {line}") from None
-    fields = {f.name: f for f in dataclasses.fields(ModelConfig)}
-    if not isinstance(body, Mapping):
-        raise InputError(f"{path}: expected a mapping with {', '.join(fields)}")
+        raise InputError(
+            f"model: unknown {shown(name_or_path)}{near}; a YAML file or one of: {known}"
+        )
+    path = name_or_path
+    body = read_yaml(path, "a model file")
+    fields = dataclasses.fields(ModelConfig)
+    must = [f.name for f in fields if f.default is dataclasses.MISSING]
+    body = values.mapping(body, f"{path}: the file", must, [f.name for f in fields])
     for key, value in body.items():
-        if key not in fields:
-            raise InputError(f"{path}: unknown key {key!r}; allowed: {', '.join(fields)}")
         if key == "tied_embeddings":
-            if not isinstance(value, bool):
-                raise InputError(f"{path}: {key}: expected true or false, got {value!r}")
-        elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{path}: {key}: expected an integer >= 1, got {value!r}")
-    missing = [n for n, f in fields.items() if f.default is dataclasses.MISSING and n not in body]
-    if missing:
-        raise InputError(f"{path}: missing key {missing[0]!r}")
+            values.flag(value, f"{path}: {key}")
+        else:
+            values.count(value, f"{path}: {key}", high=LARGEST_SHAPE[key])
     model = ModelConfig(**body)
     try:
         model.check()

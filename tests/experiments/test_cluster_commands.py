@@ -583,3 +583,12 @@ def test_real_paths_move_the_links_as_they_were_seen_to_move(
     assert np.abs(np.median(series, axis=1) - 1).max() < 0.02
     deviations = np.corrcoef(series)[~np.eye(12, dtype=bool)]
     assert np.abs(deviations).max() < 0.5  # no two links in step
+
+
+def test_nodes_are_as_large_as_their_region_at_most(grids):
+    assert grids.run(gpus="16,8,4") == 0
+    assert load_cluster(grids.out).gpus_per_node == (8, 8, 4)
+
+
+def test_nodes_larger_than_their_region_are_refused(grids, refuses):
+    refuses(grids.run(gpus="16,8,4", gpus_per_node="8"), "domains[2].gpus_per_node", "from 1 to 4")

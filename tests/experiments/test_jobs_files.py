@@ -48,7 +48,7 @@ def test_rows_become_jobs_in_order_of_arrival(tmp_path):
         ("0,llama-7b,512,40.5,1e9", ["line 2", "seq", "integer >= 1", "40.5"]),
         ("0,llama-7b,512,4096,0", ["line 2", "tokens", "> 0"]),
         ("0,llama-7b,512,4096,inf", ["line 2", "tokens"]),
-        ("0,llama-7b,512,4096", ["line 2", "tokens", "None"]),
+        ("0,llama-7b,512,4096", ["line 2", "tokens", "got ''"]),
         ("0,llama-7b,512,4096,1,2", ["line 2", "more cells"]),
     ],
 )

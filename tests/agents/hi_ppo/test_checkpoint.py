@@ -1,5 +1,7 @@
 """Checkpoints: what is read is what was written, and nothing else is read."""
 
+import hashlib
+import importlib.resources
 import json
 import os
 
@@ -7,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import serialization
 
 from agents.hi_ppo import checkpoint
 from agents.hi_ppo.checkpoint import load_checkpoint, policies, restore, save_checkpoint
@@ -86,6 +89,131 @@ def test_a_flipped_byte_is_found_wherever_it_is(saved):
         damaged[at] ^= 1
         saved.write_bytes(bytes(damaged))
         assert "checksum" in refused(saved)
+
+
+def test_a_flipped_byte_of_the_header_is_found(saved):
+    """Every byte of it: a description that is wrong plays a policy in the wrong way."""
+    content = saved.read_bytes()
+    start, stop = len(checkpoint.MAGIC), content.index(b"\n", len(checkpoint.MAGIC)) + 1
+    for at in range(start, stop):
+        for bit in (1, 4):
+            damaged = bytearray(content)
+            damaged[at] ^= bit
+            saved.write_bytes(bytes(damaged))
+            refused(saved)
+    saved.write_bytes(content.replace(b'"every": 2', b'"every": 3'))
+    assert "checksum" in refused(saved)
+
+
+def written(path, meta, tree_of=None, version=checkpoint.VERSION):
+    """A file whose checksum is right, whatever it holds."""
+    arrays = serialization.to_state_dict(tree() if tree_of is None else tree_of)
+    body = serialization.msgpack_serialize(jax.tree.map(np.asarray, arrays))
+    if version == 1:
+        digest = hashlib.sha256(body).hexdigest()
+        header = json.dumps({"version": 1, "sha256": digest, **meta}).encode()
+        path.write_bytes(checkpoint.MAGIC + header + b"\n" + body)
+    else:
+        header = json.dumps({"version": version, **meta}).encode()
+        digest = hashlib.sha256(header + b"\n" + body).hexdigest().encode()
+        path.write_bytes(checkpoint.MAGIC + header + b"\n" + digest + b"\n" + body)
+    return path
+
+
+def test_the_older_version_is_read(saved):
+    first = load_checkpoint(saved)
+    older = load_checkpoint(written(saved.with_name("older.msgpack"), META, version=1))
+    assert older.meta == first.meta
+    same(older.tree, first.tree)
+
+
+@pytest.mark.parametrize("version", [1, checkpoint.VERSION])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"every": 0}, ["every", ">= 1", "got 0"]),
+        ({"every": 10**400}, ["every", ">= 1", "got 1000"]),
+        ({"every": "often"}, ["every", "'often'"]),
+        ({"hidden": 0}, ["hidden", ">= 1"]),
+        ({"hidden": 2**31}, ["hidden", "at most 4096"]),
+        ({"hidden": True}, ["hidden", "True"]),
+        ({"seeds": []}, ["seeds", "at least one"]),
+        ({"seeds": 3}, ["seeds", "got 3"]),
+        ({"seeds": [3, 3]}, ["seeds", "different"]),
+        ({"seeds": [3, -1]}, ["seeds", "got -1"]),
+        ({"seeds": [3]}, ["1 seeds, but arrays of shape (2,"]),
+        ({"epoch": -1}, ["epoch", "got -1"]),
+        ({"config": None}, ["config", "mapping"]),
+    ],
+)
+def test_a_description_that_no_policy_has_is_refused(tmp_path, version, changes, words):
+    message = refused(written(tmp_path / "c.msgpack", {**META, **changes}, version=version))
+    for word in words:
+        assert word in message
+    for key in changes:
+        rest = {k: v for k, v in META.items() if k != key}
+        assert f"missing key {key!r}" in refused(written(tmp_path / "d.msgpack", rest))
+
+
+def test_a_header_with_a_key_twice_is_refused(tmp_path):
+    path = written(tmp_path / "c.msgpack", META)
+    path.write_bytes(path.read_bytes().replace(b'"every": 2', b'"every": 2, "every": 3'))
+    assert "header" in refused(path)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_refused(tmp_path, value):
+    broken = tree()
+    weights = broken["policy"].lower["params"]
+    weights["prior_scale"] = weights["prior_scale"].at[0].set(value)
+    message = refused(written(tmp_path / "c.msgpack", META, broken))
+    assert "policy.lower.params.prior_scale is not finite" in message
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"epoch": np.zeros(2)}, "holds no policy"),
+        ({"policy": {"upper": np.zeros(2)}}, "an upper and a lower one"),
+        ({"policy": {"upper": np.zeros(2), "lower": np.zeros(3)}}, "arrays of shape (3,)"),
+        ({"policy": {"upper": np.zeros(2), "lower": "ab"}}, "lower: expected an array of numbers"),
+    ],
+)
+def test_a_body_without_a_policy_is_refused(tmp_path, body, words):
+    path = written(tmp_path / "c.msgpack", META, {})
+    packed = serialization.msgpack_serialize(body)
+    header = json.dumps({"version": checkpoint.VERSION, **META}).encode()
+    digest = hashlib.sha256(header + b"\n" + packed).hexdigest().encode()
+    path.write_bytes(checkpoint.MAGIC + header + b"\n" + digest + b"\n" + packed)
+    assert words in refused(path)
+
+
+def test_arrays_of_other_shapes_or_names_are_not_restored(saved):
+    target = jax.tree.map(jnp.zeros_like, tree())
+    loaded = load_checkpoint(saved)
+    longer = {**target, "epoch": jnp.zeros((3,), jnp.int32)}
+    with pytest.raises(
+        InputError, match=r"epoch: expected an array int32 \(3,\), got int32 \(2,\)"
+    ):
+        restore(loaded, longer)
+    with pytest.raises(InputError, match=r"epoch: expected an array float32"):
+        restore(loaded, {**target, "epoch": jnp.zeros((2,), jnp.float32)})
+    with pytest.raises(InputError, match="expected epoch, key, policy, step, got"):
+        restore(loaded, {**target, "step": jnp.zeros((2,))})
+
+
+def test_the_shipped_policy_fits_its_networks_and_a_toy_does_not(saved):
+    trained = checkpoint.load_trained()
+    same(trained.tree, checkpoint.load_shipped().tree)
+    assert len(policies(trained)) == len(trained.meta["seeds"])
+    with pytest.raises(InputError) as caught:
+        checkpoint.load_trained(saved)
+    assert f"{saved}: policy.upper.params: expected Dense_0, Dense_1," in str(caught.value)
+
+
+def test_the_shipped_file_has_the_checksum_that_covers_its_header():
+    content = (importlib.resources.files("agents.hi_ppo") / checkpoint.SHIPPED).read_bytes()
+    assert json.loads(content[len(checkpoint.MAGIC) :].split(b"\n", 1)[0])["version"] == 2
 
 
 def test_bytes_behind_the_end_are_found(saved):

@@ -1,12 +1,14 @@
-"""Compiled programs make room for others before the process runs out of mappings."""
+"""Compiled programs make room for others; what a run rests on is said and recorded."""
 
+import dataclasses
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from experiments.common.setup import make_room_for_programs
+from experiments.common.setup import make_room_for_programs, note_efficiency
+from jaxsim.cluster.cluster import load_cluster
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux counts mappings")
@@ -18,3 +20,15 @@ def test_programs_are_dropped_only_where_they_take_too_much():
     make_room_for_programs(most=0.0)
     assert double._cache_size() == 0
     assert float(double(jnp.ones(3))[0]) == 2.0
+
+
+@pytest.mark.parametrize("gpu", ["V100-32GB", "A100-40GB", "GH200-96GB"])
+def test_a_gpu_without_a_fit_of_its_own_is_noted_once(capsys, gpu):
+    spec = dataclasses.replace(load_cluster(), name=f"of {gpu}", gpu=gpu)
+    records = [note_efficiency(spec), note_efficiency(spec)]
+    out, err = capsys.readouterr()
+    used = {"V100-32GB": None, "A100-40GB": "A100-80GB", "GH200-96GB": "GH200-96GB"}[gpu]
+    assert records[0] == records[1] and (records[0]["gpu"], records[0]["used"]) == (gpu, used)
+    line = f"note: of {gpu}: {records[0]['why']}\n" if used != gpu else ""
+    assert (out, err) == ("", line)
+    assert (used or "priors") in (err or gpu)

@@ -320,7 +320,7 @@ def test_preferences_are_asked_only_of_who_can_be_told_them(
     checkpoint = dataclasses.replace(shipped, meta=meta)
     # The module, not the function of this name that the index offers.
     module = importlib.import_module("experiments.evaluate.contestants")
-    monkeypatch.setattr(module, "load_shipped", lambda: checkpoint)
+    monkeypatch.setattr(module, "load_trained", lambda path: checkpoint)
     coverage_row(monkeypatch, tmp_path)
     assert Theatre.asked["hi_ppo"] == (PREFERENCES if conditioned else ((1.0, 0.0, 0.0, 0.0),))
     assert len(Theatre.asked["hysteresis"]) == 1

@@ -73,7 +73,7 @@ def test_a_table_of_syncs(tmp_path):
         ({"H": 0}, ["H", "0"]),
         ({"bandwidth_gbps": -1}, ["bandwidth_gbps", "-1"]),
         ({"sync_blocked_s": "nan"}, ["sync_blocked_s", "nan"]),
-        ({"sync_blocked_s": ""}, ["sync_blocked_s", "nan"]),
+        ({"sync_blocked_s": ""}, ["sync_blocked_s", "got ''"]),
         ({"steps": "many"}, ["steps", "'many'"]),
         ({"params_m": "inf"}, ["params_m", "inf"]),
     ],

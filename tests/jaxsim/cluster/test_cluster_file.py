@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from jaxsim.cluster.cluster import load_cluster
-from jaxsim.cluster.gpu import GPU_PRESETS
+from jaxsim.cluster.gpu import GPU_ALIASES, GPU_PRESETS
 from jaxsim.files.errors import InputError
 
 BODY = {
@@ -75,6 +75,14 @@ def test_a_cluster_survives_the_round_trip_through_its_file(tmp_path, path):
         np.testing.assert_array_equal(getattr(second, field), value, err_msg=field)
 
 
+@pytest.mark.parametrize(("alias", "name"), GPU_ALIASES.items())
+def test_an_alias_is_the_gpu_that_it_stands_for(tmp_path, alias, name):
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(changed("gpu", alias)))
+    spec = load_cluster(path)
+    assert spec.gpu == name and spec.gpu_spec == GPU_PRESETS[name]
+
+
 BAD = {
     "three rows for two domains": (
         changed("wan", "bandwidth_gbps", [[0, 1], [1, 0], [1, 1]]),
@@ -123,6 +131,19 @@ BAD = {
     ),
     "no GPU": (changed("domains", 0, "gpus", 0), ["domains[0].gpus", "integer >= 1", "got 0"]),
     "a boolean": (changed("domains", 0, "gpus", True), ["domains[0].gpus", "integer >= 1"]),
+    "more GPUs in a node than in the domain": (
+        changed("domains", 1, "gpus_per_node", 9),
+        ["domains[1].gpus_per_node", "from 1 to 8", "got 9"],
+    ),
+    "no name": (changed("domains", 0, "name", None), ["domains[0].name", "text", "None"]),
+    "a list for a GPU": (changed("gpu", ["A100-80GB"]), ["gpu", "expected a preset or a mapping"]),
+    "a misspelt GPU": (changed("gpu", "A100-80BG"), ["'A100-80BG' (did you mean A100-80GB?)"]),
+    "a GPU too slow for float32": (
+        changed("gpu", {
+            "peak_tflops": 1e-40, "memory_gb": 1, "memory_gb_per_s": 1, "nvlink_gb_per_s": 1,
+        }),
+        ["gpu.peak_tflops", "> 0 (at least 1e-06)", "1e-40"],
+    ),
     "an unknown GPU": (changed("gpu", "B300"), ["gpu", "'B300'", *GPU_PRESETS]),
     "a GPU without memory": (
         changed("gpu", {"peak_tflops": 300}),

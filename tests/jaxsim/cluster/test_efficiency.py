@@ -15,6 +15,7 @@ from jaxsim.cluster.efficiency import (
     Belief,
     Calibration,
     default_calibration,
+    efficiency_source,
     independent,
     load_beliefs,
     load_calibration,
@@ -144,6 +145,15 @@ def test_a_parameter_that_a_file_leaves_out_stays_at_its_prior(tmp_path):
         ({"kernel_s": {"ci95": [0, 1]}}, ["kernel_s", "above 0", "None"]),
         ({"kernel_s": {"value": 1.0, "spread": 0}}, ["kernel_s.spread", "above 0", "got 0"]),
         ({"kernel_s": None}, ["kernel_s", "above 0", "None"]),
+        ({"kernel_s": 10**400}, ["kernel_s", "a number from 1e-12 to 1e+12", "got 1000"]),
+        ({"kernel_s": 1e308}, ["kernel_s", "a number from 1e-12 to 1e+12", "1e+308"]),
+        ({"kernel_s": 1e-320}, ["kernel_s", "a number from 1e-12", "e-320"]),
+        ({"gemm_efficiency": 1e-300}, ["gemm_efficiency", "a number from 1e-06", "1e-300"]),
+        (
+            {"kernel_s": {"value": 1e-6, "spred": 0.1}},
+            ["kernel_s", "'spred' (did you mean spread?)"],
+        ),
+        ({"stragler": 0.5}, ["parameters.stragler: unknown (did you mean straggler?)"]),
         ({"eta": 0.5}, ["parameters.eta: unknown", "gemm_efficiency", "framework_gb"]),
     ],
 )
@@ -152,6 +162,14 @@ def test_a_bad_parameter_is_one_line_naming_file_and_key(tmp_path, parameters, w
     with pytest.raises(InputError) as error:
         load_beliefs(path)
     assert_one_line(error, [f"{path}: calibrations.H100-80GB: parameters.", *words])
+
+
+def test_a_misspelt_key_of_a_gpu_type_is_refused(tmp_path):
+    path = write(tmp_path / "c.yaml", {"straggler": 0.5}, corelation=[[1.0]])
+    with pytest.raises(InputError) as error:
+        load_beliefs(path)
+    words = ["unknown key 'corelation' (did you mean correlation?)", "allowed: parameters"]
+    assert_one_line(error, [str(path), "calibrations.H100-80GB", *words])
 
 
 @pytest.mark.parametrize("rows", [[[1.0, 0.1]], 3, [["a", 0], [0, 1]]])
@@ -229,6 +247,38 @@ def test_the_fit_that_ships_for_a_gpu_is_found_by_its_name(tmp_path, monkeypatch
             assert as_dict(default_calibration(gpu)) == as_dict(prior_calibration())
     finally:
         shipped_belief.cache_clear()
+
+
+FIGURES = {"peak_tflops": 312.0, "memory_gb": 85.9, "memory_gb_per_s": 2039, "nvlink_gb_per_s": 300}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name", "used", "words"),
+    [
+        ("A100-80GB", "A100-80GB", "A100-80GB", []),
+        ("A100", "A100-80GB", "A100-80GB", []),
+        ("GH-96", "GH200-96GB", "GH200-96GB", []),
+        ("H100", "H100-80GB", "H100-80GB", []),
+        ("H100-96GB-500W", "H100-96GB-500W", "H100-96GB-500W", []),
+        (
+            "A100-40GB",
+            "A100-40GB",
+            "A100-80GB",
+            ["A100-40GB has no", "those of A100-80GB are used"],
+        ),
+        ("V100-32GB", "V100-32GB", None, ["V100-32GB has no", "the priors are used"]),
+        (FIGURES, None, None, ["given as figures", "the priors"]),
+        (None, None, None, ["the priors"]),
+    ],
+)
+def test_where_the_parameters_of_a_gpu_come_from_is_known(gpu, name, used, words):
+    source = efficiency_source(gpu)
+    assert (source.gpu, source.used, bool(source.why)) == (name, used, bool(words))
+    for word in words:
+        assert word in source.why
+    # What is said is what is done.
+    expected = prior_calibration() if used is None else shipped_belief(used).calibration()
+    assert as_dict(default_calibration(gpu)) == as_dict(expected)
 
 
 @pytest.mark.parametrize("gpu", [None, *GPU_PRESETS])
