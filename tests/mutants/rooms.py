@@ -54,6 +54,7 @@ ROOMS = {
             "collectives": (f"{STEP}/test_step_time.py", f"{STEP}/test_physics.py"),
             "greedy": (f"{STEP}/test_event_exact.py",),
             "event_": (f"{STEP}/test_event_exact.py",),
+            "schedules": (f"{STEP}/test_event_exact.py",),
             "": (f"{STEP}/test_step_time.py", f"{STEP}/test_physics.py", f"{STEP}/test_memory.py"),
         },
     ),

@@ -31,6 +31,7 @@ def test_between_its_decisions_the_row_in_force_stays(every, monkeypatch):
     for _ in range(7):
         row, memory = agent.decide(jax.random.key(0), None, memory)
         rows.append(int(row))
+        assert int(memory.clock) == len(rows) % every, "intervals since the last decision"
     assert rows == [WANTED if t % every == 0 else IN_FORCE for t in range(7)]
     assert float(memory.stats.count) == 7, "it measures in every interval all the same"
 
@@ -64,3 +65,38 @@ def test_training_plays_one_upper_decision_and_then_what_is_in_force(every, monk
     assert [stats for _, stats in played] == list(range(1, every + 1)), "it measures before each"
     assert int(high.action) == 0 and float(high.value) == 0.5
     assert low.tolist() == list(range(1, every + 1)) and rewards.tolist() == [10.0] * every
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_shaping_adds_what_the_clairvoyant_still_gets_more(moving, monkeypatch):
+    """r + w1 + w1 dV / ref (Ng, Harada and Russell 1999); who moves keeps the old potential."""
+    state = SimpleNamespace(t=jnp.int32(2), moving=jnp.array([moving]))
+    parts = SimpleNamespace(efficiency=1.0, utilisation=2.0, cost=3.0, fairness=4.0)
+    record = SimpleNamespace(
+        progress=jnp.array([30.0]), switched=jnp.array([True]), reward_parts=parts
+    )
+    timestep = SimpleNamespace(reward=jnp.float32(0.25), record=record, observation="seen")
+    inputs = SimpleNamespace(mask=jnp.array([True, True]))
+    monkeypatch.setattr(training, "lower_inputs", lambda *_: inputs)
+    monkeypatch.setattr(training, "carry_out", lambda setup, row, choice, view: (row, choice))
+    monkeypatch.setattr(training, "step", lambda *_: (state, timestep))
+    trainer = object.__new__(Trainer)
+    trainer.settings = TrainSettings(shaping=0.5)
+    logits = jnp.array([0.0, -jnp.inf])
+    trainer.lower = SimpleNamespace(apply=lambda *_: (logits, jnp.float32(0.0)))
+    value = jnp.array([[90.0, 0.0], [80.0, 0.0], [64.0, 0.0]])
+    params = SimpleNamespace(progress_ref=jnp.array([40.0]), weights=jnp.array([0.8, 0, 0, 0]))
+    before = training._Carry(None, SimpleNamespace(view=None), None, jnp.float32(80.0))
+    after, low, reward, info = trainer._interval(
+        SimpleNamespace(lower=None),
+        SimpleNamespace(params=params, value=value),
+        before,
+        jax.random.key(0),
+        (None, before.observation, None, 0),
+    )
+    potential = 80.0 if moving else 64.0
+    expected = 0.25 + 0.5 * 0.8 * (1 + (potential - 80.0) / 40.0)
+    assert float(reward) == pytest.approx(expected)
+    assert float(after.potential) == potential and after.observation == "seen"
+    assert float(info[0]) == 0.75 and info[2:6] == (1.0, 2.0, 3.0, 4.0) and float(info[6]) == 1.0
+    assert int(low.action) == 0 and float(low.weight) == 1.0

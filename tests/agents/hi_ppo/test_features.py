@@ -1,16 +1,24 @@
 """Hi-PPO's memory of the measured rates, and what a move gains, by hand."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
+import jraph
 import numpy as np
+import pytest
 
 from agents.hi_ppo.features import (
     Measurement,
     gains,
     init_statistics,
+    lower_inputs,
     make_reference,
     update_statistics,
+    upper_inputs,
 )
+from jaxsim.plan.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE
+from jaxsim.workload.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
 BASE = np.array([1.0, 2.0])
 update = jax.jit(update_statistics)
@@ -92,3 +100,112 @@ def test_a_move_pays_where_the_rest_of_the_horizon_makes_up_for_the_way():
     got = gains(rate, switch_s, jnp.int32(0), jnp.float32(10.0), jnp.float32(60.0))
     # Of 600 s the second row trains 480, the third none: it can only lose what staying brings.
     np.testing.assert_allclose(got, [0.0, 1.5 * 0.8 - 1.0, -1.0, 0.5 - 1.0], rtol=1e-5)
+
+
+# Row 1 is in force; 2 is a little better and near, 3 much better and far, 4 worse, 5 padding.
+RATES, SWITCH_S = np.array([0.9, 1.0, 1.1, 1.5, 0.2, 0.0]), np.array([90, 0, 6, 500, 0, 0.0])
+BASE_RATES = np.array([1.4, 1.0, 1.1, 1.2, 0.2, 0.0])
+STAY, NEAR, FAR, WORSE, PADDING = 1, 2, 3, 4, 5
+
+
+def world(interval_s=60.0, may=True, moving=False):
+    """What the features read of a setup and an observation: two domains, three lower choices."""
+    groups = np.array([[0, -1], [-1, 0], [0, 0], [0, 1], [0, 0], [0, 0]])
+    layers = np.array([[8, 0], [0, 8], [6, 2], [8, 8], [4, 4], [8, 0]])
+    setup = SimpleNamespace(
+        interval_s=jnp.float32(interval_s),
+        table=SimpleNamespace(
+            mask=jnp.arange(6) != PADDING,
+            plans=SimpleNamespace(group=jnp.asarray(groups), layers=jnp.asarray(layers)),
+        ),
+        choices=SimpleNamespace(
+            micro_batch=jnp.array([1, 2, 8], jnp.int32),
+            recompute=jnp.array([RECOMPUTE_NONE, RECOMPUTE_FULL, RECOMPUTE_NONE]),
+            schedule=jnp.array([SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE]),
+        ),
+    )
+    ones = [jnp.ones((n, 3)) for n in (2, 4)]
+    observation = SimpleNamespace(
+        graph=jraph.GraphsTuple(*ones, None, None, None, None, None),
+        graph_mask=jnp.ones(2, bool),
+        job_nodes=7.0 * jnp.ones((1, 2, 4)),
+        mask=SimpleNamespace(retarget=jnp.array([may])),
+        moving=jnp.array([moving]),
+    )
+    return setup, observation
+
+
+def upper(unit=1.0, seconds=1.0, **changes):
+    """Inputs and rows after a few intervals, with rates and times in other units."""
+    reference = make_reference(jnp.asarray(BASE_RATES * unit, jnp.float32))
+    stats = init_statistics(reference)
+    for factor in (0.8, 1.1, 1.3, 1.0):
+        rates = jnp.asarray(RATES * factor * unit, jnp.float32)
+        switch_s = jnp.asarray(SWITCH_S * seconds, jnp.float32)
+        measured = Measurement(jnp.stack([0.5 * rates, rates], 1), switch_s, jnp.int32(STAY))
+        stats = update(stats, measured)
+    setup, observation = world(60.0 * seconds, **changes)
+    return upper_inputs(setup, observation, stats, reference, measured)
+
+
+def test_proposals_are_to_stay_and_the_best_rows_of_near_and_far_horizons():
+    inputs, rows = upper()
+    assert int(rows[0]) == STAY and bool(inputs.mask[0])
+    allowed = np.asarray(rows)[np.asarray(inputs.mask)].tolist()
+    assert len(set(allowed)) == len(allowed), "a repetition is masked"
+    assert {STAY, NEAR, FAR} <= set(allowed) and WORSE not in allowed and PADDING not in allowed
+    assert 0 in allowed, "the best static row"
+
+
+@pytest.mark.parametrize("changes", [{"may": False}, {"moving": True}])
+def test_who_may_not_move_can_only_stay(changes):
+    mask = upper(**changes)[0].mask
+    assert bool(mask[0]) and int(mask.sum()) == 1
+
+
+def test_inputs_have_no_units():
+    """Rates in tokens instead of steps, times in minutes: the policy sees the same."""
+    plain, rows = upper()
+    for other, other_rows in (upper(unit=1000.0), upper(seconds=1 / 60)):
+        np.testing.assert_array_equal(other_rows, rows)
+        np.testing.assert_allclose(other.candidates, plain.candidates, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(other.prior, plain.prior, rtol=1e-3, atol=1e-4)
+
+
+def test_candidates_are_told_apart_by_what_they_promise():
+    inputs, rows = upper()
+    place = {int(row): i for i, row in reversed(list(enumerate(rows)))}
+    stay, near, far = (np.asarray(inputs.candidates[place[r]], float) for r in (STAY, NEAR, FAR))
+    # Now and before, in units of the best static rate 1.4, and what is more than in force.
+    np.testing.assert_allclose(far[[0, 3]], [1.5 / 1.4, 1.2 / 1.4], rtol=1e-5)
+    np.testing.assert_allclose(far[[4, 7]], [0.5 / 1.4, 0.2 / 1.4], rtol=1e-5)
+    assert np.all(stay[4:8] == 0) and np.all(stay[12:17] == 0), "to stay gains nothing"
+    np.testing.assert_allclose(near[11], np.log(1 + 6 / 60), rtol=1e-5)
+    # Twice the gain per interval over 4, 8, 16, 32 intervals: too far is a loss at first.
+    horizons = 60.0 * np.array([4, 8, 16, 32])
+    gained = 1.5 * np.maximum(horizons - 500, 0) / horizons - 1.0
+    np.testing.assert_allclose(far[12:16], 2 * gained / 1.4, rtol=1e-4)
+    assert far[12] < 0 < near[12] and near[15] < far[15]
+    # In force, before that, best static.
+    for i, row in enumerate(rows.tolist()):
+        expected = [row == STAY, row == STAY, row == 0]
+        np.testing.assert_array_equal(inputs.candidates[i, 17:20], expected)
+    np.testing.assert_allclose(inputs.candidates[:, 20], 0.2 * np.log(1 + 104), rtol=1e-5)
+    np.testing.assert_allclose(inputs.candidates[:, 21], 0.2 * np.log(1 + 4), rtol=1e-5)
+    # The prior is hysteresis: 20 logits for all of the best static rate, gained over 10 intervals.
+    np.testing.assert_allclose(inputs.prior[place[FAR]], 20 * (1.5 / 6 - 1.0) / 1.4, rtol=1e-3)
+    shares = np.asarray(inputs.domains)[[place[r] for r in (STAY, NEAR, FAR)]]
+    np.testing.assert_allclose(shares, [[0, 1], [0.75, 0.25], [0.5, 0.5]])
+
+
+def test_a_setting_that_is_one_per_cent_slower_starts_with_odds_of_one_to_twenty():
+    setup, observation = world()
+    rates = jnp.tile(jnp.array([2.0, 1.98, 0.0], jnp.float32), (6, 1))
+    inputs = lower_inputs(setup, observation, rates, jnp.int32(NEAR))
+    np.testing.assert_array_equal(inputs.mask, [True, True, False])
+    np.testing.assert_allclose(np.exp(inputs.prior[:2]), [1.0, np.exp(-3)], rtol=1e-3)
+    np.testing.assert_array_equal(inputs.in_force, [True, True])
+    expected = [[1, 0, 0, 0, 0], [0.99, 1 / 3, 1, 1, 0], [0, 1, 0, 0, 1]]
+    np.testing.assert_allclose(inputs.choices, expected, rtol=1e-5)
+    nodes = inputs.wan.graph.nodes
+    np.testing.assert_array_equal(nodes, [[1, 1, 1, 7, 7, 7, 7]] * 2)
