@@ -243,7 +243,8 @@ def read_reasons() -> dict[str, str]:
 def line_of(mutant: Mutant) -> str:
     """One error on one line."""
     before, after = (" ".join(text.split()) for text in (mutant.before, mutant.after))
-    return f"{mutant.id} {mutant.file}:{mutant.line}: {mutant.kind}: {before} -> {after}"
+    place = f"{mutant.file}:{mutant.line}:{mutant.column}"
+    return f"{mutant.id} {place}: {mutant.kind}: {before} -> {after}"
 
 
 def _tests_digest(mutant: Mutant) -> str:

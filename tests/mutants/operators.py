@@ -55,6 +55,7 @@ class Mutant:
     room: str
     file: str  # from the root of the repository
     line: int
+    column: int  # from 1
     kind: str
     before: str
     after: str
@@ -79,7 +80,8 @@ def mutants_of(room: str, file: str, source: bytes) -> list[Mutant]:
         seen[words] += 1
         digest = hashlib.sha256(repr((*words, seen[words])).encode()).hexdigest()
         line = source[: change.start].count(b"\n") + 1
-        place = (line, change.kind, before, change.after, change.start, change.stop)
+        column = change.start - source.rfind(b"\n", 0, change.start)
+        place = (line, column, change.kind, before, change.after, change.start, change.stop)
         found.append(Mutant(digest[:10], room, file, *place))
     return found
 

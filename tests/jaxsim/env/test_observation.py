@@ -11,7 +11,7 @@ from helpers.toy_world import JOB, cluster_spec, env_params, make_plan, play
 SPEC = dataclasses.replace(cluster_spec(4, gpus=8, gbps=0.1), gpus=(8, 4, 16, 6))
 PLANS = [
     make_plan([(0, 1), (3, 2)], [(3, 5), (4, 4)], [4, 2], 4, dp=[2, 2, 1, 1], micro_batch=2),
-    make_plan([(2, 0, 3)], [(4, 3, 1)], [4], 4, dp=2, micro_batch=4),
+    make_plan([(2, 0, 3)], [(4, 3, 1)], [16], 4, dp=2, micro_batch=1),
 ]
 MOVES = (0, 1, 1, 1, 1, 1, 0, 0)
 PAIRS = (4, 4)
@@ -94,3 +94,13 @@ def test_only_domains_with_a_free_gpu_may_be_asked_for(seen):
     free = observation.view.gpus_available > 0
     assert not np.all(free), "some domain is full at some time"
     np.testing.assert_array_equal(observation.mask.domains, free)
+
+
+def test_a_new_plan_may_be_asked_for_unless_one_is_on_its_way(seen):
+    """Or the target has lost a domain: then waiting for it is no good."""
+    _, observation = seen
+    moving, target = observation.moving[:, 0], observation.target.group[:, 0]
+    full = observation.view.gpus_available == 0
+    lost = np.any((target >= 0) & full, axis=1)
+    assert np.any(moving & ~lost) and np.any(~moving)
+    np.testing.assert_array_equal(observation.mask.retarget[:, 0], ~moving | lost)
