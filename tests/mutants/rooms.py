@@ -38,7 +38,7 @@ ROOMS = {
     "observation": Room(
         ("jaxsim/env/observation.py",),
         12,
-        {"": (f"{ENV}/test_observation.py", f"{ENV}/test_env.py")},
+        {"": (f"{ENV}/test_observation.py", f"{ENV}/test_env.py", f"{ENV}/test_rows.py")},
     ),
     "kpi": Room(
         ("analysis/statistics/kpi.py",),
@@ -63,7 +63,12 @@ ROOMS = {
         14,
         {
             "sharing": (f"{ENV}/test_sharing.py",),
-            "": (f"{ENV}/test_observation.py", f"{ENV}/test_env.py", f"{ENV}/test_sharing.py"),
+            "": (
+                f"{ENV}/test_observation.py",
+                f"{ENV}/test_env.py",
+                f"{ENV}/test_rows.py",
+                f"{ENV}/test_sharing.py",
+            ),
         },
     ),
     "load": Room(

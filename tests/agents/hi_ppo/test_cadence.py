@@ -26,7 +26,7 @@ def test_between_its_decisions_the_row_in_force_stays(every, monkeypatch):
     monkeypatch.setattr(scheduler, "measure", measured)
     monkeypatch.setattr(scheduler, "decide_upper", lambda *_: jnp.int32(WANTED))
     monkeypatch.setattr(scheduler, "decide_lower", lambda *args: args[-1])  # the row as it is told
-    agent = scheduler.make_hi_ppo(SimpleNamespace(usual=None), None, 8, every)
+    agent = scheduler.HiPPO(None, every, 8).bind(SimpleNamespace(prior=None))
     memory, rows = agent.init(jax.random.key(0)), []
     for _ in range(7):
         row, memory = agent.decide(jax.random.key(0), None, memory)

@@ -118,10 +118,12 @@ def world(interval_s=60.0, may=True, moving=False):
             mask=jnp.arange(6) != PADDING,
             plans=SimpleNamespace(group=jnp.asarray(groups), layers=jnp.asarray(layers)),
         ),
-        choices=SimpleNamespace(
-            micro_batch=jnp.array([1, 2, 8], jnp.int32),
-            recompute=jnp.array([RECOMPUTE_NONE, RECOMPUTE_FULL, RECOMPUTE_NONE]),
-            schedule=jnp.array([SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE]),
+        problem=SimpleNamespace(
+            choices=SimpleNamespace(
+                micro_batch=jnp.array([1, 2, 8], jnp.int32),
+                recompute=jnp.array([RECOMPUTE_NONE, RECOMPUTE_FULL, RECOMPUTE_NONE]),
+                schedule=jnp.array([SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE]),
+            )
         ),
     )
     ones = [jnp.ones((n, 3)) for n in (2, 4)]
