@@ -10,7 +10,7 @@ export PYTHONUNBUFFERED = 1
 # Test processes; each takes a core and up to 3 GB.
 WORKERS ?= 2
 
-.PHONY: run test test-slow ddp bench lint clean
+.PHONY: run test test-slow mutants ddp bench lint clean
 
 $(VENV)/core: pyproject.toml constraints-cpu.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,10 @@ test: $(VENV)/core $(VENV)/ddp
 # What takes longest to compile; `test` and `test-slow` together are all tests.
 test-slow: $(VENV)/core $(VENV)/ddp
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -rs -m slow
+
+# Do the tests notice deliberate errors? Options go into ARGS, for example: make mutants ARGS="--only load"
+mutants: $(VENV)/core $(VENV)/ddp
+	PYTHONPATH=tests $(BIN)/python -m mutants --workers $(WORKERS) $(ARGS)
 
 $(VENV)/ddp: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

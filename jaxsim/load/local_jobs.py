@@ -76,7 +76,8 @@ def bursty_load(
             for _ in range(arrivals[t]):
                 need = int(rng.geometric(1.0 / size))
                 stop = min(intervals, t + 1 + int(rng.exponential(stay)))
-                if held[t:stop, k].max() + need <= total:
+                # All jobs so far run at t or have ended: later intervals are no fuller than t.
+                if held[t, k] + need <= total:
                     held[t:stop, k] += need
     return held
 

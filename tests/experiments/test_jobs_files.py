@@ -123,6 +123,12 @@ def test_a_trace_keeps_its_bursts_and_its_work(tmp_path):
     steps = np.maximum(np.array([1, 4, 2]) * tokens / (512 * 4096), 1.0)
     np.testing.assert_allclose([job.spec.step_budget for job in jobs], steps)
 
+    # Whenever the trace begins: the first job comes at once.
+    later = [row.replace("q,", "q,9", 1) for row in ("q,00,1,x,1,3600", "q,10,4,x,1,3600")]
+    path_later = write(tmp_path / "later.csv", *later, header=TRACE_HEADER)
+    jobs = jobs_from_trace(path_later, 2, mix, np.random.default_rng(0))
+    assert [job.spec.arrival_s for job in jobs] == [0, 400]
+
     def too_many(path):
         return jobs_from_trace(path, 4, mix, np.random.default_rng(0))
 

@@ -57,3 +57,69 @@ def overlap(train_s, wan_busy_s, exposed_s):
 )
 def test_overlap_is_the_mean_over_the_intervals_with_traffic(train_s, wan_busy_s, expected):
     np.testing.assert_allclose(overlap(train_s, wan_busy_s, (1, 1, 1)), expected, rtol=1e-6)
+
+
+def an_eventful_episode():
+    """Params and three intervals of numbers that are all different; the job never ran in the last."""
+    params, episode = an_episode()
+    rng = np.random.default_rng(0)
+    drawn = jax.tree.map(
+        lambda x: (
+            jnp.asarray(rng.uniform(0.5, 2.0, x.shape), x.dtype) if x.dtype == jnp.float32 else x
+        ),
+        episode,
+    )
+    runs = jnp.array([1.0, 1.0, 0.0], jnp.float32)[:, None]
+    record = drawn.record.replace(
+        progress=drawn.record.progress * runs,
+        train_s=drawn.record.train_s * runs,
+        switched=jnp.array([True, False, True])[:, None],
+    )
+    memory = record.cost.memory_gb.at[:, 0, 1].set(0.0)  # the second domain is not used
+    return params, drawn.replace(record=record.replace(cost=record.cost.replace(memory_gb=memory)))
+
+
+def test_every_figure_of_an_episode_by_hand():
+    params, episode = an_eventful_episode()
+    found = jax.tree.map(float, jax.jit(episode_metrics)(episode, params))
+    record = jax.tree.map(lambda x: np.asarray(x, float), episode.record)
+    cost, parts, ran = record.cost, record.reward_parts, slice(0, 2)
+    steps = (record.progress / cost.efficiency)[:, 0]
+    step_s = cost.step_s[ran, 0]
+    moved_gb = record.wan_gb.sum() + record.migration_gb.sum()
+    carried_gb = float(episode.bandwidth_gb_per_s.sum()) * 60.0
+    tokens = steps.sum() * float(params.jobs.tokens_per_step[0])
+    ratio = cost.communication_s[ran, 0] / cost.compute_s[ran, 0]
+    assert min(record.wan_gb.sum(), record.migration_gb.sum()) > 0.2 * moved_gb
+    expected = {
+        "progress": record.progress.sum(),
+        "step_s": (steps[ran] * step_s).sum() / steps.sum(),
+        "step_s_std": step_s.std(),
+        "tokens_per_s": tokens / 180.0,
+        "utilisation": parts.utilisation.mean(),
+        "memory_utilisation": cost.memory_gb[ran, 0, 0].mean() / 80.0,
+        "bandwidth_utilisation": moved_gb / carried_gb,
+        "comm_to_compute": ratio.mean(),
+        "wan_gb_per_step": moved_gb / steps.sum(),
+        "usd_per_mtoken": (record.egress_usd + record.gpu_usd).sum() / (tokens / 1e6),
+        "replans": 1.0,  # the first interval deploys
+        "reward": float(episode.reward.mean()),
+        "reward_eff": parts.efficiency.mean(),
+        "reward_util": parts.utilisation.mean(),
+        "reward_cost": parts.cost.mean(),
+        "reward_fair": parts.fairness.mean(),
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(getattr(found, name), value, rtol=1e-5, err_msg=name)
+    assert set(expected) | {"overlap"} == set(vars(found))
+
+
+def test_an_idle_job_has_no_step_time_and_no_traffic_per_step():
+    params, episode = an_eventful_episode()
+    nothing = 0.0 * episode.record.progress
+    idle = episode.replace(record=episode.record.replace(progress=nothing, train_s=nothing))
+    found = jax.tree.map(float, jax.jit(episode_metrics)(idle, params))
+    assert found.progress == 0 and found.tokens_per_s == 0
+    undefined = ("step_s", "step_s_std", "memory_utilisation", "comm_to_compute", "overlap")
+    for name in (*undefined, "wan_gb_per_step", "usd_per_mtoken"):
+        assert np.isnan(getattr(found, name)), name

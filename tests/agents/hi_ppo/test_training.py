@@ -75,6 +75,18 @@ def test_an_epoch_changes_both_policies_and_nothing_but_the_seed_tells_them_apar
     assert np.asarray(five_epochs[0].epoch).tolist() == [5, 5]
 
 
+def test_a_tape_holds_the_measured_intervals_and_what_is_left_after_each(run):
+    """Interval 0 is measured at reset, 8 are played; after the last nothing is to be had."""
+    tapes = run.trainer.tapes
+    rates, value = np.asarray(tapes.rates), np.asarray(tapes.value)
+    assert rates.shape[1] == 8 + 1 and value.shape[1] == 8 + 2
+    assert np.all(value[:, -1] == 0) and np.all(value[:, 1].max(axis=-1) > 0)
+    # Without moving, a row gets at least what it trains itself.
+    alone = rates.max(axis=-1) * float(tapes.params.interval_s[0])  # [S, T + 1, P]
+    rest = alone[:, ::-1].cumsum(axis=1)[:, ::-1]
+    assert np.all(value[:, :-1] >= rest * (1 - 1e-4))
+
+
 def test_every_epoch_plays_other_episodes(five_epochs):
     progress = np.array([m.progress_rel for m in five_epochs[1]])  # [5, seeds]
     assert len(np.unique(progress)) == progress.size

@@ -199,6 +199,18 @@ def test_online_fit_recovers_the_coefficients_and_reports_its_error_ahead_of_tim
     assert 1.5 < fit.mape_pct < 4  # the noise has a mean absolute value of 2.4 %
 
 
+def test_rows_without_work_or_time_teach_nothing():
+    fit = OnlineFit(window=5, warmup=2, every=1)
+    features = np.array([[10.0, 100.0], [0.0, 0.0], [20.0, 300.0]])
+    fit.update(features, np.array([2.0, 1.0, 0.0]))
+    assert fit.rows.tolist() == [[10.0, 100.0, 2.0]] and fit.coefficients is None
+    for k in range(1, 5):
+        fit.update(k * features[2:], np.array([3.0 + k]))
+    assert fit.rows[:, 2].tolist() == [2.0, 4.0, 5.0, 6.0, 7.0] and fit.coefficients is not None
+    fit.update(features[:1], np.array([8.0]))
+    assert fit.rows[:, 2].tolist() == [4.0, 5.0, 6.0, 7.0, 8.0], "the oldest goes"
+
+
 def test_online_fit_state_round_trip_continues_identically():
     rng = np.random.default_rng(3)
     data = [(rng.uniform(10, 90, (4, 2)), rng.uniform(1, 9, 4)) for _ in range(60)]

@@ -65,6 +65,30 @@ def test_larger_local_jobs_make_a_burstier_load():
     assert np.corrcoef(calm[:-1, 1], calm[1:, 1])[0, 1] > 0.9
 
 
+def test_local_jobs_are_lost_where_they_do_not_fit_and_only_there():
+    """Erlang's loss system job by job, from the same draws: who runs, for how long, who is lost."""
+    gpus, share, intervals, job_share, stay = np.array([16, 5]), 0.9, 300, 0.3, 8.0
+    held = bursty_load(gpus, share, intervals, job_share, stay, np.random.default_rng(4))
+    rng, expected, lost, last = np.random.default_rng(4), np.zeros_like(held), 0, 0
+    for k, total in enumerate(gpus):
+        size = job_share * total
+        arrivals = rng.poisson(share * total / (size * stay), intervals)
+        running = []  # (first interval without it, GPUs)
+        for t in range(intervals):
+            running = [job for job in running if job[0] > t]
+            for _ in range(arrivals[t]):
+                need = int(rng.geometric(1 / size))
+                stop = t + 1 + int(rng.exponential(stay))
+                fits = sum(n for _, n in running) + need <= total
+                running += [(stop, need)] * int(fits)
+                lost += not fits
+                last += fits and stop == t + 1
+            expected[t, k] = sum(n for _, n in running)
+    np.testing.assert_array_equal(held, expected)
+    assert np.all(held <= gpus) and np.any(held == gpus), "never overbooked, sometimes full"
+    assert lost > 20 and last > 2
+
+
 def test_bursts_are_drawn_around_the_share_that_is_known_ahead():
     gpus, rng = np.array([8, 40, 0]), np.random.default_rng(1)
     beyond = burst_trace(gpus, 0.5, 3000, 0.1, 20.0, rng)

@@ -5,13 +5,28 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.toy_world import JOB, base_view, calibration, cluster_spec, cost_of, make_plan
+from helpers.toy_world import (
+    JOB,
+    MODEL,
+    base_view,
+    calibration,
+    cluster_spec,
+    cost_of,
+    make_plan,
+)
 
 from jaxsim.calibration.measured import GIB, MeasuredRun, published_split_gib
 from jaxsim.plan.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE
 from jaxsim.step_time.memory import in_flight_chunks, state_bytes_per_param
 from jaxsim.step_time.pipeline import in_flight_limit
-from jaxsim.workload.workload import JobSpec, ModelConfig, build_workload
+from jaxsim.workload.workload import (
+    RECOMPUTE_FULL,
+    RECOMPUTE_NONE,
+    RECOMPUTE_SELECTIVE,
+    JobSpec,
+    ModelConfig,
+    build_workload,
+)
 
 WORK = build_workload([JOB]).job(0)
 # As published: 18 bytes a parameter, 5 a score, nothing else than what a layer keeps.
@@ -215,6 +230,30 @@ def test_of_the_last_domain_the_fuller_end_counts():
     # GPipe: both hold all of them, and the last the logits as well.
     few, many = (of(SCHEDULE_GPIPE, 4, x) for x in (0.5, 8.0))
     np.testing.assert_allclose(many - few, 7.5 * logits, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layers", [1, 8])
+def test_a_layer_that_is_recomputed_needs_its_activations_once(layers):
+    """Beside what every layer keeps: without recomputation nothing, else one layer's whole set
+    while the backward pass goes through it. With one layer, to recompute it saves nothing."""
+    work = build_workload(
+        [dataclasses.replace(JOB, model=dataclasses.replace(MODEL, layers=layers))]
+    )
+
+    def of(recompute):
+        fields = {"micro_batch": 8, "zero_stage": 0, "recompute": recompute}
+        plan = make_plan([(0,)], [(layers,)], [4], **fields)
+        return memory(plan, work.job(0), stored_logits=0.0)[0]
+
+    none, selective, full = map(of, (RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL))
+    whole = 8 * 1024 * (16 * 1024 + 6 * 4096) / 1e9  # of one layer, eight sequences
+    kept = 8 * 2 * 1024 * 1024 / 1e9  # its input
+    state = 18 * float(work.job(0).gparams)
+    np.testing.assert_allclose(none - state, layers * whole, rtol=1e-4)
+    np.testing.assert_allclose(full - state, layers * kept + whole, rtol=1e-4)
+    # Flash attention leaves no scores to drop: selective recomputes every second layer.
+    half = 0.5 * (whole + kept)
+    np.testing.assert_allclose(selective - state, layers * half + whole, rtol=1e-4)
 
 
 def test_unused_domains_hold_nothing():

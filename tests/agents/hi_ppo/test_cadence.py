@@ -1,0 +1,102 @@
+"""Who decides when: the upper level every so many intervals, the lower in each. The levels themselves
+are replaced by ones that are easy to foresee: the upper always wants to leave the row in force."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from agents.hi_ppo import scheduler, training
+from agents.hi_ppo.features import Measurement
+from agents.hi_ppo.settings import TrainSettings
+from agents.hi_ppo.training import Trainer
+
+IN_FORCE, WANTED = 1, 2
+
+
+def measured(*_):
+    """Three rows, one of them in force."""
+    return Measurement(jnp.ones((3, 1)), jnp.zeros(3), jnp.int32(IN_FORCE))
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_between_its_decisions_the_row_in_force_stays(every, monkeypatch):
+    monkeypatch.setattr(scheduler, "score_table", lambda *_: SimpleNamespace(rate=jnp.ones(3)))
+    monkeypatch.setattr(scheduler, "measure", measured)
+    monkeypatch.setattr(scheduler, "decide_upper", lambda *_: jnp.int32(WANTED))
+    monkeypatch.setattr(scheduler, "decide_lower", lambda *args: args[-1])  # the row as it is told
+    agent = scheduler.HiPPO(None, every, 8).bind(SimpleNamespace(prior=None))
+    memory, rows = agent.init(jax.random.key(0)), []
+    for _ in range(7):
+        row, memory = agent.decide(jax.random.key(0), None, memory)
+        rows.append(int(row))
+        assert int(memory.clock) == len(rows) % every, "intervals since the last decision"
+    assert rows == [WANTED if t % every == 0 else IN_FORCE for t in range(7)]
+    assert float(memory.stats.count) == 7, "it measures in every interval all the same"
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_training_plays_one_upper_decision_and_then_what_is_in_force(every, monkeypatch):
+    inputs = SimpleNamespace(mask=jnp.array([True, False, False]))
+    rows = jnp.array([WANTED, IN_FORCE, IN_FORCE], jnp.int32)
+    monkeypatch.setattr(training, "make_setup", lambda *_: None)
+    monkeypatch.setattr(training, "make_reference", lambda *_: None)
+    monkeypatch.setattr(training, "update_statistics", lambda stats, _: stats + 1)
+    monkeypatch.setattr(training, "upper_inputs", lambda *_: (inputs, rows))
+    trainer = object.__new__(Trainer)
+    trainer.settings, trainer.table = TrainSettings(every=every), None
+    logits = jnp.where(inputs.mask, 0.0, -jnp.inf)
+    trainer.upper = SimpleNamespace(apply=lambda *_: (logits, jnp.float32(0.5)))
+    trainer._measured = measured
+    played = []
+
+    def interval(policy, tape, carry, key, args):
+        played.append((int(args[-1]), carry.stats))
+        return carry, jnp.float32(len(played)), jnp.float32(10.0), jnp.float32(0.0)
+
+    trainer._interval = interval
+    carry = training._Carry(None, None, 0, jnp.float32(0.0))
+    tape = SimpleNamespace(params=None, base_rate=None)
+    carry, (high, low, rewards, _) = trainer._segment(
+        SimpleNamespace(upper=None), tape, carry, jax.random.key(0)
+    )
+    assert [row for row, _ in played] == [WANTED] + [IN_FORCE] * (every - 1)
+    assert [stats for _, stats in played] == list(range(1, every + 1)), "it measures before each"
+    assert int(high.action) == 0 and float(high.value) == 0.5
+    assert low.tolist() == list(range(1, every + 1)) and rewards.tolist() == [10.0] * every
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_shaping_adds_what_the_clairvoyant_still_gets_more(moving, monkeypatch):
+    """r + w1 + w1 dV / ref (Ng, Harada and Russell 1999); who moves keeps the old potential."""
+    state = SimpleNamespace(t=jnp.int32(2), moving=jnp.array([moving]))
+    parts = SimpleNamespace(efficiency=1.0, utilisation=2.0, cost=3.0, fairness=4.0)
+    record = SimpleNamespace(
+        progress=jnp.array([30.0]), switched=jnp.array([True]), reward_parts=parts
+    )
+    timestep = SimpleNamespace(reward=jnp.float32(0.25), record=record, observation="seen")
+    inputs = SimpleNamespace(mask=jnp.array([True, True]))
+    monkeypatch.setattr(training, "lower_inputs", lambda *_: inputs)
+    monkeypatch.setattr(training, "carry_out", lambda setup, row, choice, view: (row, choice))
+    monkeypatch.setattr(training, "step", lambda *_: (state, timestep))
+    trainer = object.__new__(Trainer)
+    trainer.settings = TrainSettings(shaping=0.5)
+    logits = jnp.array([0.0, -jnp.inf])
+    trainer.lower = SimpleNamespace(apply=lambda *_: (logits, jnp.float32(0.0)))
+    value = jnp.array([[90.0, 0.0], [80.0, 0.0], [64.0, 0.0]])
+    params = SimpleNamespace(progress_ref=jnp.array([40.0]), weights=jnp.array([0.8, 0, 0, 0]))
+    before = training._Carry(None, SimpleNamespace(view=None), None, jnp.float32(80.0))
+    after, low, reward, info = trainer._interval(
+        SimpleNamespace(lower=None),
+        SimpleNamespace(params=params, value=value),
+        before,
+        jax.random.key(0),
+        (None, before.observation, None, 0),
+    )
+    potential = 80.0 if moving else 64.0
+    expected = 0.25 + 0.5 * 0.8 * (1 + (potential - 80.0) / 40.0)
+    assert float(reward) == pytest.approx(expected)
+    assert float(after.potential) == potential and after.observation == "seen"
+    assert float(info[0]) == 0.75 and info[2:6] == (1.0, 2.0, 3.0, 4.0) and float(info[6]) == 1.0
+    assert int(low.action) == 0 and float(low.weight) == 1.0
