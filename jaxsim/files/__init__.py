@@ -1,8 +1,8 @@
-"""Reading and refusing input: the one exception for bad input, YAML, CSV tables.
+"""Reading and refusing input.
 
-errors     The one exception that bad input raises, and the one way to check a settings object
-tables     CSV tables as this project reads them: text first, and every fault names file, line
-yaml_text  YAML as this project reads it: the safe subset, and no key twice
+errors     `InputError`: one line that names the source, the key and what is allowed
+yaml_text  YAML: the safe subset, no key twice
+tables     CSV tables: text first, every fault names file, line and column
 """
 
 from jaxsim.files.errors import (
