@@ -103,6 +103,12 @@ def test_the_drawing_names_packages_and_commands_that_there_are():
             assert set(command.removeprefix("hippo ").split(", ")) <= set(COMMANDS), command
 
 
+def test_import_paths_of_the_changelog_are_there():
+    rows = re.findall(r"^\| `.*` \| `([\w.]+)` \|$", text_of(ROOT / "CHANGELOG.md"), re.MULTILINE)
+    missing = [module for module in rows if not (ROOT / module.replace(".", "/")).is_dir()]
+    assert len(rows) > 10 and not missing, missing
+
+
 def test_the_citation_is_complete():
     body = yaml.safe_load(text_of(ROOT / "CITATION.cff"))
     must = {"cff-version", "message", "title", "authors", "license", "version", "type"}
