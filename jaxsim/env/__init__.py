@@ -9,7 +9,6 @@ status       which jobs are here, unfinished, free to move
 observation  what a scheduler sees: measured links, plan in force, masks
 reward       progress, cost and the parts of the reward
 sharing      who holds which GPUs, and how jobs share links
-status       which jobs are here, unfinished, active, free to move
 """
 
 from jaxsim.env.env import first_states, reset, step, world_tape
