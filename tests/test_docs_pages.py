@@ -109,6 +109,30 @@ def test_import_paths_of_the_changelog_are_there():
     assert len(rows) > 10 and not missing, missing
 
 
+def named_in(page):
+    return set(re.findall(r"`([^`\n]+)`", text_of(ROOT / page)))
+
+
+def test_every_scheduler_is_among_the_rivals():
+    import agents
+
+    assert not set(agents.names()) - named_in("docs/rivals.md") - {"hi_ppo"}
+
+
+def test_every_suite_and_every_way_in_which_links_move_is_listed():
+    from experiments.evaluate.suites import SHIPPED
+    from jaxsim.network import FITTED_KINDS
+
+    assert not set(yaml.safe_load(SHIPPED.read_text())["suites"]) - named_in("docs/scoreboard.md")
+    kinds = {"none", "uniform", "ou", *FITTED_KINDS}
+    assert not kinds - named_in("docs/simulator.md")
+
+
+def test_the_map_of_the_simulator_names_every_folder():
+    folders = {f"{index.parent.name}/" for index in (ROOT / "jaxsim").glob("*/__init__.py")}
+    assert not folders - named_in("jaxsim/README.md")
+
+
 def test_the_citation_is_complete():
     body = yaml.safe_load(text_of(ROOT / "CITATION.cff"))
     must = {"cff-version", "message", "title", "authors", "license", "version", "type"}
