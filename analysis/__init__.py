@@ -1,5 +1,12 @@
 """Run folders, statistics, figures and reports.
 
-`records` is the only schema of a run folder, and everything else here reads nothing but that.
+records          the only schema of a run folder: everything here reads nothing else
+provenance       commit, package versions, machine
+json_files       strict JSON, written whole or not at all
+statistics       tables -> numbers with intervals
+figures          tables -> pictures
+report           records -> a page
+analyze_metrics  data-parallel runs: figures, tables, report in two languages
+
 This package knows no simulator, no scheduler and no training framework.
 """

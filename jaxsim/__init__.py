@@ -7,7 +7,23 @@
     state, timestep = jaxsim.reset(jax.random.key(0), params)
     state, timestep = jaxsim.step(jax.random.key(1), state, params.initial_plan, params)
 
-Names load when they are first used: importing the package alone imports no JAX.
+Names load when they are first used: importing the package alone imports no JAX. The folders in
+reading order; README.md says more:
+
+files        reading and refusing input
+cluster      domains, GPUs, links at base, efficiency of a GPU type
+workload     the model and the batch being trained
+plan         the decision: which domains take part, who computes what
+network      how links move
+load         who else wants the GPUs
+step_time    plan + network -> seconds, and what a change of plan costs
+reference    an independent simulator of a pipeline, for tests
+planning     which plans there are, what they are worth, plan tables
+env          one decision interval per step
+scenario     worlds drawn from seeds
+calibration  efficiencies learned from measured runs
+presets      data that ships
+worlds       worlds by name, for `make`
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ gae         Generalised advantage estimation on one time scale; the upper one is
 networks    Networks of Hi-PPO: a graph encoder, a scorer over proposed plans, a lower policy
 ppo         Clipped policy optimisation of one policy: loss and update, the same for both levels
 scheduler   A trained Hi-PPO behind the protocol of all schedulers
+settings    How Hi-PPO is trained: sizes, schedule, both levels
 training    Training Hi-PPO: one compiled epoch is one batch of whole episodes, the host loops
 """
 

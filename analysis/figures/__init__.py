@@ -1,4 +1,17 @@
-"""Figures: pure functions from the tables of a run to a matplotlib Figure, one per picture."""
+"""Figures: pure functions from the tables of a run to a matplotlib Figure.
+
+style        one look for all, readable in grey
+comparison   schedulers side by side, and the parts of the reward
+episode      one episode: links, plans in force, step time
+traffic      WAN traffic per link
+training     learning curves
+scoreboard   key figures, and the scenes of a suite
+validation   predictions beside measured runs
+calibration  fitted parameters
+fidelity     closed form against event-exact
+network      fitted link processes, errors of predictors
+ddp          data-parallel runs
+"""
 
 from analysis.figures.calibration import IDENTIFIED, PARAMETER_COLUMNS, parameters_fitted
 from analysis.figures.comparison import (

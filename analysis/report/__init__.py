@@ -1,8 +1,8 @@
-"""A report from run folders: text and figures by the kind of run.
+"""A report from run folders.
 
 report    `python -m analysis.report RUN [RUN ...]`: the page of one run or several
-ddp       the report of data-parallel runs, in two languages
-sections  what a report says about one run, by the kind of run
+sections  what is said about a run, by its kind
+ddp       the page of a data-parallel run, in two languages (templates/)
 """
 
 from analysis.report import ddp

@@ -1,11 +1,11 @@
-"""Numbers from the tables of a run: intervals, fronts, summaries, key figures.
+"""Numbers from the tables of a run.
 
-bootstrap  Estimates with intervals: paired over scenarios, honest about what was resampled
-ddp        Tables of a data-parallel run: slowest rank per step, paired intervals, predicted
-jobs       An evaluation of many jobs in numbers: what its summary.json holds, from the tables
-kpi        The eight KPIs as pure functions of what was played: nothing here simulates anything
-pareto     Trade-offs: fronts of points whose coordinates are all to be small, and how well they
-summary    An evaluation in numbers: what summary.json holds, computed from the tables beside it
+bootstrap  estimates with intervals, paired over scenarios
+summary    an evaluation
+jobs       an evaluation of many jobs
+kpi        the eight key figures
+pareto     fronts, and how well they are covered
+ddp        a data-parallel run
 """
 
 from analysis.statistics import bootstrap, kpi

@@ -1,12 +1,12 @@
-"""What commands share: command lines, errors, files, worlds, tables for the terminal.
+"""What commands share.
 
-arguments         Command lines with several commands, and the types of arguments that they take
-compiler_options  Options of XLA, which ends the process for one that it does not know: ask
-errors            One way for all entry points to end
-files             Writing results and text files: a fault is one line and leaves nothing behind
-options           Command lines from typed dataclasses: a YAML file, then overrides, then checks
-setup             What the entry points share: compiled programs, loading of worlds
-tables            Tables for the terminal
+options           command lines from dataclasses: a YAML file, then overrides, then checks
+arguments         command lines with several commands
+errors            how every command ends
+files             writing results: a fault is one line and leaves nothing behind
+setup             worlds from options, compiled programs kept between runs
+compiler_options  options of XLA, set only where it knows them
+tables            tables for the terminal
 """
 
 from experiments.common.arguments import Parser, number, parse_command, seed, whole_seconds

@@ -99,7 +99,7 @@ def _arguments(config_class: type, argv: list[str]) -> list[str]:
     types = get_type_hints(config_class)
     flags = {f"--{f.name}" for f in dataclasses.fields(config_class) if types[f.name] is bool}
     out = []
-    for argument, following in zip(argv, [*argv[1:], "--"], strict=True):
+    for argument, following in zip(argv, [*argv[1:], "--"], strict=False):  # none of none
         name = _underscored(argument)
         out += [name, "true"] if name in flags and following.startswith("--") else [name]
     return out

@@ -1,13 +1,13 @@
-"""`hippo evaluate`: schedulers on the same scenarios, one scene or a suite of them.
+"""`hippo evaluate`: schedulers on the same scenarios, one scene or a suite.
 
-config             What an evaluation is asked for, and the checks of it
-contestants        Who plays: schedulers by name, and checkpoints with an entry for each of their
-evaluation         One evaluation, from checked inputs to tables and summary
-evaluator          Playing schedulers on one bank of scenarios: common random numbers, the truth
-jobs               Compare schedulers on many jobs: `python -m experiments.evaluate --jobs FILE
-low_communication  Low-communication training, apart from the rest: a plan table and a
-suites             Suites: named lists of scenes, evaluated one after another into one folder
-tables             The tables of an evaluation: rows from episodes, on disk after every scheduler
+config             what an evaluation is asked for
+contestants        who plays: names and checkpoints
+evaluation         one evaluation, from checked inputs to tables and summary
+evaluator          plays schedulers on a bank of scenarios, the truth beside them
+tables             rows from episodes
+suites             named lists of scenes
+jobs               the comparison on many jobs
+low_communication  low-communication training, with a table of its own
 """
 
 from experiments.evaluate.config import EvaluateConfig

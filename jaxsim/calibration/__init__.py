@@ -1,11 +1,11 @@
-"""Learning efficiency parameters from measured runs, and checking predictions against them.
+"""Efficiencies learned from measured runs, and predictions checked against them.
 
-files         Finding measured runs, profiles and syncs among files: what validate and calibrate
-fitting       Fitting a calibration: maximum a posteriori under a robust loss, with intervals
-measured      Measured training runs: the table that published step times and memory are
-profiles      Profiles of operators, layers and collectives: what fixes parameters before any
-shaped_links  Measured synchronisation over shaped links: DDP, local SGD and DiLoCo between four
-validation    How well predictions agree with measured runs: the figures of merit, and refits
+measured      tables of training runs: step time and memory
+profiles      profiles of operators, layers and collectives
+shaped_links  synchronisation over shaped links: DDP, local SGD, DiLoCo
+files         finds these among the files of a folder
+fitting       the fit: maximum a posteriori under a robust loss, with intervals
+validation    figures of merit, and refits that leave data out
 """
 
 from jaxsim.calibration.files import Measurements, find_measurements

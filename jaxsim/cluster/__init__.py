@@ -1,9 +1,9 @@
-"""GPUs, domains and the wide-area network between them; the efficiency parameters of a GPU type.
+"""Domains, GPUs and the links between them; what separates a data sheet from a measured step.
 
-cluster     Clusters: domains, the wide-area network between them, and the YAML file that
-efficiency  Efficiency parameters: what separates a data sheet from a measured step
-gpu         GPU presets: what one accelerator can do, from vendor data sheets
-grids       From measured grids of throughput, round trip and price between cloud regions to a
+cluster     the cluster and its YAML file
+gpu         data sheets of GPU types
+efficiency  efficiency parameters: priors, shipped fits, calibration files
+grids       clusters from measured grids of throughput, round trip and price
 """
 
 from jaxsim.cluster.cluster import (

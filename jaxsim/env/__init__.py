@@ -1,13 +1,14 @@
-"""The environment: one decision interval per step, as pure functions on pytrees.
+"""The environment: one decision interval per step.
 
-chosen       Plans as an environment takes them: themselves, or the numbers of prepared ones
-env          The environment: one decision interval per step, as pure functions on pytrees
-observation  What a scheduler sees: the WAN as a graph, the jobs, the raw measurements, the
-prepare      Preparing plans as rows, on the host
-reward       The books of one interval: what the jobs achieved, what it cost, the parts of the
-rows         Plans prepared once as rows of a table, for environments that play nothing else
-sharing      Several jobs on one cluster: which GPUs each of them holds, and how they share the
-types        What an environment is made of: the scenario, its state and what a step returns
+env          `reset`, `step`, `auto_reset`, and the world of an interval
+types        scenario, state, observation, time step
+chosen       plans as an action: themselves, or numbers of prepared rows
+prepare      prepares plans as rows, on the host
+rows         rows whose network-independent costs are looked up
+status       which jobs are here, unfinished, free to move
+observation  what a scheduler sees: measured links, plan in force, masks
+reward       progress, cost and the parts of the reward
+sharing      who holds which GPUs, and how jobs share links
 """
 
 from jaxsim.env.env import first_states, reset, step, world_tape

@@ -1,12 +1,12 @@
-"""Reading and refusing input: limits, formats, values, and the one exception for bad input.
+"""Reading and refusing input: limits, formats, values.
 
-errors     The one exception that bad input raises, and the one way to check a settings object
-json_text  JSON as this project reads it: no key twice, no number beyond a float
-reading    Bytes and text of a file, never more than a limit, unpacked where it is packed
-shown      How a message shows what it was given: short, on one line, control characters escaped
-tables     CSV tables as this project reads them: text first, and every fault names file, line
-values     The one validator of values: numbers, counts, names, choices, mappings
-yaml_text  YAML as this project reads and writes it: plain data, no key twice, limits
+errors     `InputError`: one line that names the source, the key and what is allowed
+reading    bytes and text of a file, never more than a limit, unpacked where it is packed
+values     the one validator of numbers, counts, names, choices and mappings
+shown      how a message shows what it was given: short, one line, control characters escaped
+yaml_text  YAML: plain data, no key twice, limits
+json_text  JSON: no key twice, no number beyond a float
+tables     CSV tables: text first, every fault names file, line and column
 """
 
 from jaxsim.files import values

@@ -1,8 +1,8 @@
-"""Who else wants the GPUs: local jobs of a domain, and lists of submitted jobs.
+"""Who else wants the GPUs.
 
-jobs_drawn  Lists of jobs drawn from a trace of cluster jobs, or at random
-jobs_file   Jobs CSV files: who submits what, and when
-local_jobs  Background load: local jobs that occupy GPUs of a domain before any geo-job may use
+local_jobs  GPUs that local jobs hold: a share, bursts, a trace
+jobs_file   jobs CSV files: who submits what, and when
+jobs_drawn  lists of jobs drawn from a trace of cluster jobs, or at random
 """
 
 from jaxsim.load.jobs_drawn import USEFUL_SHARE, V100_TFLOPS, JobMix, jobs_from_trace, random_jobs

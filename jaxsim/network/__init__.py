@@ -1,15 +1,15 @@
-"""How WAN links move: processes, traces, processes fitted to measured paths, predictors.
+"""How WAN links move: drawn, replayed, fitted, predicted.
 
-checks        Does a fitted process match what it was not fitted to? Records of the process, made
-fitted_links  Link-process files: settings of `jaxsim.network` fitted to measured paths, one row
-fitting       Fit the link processes of `jaxsim.network` to measured series, one path at a time
-noise         Random numbers that belong to (key, time, link), whatever the padded size of the
-prediction    Try predictors on paths they were not fitted to
-predictors    Predict the bandwidth of a link from its last measurements: B_hat(t + dt) from a
-process       How WAN links move: one process whose settings cover steady, jittered, drifting
-replay        From measured paths to a trace in which every link of a cluster replays one path's
-series        Measured paths as series of factors: what the processes are fitted to and the
-trace         Trace CSV files: how the links of a cluster move over time
+process       draws bandwidth and round trip of every link, interval by interval
+noise         random numbers that belong to (key, time, link)
+trace         trace CSV files
+replay        measured paths -> a trace of a cluster's links
+series        measured paths as series around their medians
+fitting       fits of the processes to such series
+fitted_links  files of fitted processes
+checks        fitted processes against records they were not fitted to
+predictors    predict a link's next bandwidth from its last measurements
+prediction    errors of predictors on paths they were not fitted to
 """
 
 from jaxsim.network.checks import (

@@ -1,7 +1,8 @@
 """The decision: which domains take part, who computes what, and how.
 
-layouts  Layouts: which domains form which groups in which order, and who gets how many layers
-plan     The decision as a pytree: which domains take part, who computes what, and how
+plan     the plan as a pytree, its free fields, lower choices
+problem  what a plan solves: work, cluster, efficiency, menu
+layouts  domains into ordered groups, layers onto stages
 """
 
 from jaxsim.plan.layouts import Layout, count_layouts, enumerate_layouts, extensions, split_layers

@@ -1,13 +1,13 @@
-"""Which plans there are, what they are worth, and which of them make up a table.
+"""Which plans there are, what they are worth, and which make up a table. README.md says more.
 
-balance      Completing a plan: micro-batches shared among groups in proportion to their speed
-candidates   Plans that schedulers bring along: each by its own rules, all in the one table that
-enumeration  The admissible plans of a cluster and a job, found on the host, scored in batches
-exact
-family       Plan families: which plans a search spans, how many they are, and the pipelines they
-objectives   What a plan is worth besides its speed: the three objectives of a trade-off, all to
-scoring      How fast plans train: training steps per second under many networks, lower choices
-table        Plan tables: which of a family's plans are worth a row, chosen to do well together
+family       the dimensions of a search, and how many plans it spans
+enumeration  lists the plans of a cluster and a job; the plan table
+balance      completes a plan: micro-batches shared in proportion to speed
+scoring      training steps per second of many plans under many networks
+objectives   time, utilisation and price of a plan
+table        chooses the rows of a table
+candidates   plans that schedulers bring along
+exact        the best plan of a whole family
 """
 
 from jaxsim.planning.balance import complete

@@ -1,1 +1,1 @@
-"""Embedded clusters, and link processes fitted to measured paths."""
+"""Data that ships: the embedded cluster, calibrations, fitted links, published runs."""

@@ -1,4 +1,4 @@
-"""Independent simulators that the pipeline model is checked against (needs SimPy).
+"""Independent simulators that `step_time` is tested against (they need SimPy).
 
-simpy_pipeline  A discrete-event simulator of one training step of a pipeline, the plain way
+simpy_pipeline  one training step of a pipeline, as a discrete-event simulation
 """

@@ -1,7 +1,7 @@
-"""Drawing worlds from seeds, for one job and for many.
+"""Worlds drawn from seeds.
 
-jobs      Worlds and scenarios of several jobs
-scenario  Scenarios: seeds -> worlds. A bank of them is generated ahead, so that a reset is an
+scenario  one job: the world of a cluster, banks of scenarios
+jobs      the same for many jobs
 """
 
 from jaxsim.scenario.jobs import JobsWorld, build_jobs_world, jobs_bank

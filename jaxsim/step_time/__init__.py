@@ -1,20 +1,20 @@
-"""Plan and network state -> cost of one training step, and of a change of plan.
+"""Plan + network -> cost of one training step, and of a change of plan.
 
-closed_form      What one training step of a plan costs under a network state: closed form
-collectives      Communication inside a domain: tensor, context and pipeline parallelism
-compute          Time that the GPUs of one stage spend computing, operator by operator
-event_cost       The step of a plan by the event-exact pipeline: the same inputs and results as
-event_exact      One training step of a pipeline, operation by operation: a max-plus recurrence
-greedy           A pipeline whose stages decide as they go: list scheduling on the network as it
-links            What stages and links of a pipeline take, and when a transfer over a changing
-memory           Memory per GPU of a plan
-pipeline         One training step of a pipeline over the WAN, closed form
-pipeline_inputs  What the pipelines of a plan are timed from: stages, links and counts
-reconfiguration  What it takes to go from one plan to another: a restart, then bytes over the
-schedules        In which order a pipeline's stages run their operations
-stages           What the stages of a plan compute, before any WAN is known
-sync             Gradient synchronisation between the groups of a plan, over the WAN
-topology         Who talks to whom in a plan, and how often
+closed_form      `job_step_cost`: puts a step together
+stages           what every stage computes
+compute          time of operators: roofline and efficiencies
+collectives      tensor, context, pipeline and data parallelism inside a domain
+topology         who sends to whom, and how often
+pipeline_inputs  stages, links and counts that pipelines are timed from
+pipeline         the pipeline over the WAN, closed form
+sync             gradient sync between groups
+memory           memory per GPU
+event_cost       the same step with the pipeline event-exact
+event_exact      the pipeline, operation by operation
+schedules        fixed orders of operations: 1F1B, GPipe, interleaved, ...
+greedy           an order decided while the step runs
+links            transfers over links that change inside a step
+reconfiguration  restart and bytes of a change of plan
 """
 
 from jaxsim.step_time import sync

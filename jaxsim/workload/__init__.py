@@ -1,6 +1,6 @@
-"""The model and the batch being trained, as a table of operators.
+"""The model and the batch being trained.
 
-workload  A transformer as a table of operators: FLOPs, bytes, parameters, activation bytes
+workload  a transformer as a table of operators: FLOPs, bytes, parameters, activations
 """
 
 from jaxsim.workload.workload import (

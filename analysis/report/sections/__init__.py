@@ -1,4 +1,18 @@
-"""What a report says about one run, by the kind of run: text and figures, from its records only."""
+"""What a report says about a run, by its kind, from its records only.
+
+common       sections, pictures, tables that may be missing
+markdown     numbers and tables as Markdown
+evaluation   schedulers compared
+jobs         many jobs
+scoreboard   key figures, suites
+training     learning curves
+validation   predictions beside measured runs
+calibration  fitted parameters
+network      fitted link processes, predictors
+ddp          data-parallel training
+fidelity     closed form against event-exact
+other        benchmarks, and kinds of run without pictures
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The best plan of a whole family: network-independent cost tables, bounds, branch and bound.
+"""The best plan of a whole family.
 
-bounds      What the pipelines of a plan family need alone, and the bounds on whole plans that
-cost_table  Precompute every network-independent cost term of a batch of plans
-costs       Many complete plans of one job under one network: the closed form from a table
-search      Exact search: the best plan of a family under a network, by branch and bound
-step_table  Plans of one job as rows of a table: the whole cost of a step of a row under a network
+cost_table  computes what no link changes, once for a batch of plans
+costs       adds a network to such a table
+step_table  the same for one row at a time, as environments need it
+bounds      bounds plans by what their pipelines need alone
+search      branch and bound
 """
 
 from jaxsim.planning.exact.cost_table import build_cost_table

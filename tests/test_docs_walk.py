@@ -1,0 +1,130 @@
+"""Documentation: a new user's walk through its commands, word for word but for sizes.
+
+The commands stand in the pages as they are listed here; what is added makes them small. Later ones
+work on what earlier ones wrote, so the walk is one test.
+"""
+
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+from helpers.docs_pages import ROOT, blocks, commands
+
+from analysis.records import load
+from experiments.cli import main
+from jaxsim.cluster import load_cluster
+
+DATA = ROOT.parent / "shared" / "data"
+GRIDS = {  # as the pages call them -> as they are published
+    "skyplane_throughput.csv": "wan/skyplane_throughput_2022-01-30.csv",
+    "skyplane_latency.csv": "wan/skyplane_latency_2022-04-16.csv",
+    "skyplane_egress_cost.csv": "wan/skyplane_egress_cost_usd_per_gb_2022-05.csv",
+    "cloudpilot_iperf3_tests.csv": "traces/cloudpilot_iperf3_tests.csv",
+    "philly_vc_jobs_gavel.csv.gz": "load/philly_vc_jobs_gavel.csv.gz",
+}
+WORLD = "--global_batch 64 --table_size 4 --layout_limit 30"
+SMALL = {
+    "evaluate": f"{WORLD} --seeds 2 --steps 4 --tuning_scenarios 0 --schedulers best_static,hysteresis",
+    "train": f"{WORLD.partition(' --layout')[0]} --scenario.horizon 4 --scenarios 2 --seeds [0,1] "
+    "--eval_scenarios 2 --epochs 1 --train.envs 4 --train.rollout 4 --train.hidden 8",
+    "respond": WORLD,
+    "fidelity": "--samples 1 --micro_batches 4",
+    "bench": "--envs 2 --repeats 1",
+}
+WRITTEN = {  # the commands as the pages have them
+    " ".join(command.words): command.where for command in commands() if command.words[0] == "hippo"
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder with the cluster file of the README."""
+    readme = next(b for b in blocks("yaml") if b.page == ROOT / "README.md")
+    (tmp_path / "three-sites.yaml").write_text(readme.text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def small(line):
+    """A command of the pages with what makes it small: subcommand and options."""
+    assert line in WRITTEN, f"no page says: {line}"
+    _, name, *words = shlex.split(line)
+    return [name, *words, *shlex.split(SMALL.get(name, ""))]
+
+
+def walk(*lines):
+    """Run commands of the pages in the small."""
+    for line in lines:
+        assert main(small(line)) == 0, f"{WRITTEN[line]}: {line}"
+
+
+@pytest.mark.slow
+def test_your_own_cluster_in_three_commands(folder, monkeypatch, capsys):
+    walk(
+        "hippo evaluate --cluster three-sites.yaml --model llama-13b --schedulers all",
+        "hippo train --cluster three-sites.yaml --model llama-13b --out outputs/my-policy",
+        "hippo report outputs/my-policy",
+    )
+    assert (folder / "outputs" / "my-policy" / "report.md").stat().st_size > 500
+    capsys.readouterr()
+    measured = {"src": "north", "dst": "south", "bandwidth_gbps": 2.1}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(measured) + "\n"))
+    walk("hippo respond --cluster three-sites.yaml --model llama-13b --scheduler outputs/my-policy")
+    ready, answer = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert ready["ready"] and answer["plan"] and "error" not in answer
+
+
+def test_jobs_are_drawn(folder):
+    walk(
+        "hippo jobs --count 8 --span_hours 2 --burst 2 --out jobs.csv",
+        "hippo jobs --count 16 --burst 4 --data_gb 500 --data_at north,west --out bursts.csv",
+    )
+    assert len((folder / "jobs.csv").read_text().splitlines()) == 1 + 8
+    assert "data_at" in (folder / "bursts.csv").read_text()
+
+
+@pytest.mark.slow
+def test_the_published_runs_are_predicted(folder, capsys):
+    walk("hippo validate")
+    assert "published_runs" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_fidelity_is_drawn(folder):
+    walk("hippo fidelity --samples 5")
+    (run,) = (folder / "outputs").iterdir()
+    assert (run / "figures" / "fidelity.png").is_file()
+
+
+@pytest.mark.slow
+def test_speed_is_measured_in_a_process_of_its_own(folder):
+    """It makes every core a device, which a process can do once, before JAX computes."""
+    line = "hippo bench --what env --domains 4 --envs 64 --repeats 2"
+    command = [sys.executable, "-m", "experiments.cli", *small(line)]
+    path = {"PYTHONPATH": str(ROOT)}
+    told = subprocess.run(command, env={**os.environ, **path}, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    (run,) = (folder / "outputs").iterdir()
+    assert load(run).summary["rows"][0]["per_s"] > 0
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"measurements are looked for in {DATA}")
+def test_a_cluster_and_its_trace_come_from_measurements(folder):
+    (folder / "DATA").mkdir()
+    for name, published in GRIDS.items():
+        (folder / "DATA" / name).symlink_to(DATA / published)
+    walk(
+        "hippo cluster from-grid --throughput DATA/skyplane_throughput.csv --latency "
+        "DATA/skyplane_latency.csv --cost DATA/skyplane_egress_cost.csv --regions "
+        "aws:us-east-2,aws:eu-south-1,azure:canadacentral,gcp:europe-west2-a --gpu A100-80GB --gpus 8 "
+        "--gpus-per-node 2 --intra-gbps 100 --out four-regions.yaml",
+        "hippo cluster trace --measurements DATA/cloudpilot_iperf3_tests.csv --cluster "
+        "four-regions.yaml --interval 60 --seed 0 --out four-regions-trace.csv",
+        "hippo jobs --trace DATA/philly_vc_jobs_gavel.csv.gz --count 16 --out philly-jobs.csv",
+    )
+    assert load_cluster("four-regions.yaml").n_domains == 4
+    assert len((folder / "philly-jobs.csv").read_text().splitlines()) == 1 + 16
