@@ -1,11 +1,11 @@
 """A report from run folders: text and figures by the kind of run.
 
 report    `python -m analysis.report RUN [RUN ...]`: the page of one run or several
-ddp       the report of data-parallel runs, in two languages
+ddp       the page of a data-parallel run: templates in two languages, filled from what was measured
 sections  what a report says about one run, by the kind of run
 """
 
-from analysis.report import ddp
-from analysis.report.report import write_report
+import lazy_loader
 
-__all__ = ["ddp", "write_report"]
+# Names are listed in __init__.pyi; each module loads when a name of it is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,6 +2,7 @@
 
 config             What an evaluation is asked for, and the checks of it
 contestants        Who plays: schedulers by name, and checkpoints with an entry for each of their
+decision           One decision as it is timed: what a scheduler works out once, when it is made
 evaluation         One evaluation, from checked inputs to tables and summary
 evaluator          Playing schedulers on one bank of scenarios: common random numbers, the truth
 jobs               Compare schedulers on many jobs: `python -m experiments.evaluate --jobs FILE
@@ -10,24 +11,7 @@ suites             Suites: named lists of scenes, evaluated one after another in
 tables             The tables of an evaluation: rows from episodes, on disk after every scheduler
 """
 
-from experiments.evaluate.config import EvaluateConfig
-from experiments.evaluate.contestants import (
-    Contestant,
-    contestants,
-    named,
-    requested_without_truth,
-)
-from experiments.evaluate.evaluator import Evaluator, tune
-from experiments.evaluate.jobs import JobsEvaluation, requested
+import lazy_loader
 
-__all__ = [
-    "Contestant",
-    "EvaluateConfig",
-    "Evaluator",
-    "JobsEvaluation",
-    "contestants",
-    "named",
-    "requested",
-    "requested_without_truth",
-    "tune",
-]
+# Names are listed in __init__.pyi; each module loads when a name of it is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

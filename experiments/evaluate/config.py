@@ -6,14 +6,19 @@ import dataclasses
 from typing import Any
 
 from analysis.records import load
-from experiments.common import from_mapping, load_regions, parse_weights, read_traces
-from experiments.evaluate import jobs as evaluate_jobs
-from experiments.evaluate.contestants import requested
-from jaxsim.env import SHARING
-from jaxsim.files import InputError
-from jaxsim.load import read_jobs
-from jaxsim.scenario import ScenarioSettings
-from jaxsim.workload import load_model
+from experiments.common import (
+    MOST_LAYOUTS,
+    MOST_OF_A_WORLD,
+    MOST_SCENARIOS,
+    SHARING,
+    from_mapping,
+    parse_weights,
+)
+from jaxsim.files import InputError, check_counts, check_fields, is_non_negative
+from jaxsim.scenario import MOST_INTERVALS, ScenarioSettings
+
+# Keys of an evaluation that many jobs make no use of.
+WITHOUT_JOBS = ("weights", "tuning_scenarios", "threshold_pct")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,15 +83,14 @@ class EvaluateConfig:
     out: str | None = None
 
     def __post_init__(self):
-        for name, low in (("seeds", 1), ("tuning_scenarios", 0)):
-            if getattr(self, name) < low:
-                raise ValueError(f"{name}: expected an integer >= {low}, got {getattr(self, name)}")
-        for name in ("steps", "domains"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: expected an integer >= 1, got {value}")
+        check_counts(self, {"seeds": MOST_SCENARIOS, "steps": MOST_INTERVALS, "domains": 1024})
+        check_counts(self, {**MOST_OF_A_WORLD, "layout_limit": MOST_LAYOUTS})
+        check_counts(self, {"tuning_scenarios": MOST_SCENARIOS}, least=0)
+        check_fields(self, ("threshold_pct",), "a number >= 0", is_non_negative)
         if self.sharing not in SHARING:
             raise ValueError(f"sharing: expected {' or '.join(SHARING)}, got {self.sharing!r}")
+        if self.jobs is None:
+            parse_weights(self.weights)
         _ = self.world_settings  # so that a bad override is refused before anything is loaded
 
     @property
@@ -105,24 +109,6 @@ class EvaluateConfig:
         if self.steps is not None:
             changes["horizon"] = self.steps
         return dataclasses.replace(self.scenario, **changes)
-
-
-def check_inputs(config: EvaluateConfig) -> None:
-    """Read what an evaluation names, and build nothing: a suite is refused before its first scene.
-
-    Raises InputError.
-    """
-    settings = config.world_settings
-    settings.links()
-    parse_weights(config.weights)
-    if config.jobs is None:
-        requested(config.schedulers, config.checkpoint)
-        load_model(config.model)
-    else:
-        evaluate_jobs.requested(config.schedulers, config.checkpoint)
-        evaluate_jobs.arriving(read_jobs(config.jobs), settings, config.jobs)
-    spec = load_regions(config.cluster, config.domains)
-    read_traces(config.trace, config.load, spec, settings.interval_s)
 
 
 def kept(config: EvaluateConfig) -> dict:
@@ -146,3 +132,9 @@ def resumed_config(config: EvaluateConfig, given: list[str]) -> EvaluateConfig:
     body = {**load(config.resume).run["config"], "resume": config.resume, "json": config.json}
     body.pop("given", None)  # a suite's
     return from_mapping(EvaluateConfig, body, config.resume)
+
+
+def check_together(config: EvaluateConfig, given: list[str]) -> None:
+    """Raise InputError for a key that cannot be `given` beside another."""
+    if config.jobs is not None and (unused := [key for key in given if key in WITHOUT_JOBS]):
+        raise InputError(f"evaluate: {unused[0]}: cannot be set with --jobs, where nothing uses it")

@@ -7,6 +7,7 @@ yaml_text  YAML as this project reads it: the safe subset, and no key twice
 
 from jaxsim.files.errors import (
     InputError,
+    check_counts,
     check_fields,
     is_count,
     is_non_negative,
@@ -18,6 +19,7 @@ from jaxsim.files.yaml_text import load_yaml
 
 __all__ = [
     "InputError",
+    "check_counts",
     "check_fields",
     "is_count",
     "is_non_negative",

@@ -6,11 +6,13 @@ import warnings
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from jaxsim.files.errors import InputError
+
+if TYPE_CHECKING:  # loaded when a table is read: a command line is refused without them
+    import numpy as np
+    import pandas as pd
 
 
 def read_text_table(path: str | Path) -> pd.DataFrame:
@@ -19,6 +21,8 @@ def read_text_table(path: str | Path) -> pd.DataFrame:
     Text, because a region may be called NA, and because only the reader of a column knows what
     a good value is. Raises InputError where the file is not a CSV table with at least one row.
     """
+    import pandas as pd
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # a row longer than the header
@@ -56,6 +60,9 @@ def numbers(text: pd.Series, path: str | Path, above: float | None = None) -> np
 
     Raises InputError that names the file, the line and the column of the first bad value.
     """
+    import numpy as np
+    import pandas as pd
+
     values = pd.to_numeric(text, errors="coerce").to_numpy(float)
     good = np.isfinite(values) & (values >= 0 if above is None else values > above)
     if not good.all():
