@@ -4,10 +4,14 @@ from .errors import CheckError, one_line, run_command
 from .files import check_output, put_result, write_text
 from .known import GPUS, LEARNED, LINK_KINDS, MOST_JOBS, SHARING, did_you_mean
 from .options import (
+    BASE_SPREAD,
+    GLOBAL_BATCH,
+    LAYOUT_LIMIT,
     MOST_LAYOUTS,
     MOST_OF_A_WORLD,
     MOST_SCENARIOS,
     are_weights,
+    default_scenario,
     from_mapping,
     given_keys,
     parse,
@@ -25,7 +29,10 @@ from .setup import (
 from .tables import as_text, best_plan_text, jobs_table, scheduler_table, suite_table
 
 __all__ = [
+    "BASE_SPREAD",
+    "GLOBAL_BATCH",
     "GPUS",
+    "LAYOUT_LIMIT",
     "LEARNED",
     "LINK_KINDS",
     "MOST_JOBS",
@@ -41,6 +48,7 @@ __all__ = [
     "best_plan_text",
     "check_output",
     "compile_for_evaluation",
+    "default_scenario",
     "did_you_mean",
     "from_mapping",
     "given_keys",

@@ -22,9 +22,13 @@ from jsonargparse import (
 
 from experiments.common.known import OPTIONS, check_names, did_you_mean
 from jaxsim.files import InputError, is_non_negative, load_yaml
+from jaxsim.scenario import ScenarioSettings
 
 T = TypeVar("T")
 OTHERS = ("config", "help", "print_config")  # options that every command has
+GLOBAL_BATCH = 1024  # defaults of all commands
+LAYOUT_LIMIT = 4000
+BASE_SPREAD = 0.25
 MOST_SCENARIOS = 100_000
 MOST_LAYOUTS = 10_000_000
 MOST_OF_A_WORLD = {"global_batch": 10_000_000, "seq": 100_000_000, "table_size": 100_000}
@@ -44,7 +48,8 @@ def parse(config_class: type[T], argv: list[str], prog: str, example: str = "") 
 
     def build(bodies: list[dict]) -> T:
         contents = [f"--config={json.dumps(body, default=str)}" for body in bodies]
-        return _built(config_class, prog, lambda: parser.parse_args([*contents, *overrides]))
+        config = _built(config_class, prog, lambda: parser.parse_args([*contents, *overrides]))
+        return _settled(config, lambda: given_keys(config_class, argv))
 
     for file, body in files:
         _check_body(config_class, body, f"{prog}: {file}")
@@ -68,7 +73,13 @@ def from_mapping(config_class: type[T], body: dict, source: str) -> T:
     """Build a config dataclass from a nested mapping; `source` is what the error line names."""
     _check_body(config_class, body, source)
     parser = _parser(config_class, source)
-    return _built(config_class, source, lambda: parser.parse_object(body))
+    config = _built(config_class, source, lambda: parser.parse_object(body))
+    return _settled(config, lambda: list(_keys(body)))
+
+
+def default_scenario() -> ScenarioSettings:
+    """How worlds are drawn unless the command line says otherwise: links differ between scenarios."""
+    return ScenarioSettings(base_spread=BASE_SPREAD)
 
 
 def are_weights(values: tuple[float, ...]) -> bool:
@@ -86,6 +97,21 @@ def parse_weights(text: str) -> tuple[float, float, float, float]:
         allowed = "four numbers >= 0, not all 0, as w1,w2,w3,w4"
         raise InputError(f"weights: expected {allowed}, got {text!r}")
     return values
+
+
+def _settled(config: T, given: Callable[[], list[str]]) -> T:
+    """The config with those defaults that depend on which keys are given: its `settled`, if any."""
+    settled = getattr(config, "settled", None)
+    return config if settled is None else settled(given())
+
+
+def _keys(body: dict, path: str = "") -> Iterator[str]:
+    """The keys of a nested mapping, with dots."""
+    for name, value in body.items():
+        if isinstance(value, dict):
+            yield from _keys(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
 
 
 def _built(config_class: type[T], source: str, read: Callable[[], Namespace]) -> T:

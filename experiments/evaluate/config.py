@@ -7,10 +7,13 @@ from typing import Any
 
 from analysis.records import load
 from experiments.common import (
+    GLOBAL_BATCH,
+    LAYOUT_LIMIT,
     MOST_LAYOUTS,
     MOST_OF_A_WORLD,
     MOST_SCENARIOS,
     SHARING,
+    default_scenario,
     from_mapping,
     parse_weights,
 )
@@ -44,7 +47,7 @@ class EvaluateConfig:
         checkpoint: what the name hi_ppo means; the checkpoint that ships if none is given
         seeds: scenarios to play
         steps: decision intervals per episode, overrides scenario.horizon
-        scenario: how worlds are drawn
+        scenario: how worlds are drawn; with a trace base_spread is 0 unless it is given
         tuning_scenarios: training scenarios on which tunable rivals are tuned, 0 = defaults
         threshold_pct: headroom that a scenario must offer to enter the comparison
         table_size: plans in the table at most
@@ -59,7 +62,7 @@ class EvaluateConfig:
 
     cluster: str | None = None
     model: str = "llama-7b"
-    global_batch: int = 512
+    global_batch: int = GLOBAL_BATCH
     seq: int = 4096
     weights: str = "1,0,0,0"
     trace: str | None = None
@@ -71,11 +74,11 @@ class EvaluateConfig:
     checkpoint: str | None = None
     seeds: int = 32
     steps: int | None = None
-    scenario: ScenarioSettings = dataclasses.field(default_factory=ScenarioSettings)
+    scenario: ScenarioSettings = dataclasses.field(default_factory=default_scenario)
     tuning_scenarios: int = 32
     threshold_pct: float = 0.0
     table_size: int = 48
-    layout_limit: int = 4000
+    layout_limit: int = LAYOUT_LIMIT
     domains: int | None = None
     suite: str | None = None
     resume: str | None = None
@@ -92,6 +95,13 @@ class EvaluateConfig:
         if self.jobs is None:
             parse_weights(self.weights)
         _ = self.world_settings  # so that a bad override is refused before anything is loaded
+
+    def settled(self, given: list[str]) -> EvaluateConfig:
+        """With a trace the links are as it says and the file states, unless a spread is `given`."""
+        if self.trace is None or "scenario.base_spread" in given:
+            return self
+        scenario = dataclasses.replace(self.scenario, base_spread=0.0)
+        return dataclasses.replace(self, scenario=scenario)
 
     @property
     def loaded(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from experiments.common import MOST_JOBS, MOST_OF_A_WORLD
+from experiments.common import GLOBAL_BATCH, MOST_JOBS, MOST_OF_A_WORLD
 from jaxsim.files import check_counts, check_fields, is_non_negative, is_positive
 
 
@@ -33,7 +33,7 @@ class JobsConfig:
     trace: str | None = None
     count: int = 16
     models: str = "llama-7b,llama-13b"
-    global_batch: int = 512
+    global_batch: int = GLOBAL_BATCH
     seq: int = 4096
     span_hours: float = 6.0
     work_scale: float = 1.0

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.common import (
+    GLOBAL_BATCH,
+    LAYOUT_LIMIT,
     LEARNED,
     MOST_LAYOUTS,
     MOST_OF_A_WORLD,
     MOST_SCENARIOS,
+    default_scenario,
     parse_weights,
 )
 from jaxsim.files import check_counts
@@ -45,19 +48,17 @@ class KpiConfig:
     candidates: str = "all"
     cluster: str | None = None
     model: str = "llama-7b"
-    global_batch: int = 1024
+    global_batch: int = GLOBAL_BATCH
     seq: int = 4096
     weights: str = "1,0,0,0"
     seeds: int = 16
     tuning_scenarios: int = 16
-    scenario: ScenarioSettings = dataclasses.field(
-        default_factory=lambda: ScenarioSettings(base_spread=0.25)
-    )
+    scenario: ScenarioSettings = dataclasses.field(default_factory=default_scenario)
     jobs: str | None = None
     decisions: int = 1000
     measurements: int = 200
     table_size: int = 48
-    layout_limit: int = 2000
+    layout_limit: int = LAYOUT_LIMIT
     json: str | None = None
     out: str | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from experiments.common import MOST_LAYOUTS, MOST_OF_A_WORLD
+from experiments.common import GLOBAL_BATCH, LAYOUT_LIMIT, MOST_LAYOUTS, MOST_OF_A_WORLD
 from jaxsim.files import check_counts, check_fields
 
 
@@ -27,10 +27,10 @@ class RespondConfig:
     scheduler: str = "hi_ppo"
     cluster: str | None = None
     model: str = "llama-7b"
-    global_batch: int = 512
+    global_batch: int = GLOBAL_BATCH
     seq: int = 4096
     table_size: int = 48
-    layout_limit: int = 4000
+    layout_limit: int = LAYOUT_LIMIT
     interval_s: float = 60.0
 
     def __post_init__(self):

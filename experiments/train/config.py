@@ -6,7 +6,14 @@ import dataclasses
 
 from agents.hi_ppo import TrainSettings
 from analysis.records import load
-from experiments.common import MOST_OF_A_WORLD, MOST_SCENARIOS, are_weights, from_mapping
+from experiments.common import (
+    GLOBAL_BATCH,
+    MOST_OF_A_WORLD,
+    MOST_SCENARIOS,
+    are_weights,
+    default_scenario,
+    from_mapping,
+)
 from jaxsim.files import InputError, check_counts, check_fields
 from jaxsim.scenario import ScenarioSettings
 
@@ -39,10 +46,10 @@ class TrainConfig:
 
     cluster: str | None = None
     model: str = "llama-7b"
-    global_batch: int = 1024
+    global_batch: int = GLOBAL_BATCH
     seq: int = 4096
     weights: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
-    scenario: ScenarioSettings = dataclasses.field(default_factory=ScenarioSettings)
+    scenario: ScenarioSettings = dataclasses.field(default_factory=default_scenario)
     train: TrainSettings = dataclasses.field(default_factory=TrainSettings)
     seeds: tuple[int, ...] = (0, 1, 2)
     epochs: int = 60
