@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Mapping
 
 import jax
@@ -133,7 +134,7 @@ def scenario_bank(
     links = settings.links()
     params, keys = [], []
     for seed in seeds:
-        rng = np.random.default_rng([seed, sum(map(ord, split))])
+        rng = np.random.default_rng([seed, zlib.crc32(split.encode())])
         params.append(_scenario(world, settings, links, rng, weights, network_trace, load_trace))
         keys.append(int(rng.integers(2**31)))
     stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *params)
