@@ -240,7 +240,12 @@ class TableScheduler(Scheduler):
 def amortised_gain(seen: EvaluatedTable, rate: Array, interval_s: Array, horizon: Array) -> Array:
     """[P] training steps over `horizon` intervals if each row were switched to now and never left.
 
-    `rate` [P] is what the scheduler believes of the future. Time spent moving is lost.
+    `rate` [P] is what the scheduler believes of the future; time spent moving is lost. Where nothing
+    would be done within the horizon, because the plan in force cannot run and every move takes longer,
+    the horizon ends one interval after the quickest move: to wait would be to stand still for ever.
     """
     span = horizon * interval_s
+    quickest = jnp.min(jnp.where(rate > 0, seen.switch_s, jnp.inf))
+    too_far = (quickest >= span) & jnp.isfinite(quickest)
+    span = jnp.where(too_far, quickest + interval_s, span)
     return rate * jnp.maximum(span - seen.switch_s, 0.0)

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 MOST_BYTES = 2**26  # of a JSON file
 MOST_OF_A_LINE = 480  # bytes of an error's message
 LONGEST_INTEGER = 30  # digits
@@ -72,6 +70,8 @@ def to_jsonable(obj: Any, key: str = "") -> Any:
     if isinstance(obj, Sequence) and not isinstance(obj, bytes | bytearray):
         return [to_jsonable(value, f"{key}[{i}]") for i, value in enumerate(obj)]
     if hasattr(obj, "__array__"):
+        import numpy as np
+
         array = np.asarray(obj)
         if array.dtype.kind in "biufUM":
             return to_jsonable(array.tolist(), key)
@@ -102,6 +102,31 @@ def write_json(path: str | Path, obj: Any) -> None:
     text = json.dumps(to_jsonable(obj), indent=2, allow_nan=False, ensure_ascii=False)
     with replacing(Path(path)) as file:
         file.write(text + "\n")
+
+
+def overwrite_json(path: Path, obj: Any) -> None:
+    """`write_json`; on a full disk in place of the old file, whose space is there already."""
+    try:
+        write_json(path, obj)
+    except OSError:
+        # On one line it is shorter than what it replaces.
+        text = json.dumps(to_jsonable(obj), allow_nan=False, ensure_ascii=False)
+        with open(path, "r+b", buffering=0) as file:
+            file.write(text.encode() + b"\n")
+            file.truncate()
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add `text` to the end of a file, all of it or, where the disk is full, nothing."""
+    data = text.encode()
+    with open(path, "ab", buffering=0) as file:
+        before = file.seek(0, os.SEEK_END)
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            file.truncate(before)
+            raise
 
 
 def read_json(path: Path) -> dict:

@@ -13,6 +13,7 @@ run that is killed keeps everything up to its last row.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -27,7 +28,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import provenance
-from analysis.json_files import RecordError, read_json, replacing, to_jsonable, write_json
+from analysis.folder_lock import FolderLock
+from analysis.json_files import (
+    RecordError,
+    append_text,
+    overwrite_json,
+    read_json,
+    replacing,
+    to_jsonable,
+    write_json,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -86,6 +96,7 @@ class RunWriter:
         self.dir = directory
         self._run = run
         self._headers: dict[str, list[str]] = {}
+        self._lock: FolderLock | None = None
 
     @staticmethod
     def check(kind: str, out: str | Path | None, resume: bool = False) -> None:
@@ -115,38 +126,29 @@ class RunWriter:
 
         Raises:
             RecordError: when the folder is not empty (without `resume`), holds another kind of
-                run, cannot be made, or `config` holds something JSON cannot.
+                run, cannot be made, is being written to by another process, or `config` holds
+                something JSON cannot.
         """
         checked_name("kind", kind)
         if out is None:
             out = Path("outputs") / f"{kind}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         directory = Path(out)
-        before = _folder_state(directory, kind, resume)
-        commit, dirty = provenance.git_state()
-        run = {
-            "schema_version": SCHEMA_VERSION,
-            "run_id": before.get("run_id", directory.resolve().name),
-            "kind": kind,
-            "config": to_jsonable(config, "config"),
-            "seed": to_jsonable(seed, "seed"),
-            "git_commit": commit,
-            "git_dirty": dirty,
-            "packages": provenance.package_versions(),
-            "machine": provenance.machine(),
-            "argv": list(sys.argv),
-            "started": before.get("started", _now()),
-            "ended": None,
-            "status": "running",
-        }
-        if before:
-            run["resumed"] = [*before.get("resumed", []), _now()]
+        body = {"config": to_jsonable(config, "config"), "seed": to_jsonable(seed, "seed")}
+        _folder_state(directory, kind, resume)
+        writer, is_new = cls(directory, {}), not directory.exists()
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            write_json(directory / "run.json", run)
+            writer._lock = FolderLock(directory, writer)
+            # What is there now, not what was there before another process let go of it.
+            writer._run = _opening(kind, body, directory, resume)
+            write_json(directory / "run.json", writer._run)
             (directory / "summary.json").unlink(missing_ok=True)  # no longer what came out
         except OSError as error:
+            if is_new:
+                with contextlib.suppress(OSError):  # it may hold something by now
+                    directory.rmdir()
             raise RecordError(f"{directory}: cannot be written: {error.strerror}") from None
-        return cls(directory, run)
+        return writer
 
     @property
     def figures(self) -> Path:
@@ -182,8 +184,7 @@ class RunWriter:
         if not self._headers[table]:
             writer.writerow(header)
         writer.writerows([_cell(row[key]) for key in header] for row in rows)
-        with open(path, "a", encoding="utf-8", newline="") as file:
-            file.write(text.getvalue())
+        append_text(path, text.getvalue())
         self._headers[table] = header
 
     def write_table(self, table: str, frame: pandas.DataFrame) -> None:
@@ -231,16 +232,45 @@ class RunWriter:
 
     def _close(self, status: str) -> None:
         self._run.update(status=status, ended=_now())
-        write_json(self.dir / "run.json", self._run)
+        try:
+            overwrite_json(self.dir / "run.json", self._run)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     def __enter__(self) -> RunWriter:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
         if error is not None:
-            self._close("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+            with contextlib.suppress(OSError):  # `error` is what is to be told
+                self._close("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         elif self._run["status"] == "running":
             self._close("incomplete")
+
+
+def _opening(kind: str, body: dict, directory: Path, resume: bool) -> dict:
+    """run.json, with `body` in it, of a run that begins, or goes on, in `directory`. Raises
+    RecordError."""
+    before = _folder_state(directory, kind, resume)
+    commit, dirty = provenance.git_state()
+    run = {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": before.get("run_id", directory.resolve().name),
+        "kind": kind,
+        **body,
+        "git_commit": commit,
+        "git_dirty": dirty,
+        "packages": provenance.package_versions(),
+        "machine": provenance.machine(),
+        "argv": list(sys.argv),
+        "started": before.get("started", _now()),
+        "ended": None,
+        "status": "running",
+    }
+    if before:
+        run["resumed"] = [*before.get("resumed", []), _now()]
+    return run
 
 
 def _folder_state(directory: Path, kind: str, resume: bool) -> dict:

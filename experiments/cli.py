@@ -2,45 +2,80 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
+from collections.abc import Callable
+
+from experiments.common import run_command
 
 # Name -> module with main(argv), and what it is for. Modules load when called: importing all of
 # them would take seconds.
 COMMANDS = {
-    "train": ("experiments.train", "train Hi-PPO"),
+    "train": ("experiments.train.__main__", "train Hi-PPO"),
     "evaluate": ("experiments.evaluate.__main__", "compare schedulers on the same scenarios"),
-    "cluster": ("experiments.cluster", "make cluster and trace files from measurements"),
-    "jobs": ("experiments.jobs", "draw a list of jobs from a trace or at random"),
-    "network": ("experiments.network", "fit how measured links move, compare predictors"),
-    "validate": ("experiments.validate", "compare predictions with measured runs"),
-    "calibrate": ("experiments.calibrate", "fit efficiency parameters to measured runs"),
-    "fidelity": ("experiments.fidelity", "where the closed form leaves the event-exact one"),
+    "cluster": ("experiments.cluster.__main__", "make cluster and trace files from measurements"),
+    "jobs": ("experiments.jobs.__main__", "draw a list of jobs from a trace or at random"),
+    "network": (
+        "experiments.network.__main__",
+        "fit how measured links move, compare predictors",
+    ),
+    "validate": ("experiments.validate.__main__", "compare predictions with measured runs"),
+    "calibrate": (
+        "experiments.calibrate.__main__",
+        "fit efficiency parameters to measured runs",
+    ),
+    "fidelity": (
+        "experiments.fidelity.__main__",
+        "where the closed form leaves the event-exact one",
+    ),
     "kpi": (
         "experiments.kpi.__main__",
         "the eight key figures, each with its target and its headroom",
     ),
-    "respond": ("experiments.respond", "answer measurements with plans, line by line"),
+    "respond": ("experiments.respond.__main__", "answer measurements with plans, line by line"),
     "bench": ("experiments.bench.__main__", "measure speed"),
     "ddp": ("experiments.ddp", "compare micro-batch schedules in real data-parallel training"),
-    "report": ("analysis.report.report", "write a report from run folders"),
+    "report": ("analysis.report.__main__", "write a report from run folders"),
 }
+EXAMPLES = """\
+examples:
+  hippo evaluate --schedulers hysteresis,best_static --seeds 8 --out outputs/first
+  hippo report outputs/first
+  hippo evaluate --help"""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Dispatch; returns the exit status, 2 for an unknown subcommand."""
-    argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in ("-h", "--help"):
-        print("usage: hippo SUBCOMMAND [--help] ...\n")
+    return run_command(lambda: _prepare(sys.argv[1:] if argv is None else argv))
+
+
+def _prepare(arguments: list[str]) -> Callable[[], object]:
+    if not arguments or arguments[0] not in COMMANDS:
+        return functools.partial(_without_command, arguments)
+    command = importlib.import_module(COMMANDS[arguments[0]][0]).main
+    return functools.partial(command, arguments[1:])
+
+
+def _without_command(arguments: list[str]) -> int:
+    """What `hippo` says where no subcommand is named. Raises InputError for one that is unknown."""
+    if arguments and arguments[0] in ("-V", "--version"):
+        from importlib.metadata import version
+
+        print(f"hippo {version('hippo-sched')}")
+    elif arguments and arguments[0] not in ("-h", "--help"):
+        from experiments.common import did_you_mean
+        from jaxsim.files import InputError
+
+        close = did_you_mean(arguments[0], COMMANDS)
+        known = ", ".join(COMMANDS)
+        raise InputError(f"unknown subcommand {arguments[0]!r}; known: {known}{close}")
+    else:
+        print("usage: hippo SUBCOMMAND [--help] ...\n       hippo --version\n")
         for name, (_, text) in COMMANDS.items():
             print(f"  {name:10} {text}")
-        return 0 if argv else 2
-    if argv[0] not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        print(f"error: unknown subcommand {argv[0]!r}; known: {known}", file=sys.stderr)
-        return 2
-    module = importlib.import_module(COMMANDS[argv[0]][0])
-    return module.main(argv[1:])
+        print(f"\n{EXAMPLES}")
+    return 0 if arguments else 2
 
 
 if __name__ == "__main__":

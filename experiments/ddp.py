@@ -11,27 +11,31 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 from analysis.records import RecordError, load
+from experiments.common import Parser, run_command, whole
 
+EXAMPLE = "hippo ddp --ranks 2 --steps 50 --out outputs/ddp"
 DEFAULT_CONFIG = Path(__file__).parents[1] / "ddp_bench" / "configs" / "default.yaml"
 RANKS = 4
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hippo ddp",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--ranks", type=int, help=f"processes (default: {RANKS}, or the run's own)")
-    parser.add_argument("--out", type=Path, help="run folder (default: outputs/ddp-<date>-<hex>)")
-    parser.add_argument("--max_restarts", type=int, default=0, help="restarts of a failed job")
-    parser.add_argument("--replay_steps", type=int, default=120, help="modelled steps; 0 = none")
+def _parser() -> Parser:
+    parser = Parser(prog="hippo ddp", description=__doc__, example=EXAMPLE)
+    add = parser.add_argument
+    add("--ranks", type=_up_to(4096, 1), help=f"processes (default: {RANKS}, or the run's own)")
+    add("--out", type=Path, help="run folder (default: outputs/ddp-<date>-<hex>)")
+    add("--max_restarts", type=_up_to(1000), default=0, help="restarts of a failed job (default 0)")
+    steps = "modelled steps (default 120); 0 = none"
+    add("--replay_steps", type=_up_to(1_000_000), default=120, help=steps)
     return parser
+
+
+def _up_to(most: int, least: int = 0) -> Callable[[str], int]:
+    return lambda text: whole(text, least, most)
 
 
 def _environment() -> dict[str, str]:
@@ -74,21 +78,23 @@ def _own_ranks(folder: Path) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run everything; the first exit status that is not 0, else 0. Bad input: 2."""
+    return run_command(lambda: _prepare(argv))
+
+
+def _prepare(argv: list[str] | None) -> Callable[[], int]:
     options, given = _parser().parse_known_args(argv)
     resumed = _resumed(given)
-    try:
-        ranks = options.ranks
-        if ranks is None:
-            ranks = _own_ranks(resumed) if resumed else RANKS
-    except RecordError as error:
-        print(f"hippo ddp: {error}", file=sys.stderr)
-        return 2
-    if ranks < 1:
-        print(f"hippo ddp: --ranks is {ranks}: allowed are integers >= 1", file=sys.stderr)
-        return 2
+    ranks = options.ranks
+    if ranks is None:
+        ranks = _own_ranks(resumed) if resumed else RANKS
     stamp = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     out = resumed or options.out or Path("outputs") / f"ddp-{stamp}"
     settings = _settings(given, out)
+    return lambda: _run(ranks, out, settings, options)
+
+
+def _run(ranks: int, out: Path, settings: list[str], options: argparse.Namespace) -> int:
+    """Check, train, replay, analyse; the first exit status that is not 0, else 0."""
     # torchrun turns every failure into exit status 1: bad settings are found before it starts.
     check = ("--validate_only", "--for_ranks", str(ranks))
     if status := _python("ddp_bench.train_ddp", *settings, *check):

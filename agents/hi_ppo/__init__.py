@@ -10,42 +10,7 @@ settings    How Hi-PPO is trained: sizes, schedule, both levels
 training    Training Hi-PPO: one compiled epoch is one batch of whole episodes, the host loops
 """
 
-from agents.hi_ppo.checkpoint import (
-    FILE_NAME,
-    Checkpoint,
-    load_checkpoint,
-    load_shipped,
-    load_trained,
-    policies,
-    restore,
-    save_checkpoint,
-    schedulers,
-)
-from agents.hi_ppo.features import init_statistics, make_reference, update_statistics
-from agents.hi_ppo.scheduler import HiPPO, decide_lower, decide_upper, measure
-from agents.hi_ppo.settings import TrainSettings, check_sizes
-from agents.hi_ppo.training import EpochMetrics, Trainer, make_tape
+import lazy_loader
 
-__all__ = [
-    "FILE_NAME",
-    "Checkpoint",
-    "EpochMetrics",
-    "HiPPO",
-    "TrainSettings",
-    "Trainer",
-    "check_sizes",
-    "decide_lower",
-    "decide_upper",
-    "init_statistics",
-    "load_checkpoint",
-    "load_shipped",
-    "load_trained",
-    "make_reference",
-    "make_tape",
-    "measure",
-    "policies",
-    "restore",
-    "save_checkpoint",
-    "schedulers",
-    "update_statistics",
-]
+# Names are listed in __init__.pyi; each module loads when a name of it is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

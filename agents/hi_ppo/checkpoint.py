@@ -88,20 +88,6 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     return _parse(read_bytes(path, "a checkpoint", MOST_BYTES), str(path))
 
 
-def export_policy(source: str | Path, seed: int, path: Path) -> None:
-    """Write one seed's policy, without the optimizer's state, as a checkpoint to ship.
-
-    Raises InputError for an unknown seed or a damaged source.
-    """
-    checkpoint = load_checkpoint(source)
-    seeds = checkpoint.meta["seeds"]
-    if seed not in seeds:
-        raise InputError(f"{source}: seed {seed} is not among its seeds {seeds}")
-    index = seeds.index(seed)
-    policy = jax.tree.map(lambda x: x[index : index + 1], checkpoint.tree["policy"])
-    save_checkpoint(path, {"policy": policy}, {**checkpoint.meta, "seeds": [seed]})
-
-
 def load_shipped() -> Checkpoint:
     """The checkpoint that comes with the package; InputError where a build left it out."""
     resource = importlib.resources.files("agents.hi_ppo") / SHIPPED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,39 +11,7 @@ import optax
 from flax import struct
 from jax import Array
 
-from jaxsim.files import check_fields, is_count, is_non_negative, is_positive, is_share
-
-
-@dataclasses.dataclass(frozen=True)
-class PPOSettings:
-    """Schulman et al. 2017.
-
-    Attributes:
-        learning_rate: of Adam, decays linearly to zero over the run
-        clip: range of the probability ratio around 1
-        value_weight: weight of the value loss
-        entropy_weight: weight of the entropy bonus
-        max_grad_norm: gradients are clipped by their global norm
-        epochs: passes over each batch
-        minibatches: per pass; must divide the number of environments
-        trace_decay: lambda of the advantage estimate
-    """
-
-    learning_rate: float = 1e-3
-    clip: float = 0.2
-    value_weight: float = 0.5
-    entropy_weight: float = 0.002
-    max_grad_norm: float = 0.5
-    epochs: int = 3
-    minibatches: int = 4
-    trace_decay: float = 0.9
-
-    def __post_init__(self):
-        rates = ("learning_rate", "clip", "max_grad_norm")
-        check_fields(self, rates, "a number > 0", is_positive)
-        check_fields(self, ("value_weight", "entropy_weight"), "a number >= 0", is_non_negative)
-        check_fields(self, ("epochs", "minibatches"), "an integer >= 1", is_count)
-        check_fields(self, ("trace_decay",), "a number from 0 to 1", is_share)
+from agents.hi_ppo.settings import PPOSettings
 
 
 @struct.dataclass

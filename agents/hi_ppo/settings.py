@@ -4,23 +4,57 @@ from __future__ import annotations
 
 import dataclasses
 
-from agents.hi_ppo.ppo import PPOSettings
-from jaxsim.files import check_fields, is_count, is_share
+from jaxsim.files import check_counts, check_fields, is_non_negative, is_positive, is_share
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOSettings:
+    """Schulman et al. 2017.
+
+    Attributes:
+        learning_rate: of Adam, decays linearly to zero over the run
+        clip: range of the probability ratio around 1
+        value_weight: weight of the value loss
+        entropy_weight: weight of the entropy bonus
+        max_grad_norm: gradients are clipped by their global norm
+        epochs: passes over each batch
+        minibatches: per pass; must divide the number of environments
+        trace_decay: lambda of the advantage estimate
+    """
+
+    learning_rate: float = 1e-3
+    clip: float = 0.2
+    value_weight: float = 0.5
+    entropy_weight: float = 0.002
+    max_grad_norm: float = 0.5
+    epochs: int = 3
+    minibatches: int = 4
+    trace_decay: float = 0.9
+
+    def __post_init__(self):
+        rates = ("learning_rate", "clip", "max_grad_norm")
+        check_fields(self, rates, "a number > 0", is_positive)
+        check_fields(self, ("value_weight", "entropy_weight"), "a number >= 0", is_non_negative)
+        check_counts(self, {"epochs": 1000, "minibatches": 100_000})
+        check_fields(self, ("trace_decay",), "a number from 0 to 1", is_share)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
-    """Attributes:
-    envs: scenarios played at once, per policy seed
-    rollout: intervals between two updates; must divide the horizon and be a multiple of `every`
-    every: intervals between two decisions of the upper policy
-    hidden: width of the networks
-    upper_discount: gamma per interval of the upper policy
-    lower_discount: gamma per interval of the lower policy, whose choices leave nothing behind
-    shaping: weight of the potential shaping with the training-time clairvoyant value, 0 to 1
-    idle_start: share of the episodes that begin with nothing deployed, the others with a random row
-    upper: PPO of the upper policy
-    lower: PPO of the lower policy
+    """Sizes of Hi-PPO and of its training.
+
+    Attributes:
+        envs: scenarios played at once, per policy seed
+        rollout: intervals between two updates; must divide the horizon and be a multiple of `every`
+        every: intervals between two decisions of the upper policy
+        hidden: width of the networks
+        upper_discount: gamma per interval of the upper policy
+        lower_discount: gamma per interval of the lower policy, whose choices leave nothing behind
+        shaping: weight of the potential shaping with the training-time clairvoyant value, 0 to 1
+        idle_start: share of the episodes that begin with nothing deployed, the others with a random
+            row
+        upper: PPO of the upper policy
+        lower: PPO of the lower policy
     """
 
     envs: int = 128
@@ -37,7 +71,8 @@ class TrainSettings:
     )
 
     def __post_init__(self):
-        check_fields(self, ("envs", "rollout", "every", "hidden"), "an integer >= 1", is_count)
+        most = {"envs": 1_000_000, "rollout": 1_000_000, "every": 1_000_000, "hidden": 65_536}
+        check_counts(self, most)
         shares = ("upper_discount", "lower_discount", "shaping", "idle_start")
         check_fields(self, shares, "a number from 0 to 1", is_share)
 

@@ -120,7 +120,7 @@ class Trainer:
         self.upper_optimizer = make_optimizer(settings.upper, updates)
         self.lower_optimizer = make_optimizer(settings.lower, updates)
         self.init = jax.jit(jax.vmap(self._init))
-        self.run_epoch = jax.jit(jax.vmap(self._epoch, in_axes=(0, None)))
+        self.run_epoch = jax.jit(jax.vmap(self._epoch))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -166,7 +166,7 @@ class Trainer:
         stats = init_statistics(make_reference(tape.base_rate))
         return _Carry(state, timestep.observation, stats, tape.value[1, row]), tape
 
-    def _epoch(self, train: TrainState, _: None) -> tuple[TrainState, EpochMetrics]:
+    def _epoch(self, train: TrainState) -> tuple[TrainState, EpochMetrics]:
         """Play one batch of episodes with an update every `rollout` intervals."""
         key = jax.random.fold_in(jax.random.wrap_key_data(train.key), train.epoch)
         start_key, loop_key = jax.random.split(key)

@@ -5,7 +5,7 @@ sections  what is said about a run, by its kind
 ddp       the page of a data-parallel run, in two languages (templates/)
 """
 
-from analysis.report import ddp
-from analysis.report.report import write_report
+import lazy_loader
 
-__all__ = ["ddp", "write_report"]
+# Names are listed in __init__.pyi; each module loads when a name of it is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,7 +1,48 @@
-"""`python -m analysis.report RUN [RUN ...]`."""
+"""A report from run folders: `python -m analysis.report RUN [RUN ...]`."""
 
+from __future__ import annotations
+
+import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from analysis.report.report import main
+DESCRIPTION = """\
+A report from run folders: report.md and its figures, in the first run's folder, with every number
+taken from the records. An evaluation first and the training run that it came from beside it give the
+whole story; any mixture of kinds will do."""
+EXAMPLE = "example:\n  hippo report outputs/evaluate outputs/train"
 
-sys.exit(main())
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line in one line."""
+
+    def error(self, message: str) -> None:
+        self.exit(2, f"error: {message}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status: 0, or 2 for bad input."""
+    parser = _Parser(
+        prog="hippo report",
+        description=DESCRIPTION,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
+    arguments = parser.parse_args(argv)
+
+    from analysis.records import RecordError
+    from analysis.report import write_report
+
+    try:
+        print(write_report(arguments.runs))
+    except RecordError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

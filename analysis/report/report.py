@@ -6,10 +6,8 @@ data-parallel one, which has a report.md of its own). Every number comes from th
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
@@ -29,6 +27,7 @@ from analysis.statistics import bootstrap as statistics
 
 # In a data-parallel run, report.md is what `analysis.analyze_metrics` writes.
 _TARGETS = {"ddp": "overview.md"}
+PACKAGES = ("analysis", "ddp_bench", "experiments")  # whose modules are commands
 _MISSING_VALUES = "- A dash means that a value was not measured."
 METHOD = f"""\
 - **Progress** is training work really done in an episode: downtime, transfers and stalls count as
@@ -76,13 +75,6 @@ def _method(records: Sequence[RunRecord]) -> str:
     return "\n".join([*parts, _MISSING_VALUES])
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports a wrong command line in one line."""
-
-    def error(self, message: str) -> None:
-        self.exit(2, f"error: {message}\n")
-
-
 def command_of(argv: Sequence[str] | None) -> str:
     """The command line that starts the same run, from the `argv` a run recorded.
 
@@ -93,7 +85,9 @@ def command_of(argv: Sequence[str] | None) -> str:
     if path.name in ("", "-c", "-m"):
         return "# a run that was started from Python code, not by a command"
     if path.suffix == ".py" and path.parent.name.isidentifier():
-        module = path.parent.name if path.stem == "__main__" else f"{path.parent.name}.{path.stem}"
+        parts = path.with_suffix("").parts
+        first = max((i for i, part in enumerate(parts) if part in PACKAGES), default=-2)
+        module = ".".join(parts[first:]).removesuffix(".__main__")
         return shlex.join(["python", "-m", module, *arguments])
     return shlex.join([path.name, *arguments])
 
@@ -212,16 +206,3 @@ def write_report(runs: Sequence[str | Path]) -> Path:
     except OSError as error:
         raise RecordError(f"{folders[0]}: cannot be written: {error.strerror}") from None
     return target
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status: 0, or 2 for bad input."""
-    parser = _Parser(prog="analysis.report", description=__doc__, allow_abbrev=False)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
-    arguments = parser.parse_args(argv)
-    try:
-        print(write_report(arguments.runs))
-    except RecordError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0

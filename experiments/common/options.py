@@ -3,53 +3,86 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
-from collections.abc import Callable, Mapping
-from typing import TypeVar, get_type_hints
+import json
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, get_args, get_type_hints
 
-from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace
+from jsonargparse import (
+    ActionConfigFile,
+    ArgumentError,
+    ArgumentParser,
+    DefaultHelpFormatter,
+    Namespace,
+)
 
+from experiments.common.known import OPTIONS, check_names, did_you_mean
 from jaxsim.files import InputError, is_non_negative, read_yaml, shown
+from jaxsim.scenario import ScenarioSettings
 
 T = TypeVar("T")
+OTHERS = ("config", "help", "print_config")  # options that every command has
+GLOBAL_BATCH = 1024  # defaults of all commands
+LAYOUT_LIMIT = 4000
+BASE_SPREAD = 0.25
+MOST_SCENARIOS = 100_000
+MOST_LAYOUTS = 10_000_000
+MOST_OF_A_WORLD = {"global_batch": 10_000_000, "seq": 100_000_000, "table_size": 100_000}
+NULLS = ("null", "Null", "NULL", "~")  # as YAML spells them
 
 
-def parse(config_class: type[T], argv: list[str], prog: str) -> T:
+def parse(config_class: type[T], argv: list[str], prog: str, example: str = "") -> T:
     """Build a config dataclass from `--config FILE` and `--key value` overrides (nested keys with
-    dots, '-' and '_' alike).
+    dots, '-' and '_' alike); the command line is stronger than the file.
 
-    Raises InputError with one line that names the key; unknown keys are refused, abbreviations too.
-    `--help` prints every key with its default and exits.
+    Raises InputError with one line that names the key, and the file where the fault lies there;
+    unknown keys are refused, abbreviations too. `--help` prints every key with its default and what
+    it means, and the `example`, and exits.
     """
-    arguments = _arguments(config_class, argv)
-    files = [after for name, after in itertools.pairwise(arguments) if name == "--config"]
-    files += [name.partition("=")[2] for name in arguments if name.startswith("--config=")]
-    for file in files:  # what it is, before its keys are looked at
-        try:
-            body = read_yaml(file, "a configuration")
-        except InputError as error:
-            raise InputError(f"{prog}: {error}") from None
-        if not isinstance(body, Mapping):
-            raise InputError(f"{file}: expected a mapping of keys to values, got {shown(body)}")
-    source = ": ".join([prog, *files])
-    return _build(config_class, source, lambda p: p.parse_args(arguments))
+    overrides, files = _given(config_class, argv, prog)
+    parser = _parser(config_class, prog, example)
+
+    def build(bodies: list[dict]) -> T:
+        contents = [f"--config={json.dumps(body, default=str)}" for body in bodies]
+        config = _built(config_class, prog, lambda: parser.parse_args([*contents, *overrides]))
+        return _settled(config, lambda: given_keys(config_class, argv))
+
+    for file, body in files:
+        _check_body(config_class, body, f"{prog}: {file}")
+    try:
+        return build([body for _, body in files])
+    except InputError as error:
+        _blame(error, prog, files, build)
+        raise
 
 
 def given_keys(config_class: type, argv: list[str]) -> list[str]:
     """The keys that a command line which `parse` accepts sets, itself or by its --config file."""
-    arguments = _arguments(config_class, argv)
-    keys = _parser(config_class, "").parse_args(arguments, defaults=False).keys()
+    overrides, files = _given(config_class, argv, "")
+    contents = [f"--config={json.dumps(body, default=str)}" for _, body in files]
+    parser = _parser(config_class, "")
+    keys = parser.parse_args([*contents, *overrides], defaults=False).keys()
     return [key for key in keys if key != "config"]
 
 
 def from_mapping(config_class: type[T], body: dict, source: str) -> T:
     """Build a config dataclass from a nested mapping; `source` is what the error line names."""
-    return _build(config_class, source, lambda p: p.parse_object(body))
+    _check_body(config_class, body, source)
+    parser = _parser(config_class, source)
+    config = _built(config_class, source, lambda: parser.parse_object(body))
+    return _settled(config, lambda: list(_keys(body)))
+
+
+def default_scenario() -> ScenarioSettings:
+    """How worlds are drawn unless the command line says otherwise: links differ between scenarios."""
+    return ScenarioSettings(base_spread=BASE_SPREAD)
 
 
 def are_weights(values: tuple[float, ...]) -> bool:
-    """w1 to w4 of the reward: four finite numbers >= 0."""
-    return len(values) == 4 and all(map(is_non_negative, values))
+    """w1 to w4 of the reward: four finite numbers >= 0, not all of them 0."""
+    return len(values) == 4 and all(map(is_non_negative, values)) and any(values)
 
 
 def parse_weights(text: str) -> tuple[float, float, float, float]:
@@ -59,25 +92,80 @@ def parse_weights(text: str) -> tuple[float, float, float, float]:
     except ValueError:
         values = ()
     if not are_weights(values):
-        raise InputError(f"weights: expected four numbers >= 0 as w1,w2,w3,w4, got {text!r}")
+        allowed = "four numbers >= 0, not all 0, as w1,w2,w3,w4"
+        raise InputError(f"weights: expected {allowed}, got {text!r}")
     return values
 
 
-def _build(config_class: type[T], source: str, read: Callable[[ArgumentParser], Namespace]) -> T:
-    parser = _parser(config_class, source)
+def _settled(config: T, given: Callable[[], list[str]]) -> T:
+    """The config with those defaults that depend on which keys are given: its `settled`, if any."""
+    settled = getattr(config, "settled", None)
+    return config if settled is None else settled(given())
+
+
+def _keys(body: dict, path: str = "") -> Iterator[str]:
+    """The keys of a nested mapping, with dots."""
+    for name, value in body.items():
+        if isinstance(value, dict):
+            yield from _keys(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
+
+
+def _built(config_class: type[T], source: str, read: Callable[[], Namespace]) -> T:
     try:
-        return _instance(config_class, read(parser))
+        values = read()
+        for key, kind in _leaves(config_class):
+            name = key.rpartition(".")[2]
+            if name in OPTIONS and kind in (str, str | None):
+                check_names(key, values[key], OPTIONS[name])
+        return _instance(config_class, values)
     except (ArgumentError, ValueError, TypeError, OSError, OverflowError, AttributeError) as error:
         raise InputError(f"{source}: {' '.join(str(error).split())}") from None
 
 
-def _parser(config_class: type, prog: str) -> ArgumentParser:
+def _blame(error: InputError, prog: str, files: list[tuple[str, dict]], build: Callable) -> None:
+    """Raise the error again with the name of the configuration file that it comes from, if it does:
+    without the file there is no fault, or another one."""
+    for i, (file, _) in enumerate(files):
+        try:
+            build([body for _, body in [*files[:i], *files[i + 1 :]]])
+        except InputError as other:
+            if str(other) == str(error):
+                continue
+        raise InputError(f"{prog}: {file}: {str(error).removeprefix(f'{prog}: ')}") from None
+
+
+def _parser(config_class: type, prog: str, example: str = "") -> ArgumentParser:
+    about = inspect.cleandoc(config_class.__doc__ or "").partition("Attributes:")[0]
     parser = ArgumentParser(
-        prog=prog, description=config_class.__doc__, exit_on_error=False, allow_abbrev=False
+        prog=prog,
+        description=about.rstrip(),
+        epilog=f"example:\n  {example}" if example else None,
+        exit_on_error=False,
+        allow_abbrev=False,
+        formatter_class=_Formatter,
     )
     parser.add_argument("--config", action=ActionConfigFile, help="YAML file with the keys below")
     parser.add_class_arguments(config_class)
     return parser
+
+
+class _Formatter(DefaultHelpFormatter):
+    """Keeps line breaks, lists the names that an option takes, and calls a missing default nothing."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "".join(indent + line for line in text.splitlines(keepends=True))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        # Names are to be copied: they are not broken at their hyphens.
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _expand_help(self, action) -> str:
+        text = super()._expand_help(action)
+        text = text.replace(" | null", "").replace(", default: null", "")
+        names = OPTIONS.get(action.dest.rpartition(".")[2])
+        return f"{text}. Known: {', '.join(names.known)}" if names else text
 
 
 def _instance(kind: type[T], values: Namespace, path: str = "") -> T:
@@ -94,19 +182,79 @@ def _instance(kind: type[T], values: Namespace, path: str = "") -> T:
         raise ValueError(f"{path}{error}") from None
 
 
-def _arguments(config_class: type, argv: list[str]) -> list[str]:
-    """The command line as the parser wants it; a flag without a value means true."""
-    types = get_type_hints(config_class)
-    flags = {f"--{f.name}" for f in dataclasses.fields(config_class) if types[f.name] is bool}
-    out = []
-    for argument, following in zip(argv, [*argv[1:], "--"], strict=False):  # none of none
-        name = _underscored(argument)
-        out += [name, "true"] if name in flags and following.startswith("--") else [name]
-    return out
+def _leaves(kind: type, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key of a config dataclass with its type, those of nested ones with dots."""
+    for name, of in get_type_hints(kind).items():
+        if dataclasses.is_dataclass(of):
+            yield from _leaves(of, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", of
 
 
-def _underscored(argument: str) -> str:
-    if not argument.startswith("--"):
-        return argument
-    name, equals, value = argument.partition("=")
-    return "--" + name[2:].replace("-", "_") + equals + value
+def _groups(kind: type, path: str = "") -> Iterator[str]:
+    """The keys of nested dataclasses."""
+    for name, of in get_type_hints(kind).items():
+        if dataclasses.is_dataclass(of):
+            yield f"{path}{name}"
+            yield from _groups(of, f"{path}{name}.")
+
+
+def _check_body(kind: type, body: Any, source: str, path: str = "") -> None:
+    """Raise InputError for a mapping with unknown keys, or with null where there must be a value."""
+    if not isinstance(body, dict):
+        where = f"{path.rstrip('.')}: " if path else ""
+        raise InputError(
+            f"{source}: {where}expected a mapping of keys to values, got {shown(body)}"
+        )
+    types = get_type_hints(kind)
+    for name, value in body.items():
+        key = f"{path}{name}"
+        if name not in types:
+            raise InputError(f"{source}: unknown key {key!r}{did_you_mean(str(name), types)}")
+        if dataclasses.is_dataclass(types[name]):
+            _check_body(types[name], value, source, f"{key}.")
+        elif value is None and type(None) not in get_args(types[name]):
+            raise InputError(f"{source}: {key}: null is no value here; leave the key out")
+
+
+def _given(
+    config_class: type, argv: list[str], prog: str
+) -> tuple[list[str], list[tuple[str, dict]]]:
+    """The command line without its --config, as the parser wants it, and the mapping in each of those
+    files. Raises InputError for unknown options and for files that cannot be read."""
+    leaves = dict(_leaves(config_class))
+    known = [*leaves, *_groups(config_class), *OTHERS]
+    rest: list[str] = []
+    files: list[tuple[str, dict]] = []
+    tokens = itertools.zip_longest(argv, argv[1:])
+    for argument, following in tokens:
+        key, equals, value = argument.removeprefix("--").partition("=")
+        key = key.replace("-", "_")
+        if not argument.startswith("--") or not key:
+            rest.append(argument)
+            continue
+        if key not in known:
+            close = did_you_mean(key, known).replace("mean ", "mean --")
+            raise InputError(f"{prog}: unknown option --{key}{close}")
+        alone = following is None or following.startswith("--")
+        value = value if equals or alone else following
+        if value in NULLS:
+            raise InputError(f"{prog}: {key}: null is no value; leave the option out")
+        if key == "config" and (equals or not alone):
+            files.append((value, _read(value, prog)))
+            if not equals:
+                next(tokens)
+        elif leaves.get(key) is bool and not equals and alone:
+            rest += [f"--{key}", "true"]  # a flag
+        else:
+            rest.append(f"--{key}{equals}{value}" if equals else f"--{key}")
+    return rest, files
+
+
+def _read(file: str, prog: str) -> dict:
+    """The mapping in a configuration file. Raises InputError that names the file."""
+    try:
+        body = read_yaml(file, "a configuration")
+    except InputError as error:
+        raise InputError(f"{prog}: {error}") from None
+    return {} if body is None else body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 
 import numpy as np
 from rich.console import Console
@@ -35,7 +36,40 @@ def scheduler_table(summary: dict) -> str:
     regret = {n: row["regret_pct"] for n, row in rows.items()}
     for name in sorted(rows, key=lambda n: _last(regret[n])):
         table.add_row(name, *_cells(rows[name]))
-    return as_text(table)
+    same = _nothing_to_decide(rows, lambda row: row.get("tokens_per_s"))
+    return as_text(table) + (f"{NOTHING}\n" if same else "")
+
+
+def best_plan_text(plan: dict | None) -> str:
+    """The best plan of an evaluation, whole."""
+    if plan is None:
+        return "best plan on the links as the cluster file states them: none can run\n"
+    lines = [
+        f"best plan on the links as the cluster file states them, {plan['tokens_per_s']:,.0f} tokens/s:"
+    ]
+    for number, pipeline in enumerate(plan["pipelines"], start=1):
+        stages = (
+            f"{d['domain']} ({d['layers']} layers, tp {d['tp']}, pp {d['pp']})"
+            for d in pipeline["domains"]
+        )
+        lines += [
+            f"  pipeline {number}: {' > '.join(stages)}",
+            f"    dp {pipeline['dp']}, {pipeline['micro_batches']} micro-batches of "
+            f"{pipeline['micro_batch']} each, recompute {pipeline['recompute']}, schedule "
+            f"{pipeline['schedule']}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _nothing_to_decide(rows: dict[str, dict], value: Callable[[dict], float | None]) -> bool:
+    """Do several schedulers all come to the same?"""
+    values = [value(row) for row in rows.values()]
+    known = [x for x in values if x is not None]
+    same = len(known) == len(values) and np.ptp(known) <= 1e-4 * max(1e-9, abs(known[0]))
+    return len(values) > 1 and bool(same)
+
+
+NOTHING = "nothing to decide here: all schedulers come to the same"
 
 
 def suite_table(summary: dict) -> str:
@@ -53,7 +87,14 @@ def suite_table(summary: dict) -> str:
 
         for i, name in enumerate(sorted(rows, key=rank)):
             table.add_row("" if i else scene, name, *_scene_cells(rows[name]))
-    return as_text(table)
+    same = [
+        scene
+        for scene, result in summary["scenes"].items()
+        if _nothing_to_decide(
+            result["schedulers"], lambda row: _completion(row) or row.get("tokens_per_s")
+        )
+    ]
+    return as_text(table) + "".join(f"{scene}: {NOTHING}\n" for scene in same)
 
 
 def _last(value: float | None) -> float:
@@ -66,7 +107,7 @@ def _scene_cells(row: dict) -> list[str]:
     return [
         _cell(row["headroom_pct"], "{:.1f}"),
         _cell(row["regret_pct"], "{:.1f}"),
-        _cell(None if low is None else (low, high), "{0[0]:.1f} to {0[1]:.1f}"),
+        _interval(low, high),
         _cell(row["bound_pct"], "{:.1f}"),
         _cell(_completion(row), "{:.2f}"),
     ]
@@ -82,6 +123,12 @@ def as_text(table: Table) -> str:
     with console.capture() as captured:
         console.print(table)
     return captured.get()
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    """One scenario has no interval."""
+    known = low is not None and high is not None and np.isfinite([low, high]).all()
+    return f"{low:.1f} to {high:.1f}" if known else "-"
 
 
 def _cell(value, form: str) -> str:
@@ -106,7 +153,7 @@ def _cells(row: dict) -> list[str]:
     values = [
         (row["headroom_pct"], "{:.1f}"),
         (None if row["regret_pct"] is None else 100 - row["regret_pct"], "{:.1f}"),
-        (None if low is None else (100 - high, 100 - low), "{0[0]:.1f} to {0[1]:.1f}"),
+        (None if low is None else _interval(100 - high, 100 - low), "{}"),
         (row["step_s"], "{:.1f}"),
         (None if row["utilisation"] is None else 100 * row["utilisation"], "{:.1f}"),
         (row["wan_gb_per_step"], "{:.1f}"),
@@ -145,7 +192,8 @@ def jobs_table(summary: dict) -> str:
         table.add_column(name, justify="left" if i == 0 else "right")
     for name in sorted(rows, key=lambda n: rows[n]["jobs"]["jct_normalised_mean"]):
         table.add_row(name, *_jobs_cells(rows[name]))
-    return as_text(table)
+    same = _nothing_to_decide(rows, _completion)
+    return as_text(table) + (f"{NOTHING}\n" if same else "")
 
 
 def _jobs_cells(row: dict) -> list[str]:

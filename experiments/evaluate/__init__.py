@@ -10,24 +10,7 @@ jobs               the comparison on many jobs
 low_communication  low-communication training, with a table of its own
 """
 
-from experiments.evaluate.config import EvaluateConfig
-from experiments.evaluate.contestants import (
-    Contestant,
-    contestants,
-    named,
-    requested_without_truth,
-)
-from experiments.evaluate.evaluator import Evaluator, tune
-from experiments.evaluate.jobs import JobsEvaluation, requested
+import lazy_loader
 
-__all__ = [
-    "Contestant",
-    "EvaluateConfig",
-    "Evaluator",
-    "JobsEvaluation",
-    "contestants",
-    "named",
-    "requested",
-    "requested_without_truth",
-    "tune",
-]
+# Names are listed in __init__.pyi; each module loads when a name of it is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

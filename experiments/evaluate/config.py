@@ -6,14 +6,22 @@ import dataclasses
 from typing import Any
 
 from analysis.records import load
-from experiments.common import from_mapping, load_regions, parse_weights, read_traces
-from experiments.evaluate import jobs as evaluate_jobs
-from experiments.evaluate.contestants import requested
-from jaxsim.env import SHARING
-from jaxsim.files import InputError
-from jaxsim.load import read_jobs
-from jaxsim.scenario import ScenarioSettings
-from jaxsim.workload import load_model
+from experiments.common import (
+    GLOBAL_BATCH,
+    LAYOUT_LIMIT,
+    MOST_LAYOUTS,
+    MOST_OF_A_WORLD,
+    MOST_SCENARIOS,
+    SHARING,
+    default_scenario,
+    from_mapping,
+    parse_weights,
+)
+from jaxsim.files import InputError, check_counts, check_fields, is_non_negative
+from jaxsim.scenario import MOST_INTERVALS, ScenarioSettings
+
+# Keys of an evaluation that many jobs make no use of.
+WITHOUT_JOBS = ("weights", "tuning_scenarios", "threshold_pct")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +47,7 @@ class EvaluateConfig:
         checkpoint: what the name hi_ppo means; the checkpoint that ships if none is given
         seeds: scenarios to play
         steps: decision intervals per episode, overrides scenario.horizon
-        scenario: how worlds are drawn
+        scenario: how worlds are drawn; with a trace base_spread is 0 unless it is given
         tuning_scenarios: training scenarios on which tunable rivals are tuned, 0 = defaults
         threshold_pct: headroom that a scenario must offer to enter the comparison
         table_size: plans in the table at most
@@ -54,7 +62,7 @@ class EvaluateConfig:
 
     cluster: str | None = None
     model: str = "llama-7b"
-    global_batch: int = 512
+    global_batch: int = GLOBAL_BATCH
     seq: int = 4096
     weights: str = "1,0,0,0"
     trace: str | None = None
@@ -66,11 +74,11 @@ class EvaluateConfig:
     checkpoint: str | None = None
     seeds: int = 32
     steps: int | None = None
-    scenario: ScenarioSettings = dataclasses.field(default_factory=ScenarioSettings)
+    scenario: ScenarioSettings = dataclasses.field(default_factory=default_scenario)
     tuning_scenarios: int = 32
     threshold_pct: float = 0.0
     table_size: int = 48
-    layout_limit: int = 4000
+    layout_limit: int = LAYOUT_LIMIT
     domains: int | None = None
     suite: str | None = None
     resume: str | None = None
@@ -78,16 +86,22 @@ class EvaluateConfig:
     out: str | None = None
 
     def __post_init__(self):
-        for name, low in (("seeds", 1), ("tuning_scenarios", 0)):
-            if getattr(self, name) < low:
-                raise ValueError(f"{name}: expected an integer >= {low}, got {getattr(self, name)}")
-        for name in ("steps", "domains"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: expected an integer >= 1, got {value}")
+        check_counts(self, {"seeds": MOST_SCENARIOS, "steps": MOST_INTERVALS, "domains": 1024})
+        check_counts(self, {**MOST_OF_A_WORLD, "layout_limit": MOST_LAYOUTS})
+        check_counts(self, {"tuning_scenarios": MOST_SCENARIOS}, least=0)
+        check_fields(self, ("threshold_pct",), "a number >= 0", is_non_negative)
         if self.sharing not in SHARING:
             raise ValueError(f"sharing: expected {' or '.join(SHARING)}, got {self.sharing!r}")
+        if self.jobs is None:
+            parse_weights(self.weights)
         _ = self.world_settings  # so that a bad override is refused before anything is loaded
+
+    def settled(self, given: list[str]) -> EvaluateConfig:
+        """With a trace the links are as it says and the file states, unless a spread is `given`."""
+        if self.trace is None or "scenario.base_spread" in given:
+            return self
+        scenario = dataclasses.replace(self.scenario, base_spread=0.0)
+        return dataclasses.replace(self, scenario=scenario)
 
     @property
     def loaded(self) -> bool:
@@ -105,24 +119,6 @@ class EvaluateConfig:
         if self.steps is not None:
             changes["horizon"] = self.steps
         return dataclasses.replace(self.scenario, **changes)
-
-
-def check_inputs(config: EvaluateConfig) -> None:
-    """Read what an evaluation names, and build nothing: a suite is refused before its first scene.
-
-    Raises InputError.
-    """
-    settings = config.world_settings
-    settings.links()
-    parse_weights(config.weights)
-    if config.jobs is None:
-        requested(config.schedulers, config.checkpoint)
-        load_model(config.model)
-    else:
-        evaluate_jobs.requested(config.schedulers, config.checkpoint)
-        evaluate_jobs.arriving(read_jobs(config.jobs), settings, config.jobs)
-    spec = load_regions(config.cluster, config.domains)
-    read_traces(config.trace, config.load, spec, settings.interval_s)
 
 
 def kept(config: EvaluateConfig) -> dict:
@@ -146,3 +142,9 @@ def resumed_config(config: EvaluateConfig, given: list[str]) -> EvaluateConfig:
     body = {**load(config.resume).run["config"], "resume": config.resume, "json": config.json}
     body.pop("given", None)  # a suite's
     return from_mapping(EvaluateConfig, body, config.resume)
+
+
+def check_together(config: EvaluateConfig, given: list[str]) -> None:
+    """Raise InputError for a key that cannot be `given` beside another."""
+    if config.jobs is not None and (unused := [key for key in given if key in WITHOUT_JOBS]):
+        raise InputError(f"evaluate: {unused[0]}: cannot be set with --jobs, where nothing uses it")

@@ -7,19 +7,35 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
+from agents.protocol import carry_out, make_setup, score_table
 from agents.registry import Settings, default_settings, find, plan_rules
 from analysis.records import RunWriter
 from analysis.statistics import evaluation_summary
-from experiments.common import load_world, note_efficiency, parse_weights, read_traces
+from experiments.common import (
+    best_plan_text,
+    jobs_table,
+    load_world,
+    note_efficiency,
+    parse_weights,
+    progress,
+    put_result,
+    read_traces,
+    scheduler_table,
+    suite_table,
+)
 from experiments.evaluate import low_communication
 from experiments.evaluate.config import EvaluateConfig, kept
 from experiments.evaluate.contestants import contestants, requested
 from experiments.evaluate.evaluator import Evaluator, tune
+from experiments.evaluate.inputs import check_inputs
 from experiments.evaluate.jobs import JobsEvaluation
+from experiments.evaluate.suites import run_suite
 from experiments.evaluate.tables import (
     Results,
     bound_rows,
@@ -28,6 +44,9 @@ from experiments.evaluate.tables import (
     timeline_rows,
     traffic_rows,
 )
+from jaxsim.env import EnvParams
+from jaxsim.plan import Plan, whole_plan
+from jaxsim.planning import PlanTable
 
 
 class Evaluation:
@@ -62,7 +81,7 @@ class Evaluation:
     def run(self, writer: RunWriter) -> dict:
         """Play everybody whom the run folder does not know yet, return the summary."""
         results = Results(writer)
-        with tqdm(total=3 + len(self.names), desc="evaluate", unit="part", leave=None) as bar:
+        with progress(total=3 + len(self.names), desc="evaluate", unit="part", leave=None) as bar:
             bar.set_postfix_str("tuning the rivals")
             tuned = results.once("tuned", self._tuned).to_dict("records")[0]
             bar.update()
@@ -136,11 +155,33 @@ class Evaluation:
             "nominated": self.with_plans,
             "table": {**dataclasses.asdict(self.info), "bound_over": evaluator.n_bounding},
         }
+        summary["best_plan"] = best_plan(evaluator, self.spec.domains)
         if self.apart:
             args = (self.apart, self.config, self.settings, self.weights, self.traces)
             rows = results.once("low_communication", lambda: low_communication.played(*args))
             summary["low_communication"] = low_communication.summaries(rows)
         return summary
+
+
+def best_plan(evaluator: Evaluator, domains: tuple[str, ...]) -> dict | None:
+    """The plan of the table that trains fastest on the links as the cluster file states them, at the
+    configured mean load, with the lower choice that suits it best; None where none can run."""
+    world, params = evaluator.world, jax.tree.map(lambda x: x[0], evaluator.params)
+    problem = params.problem.replace(cluster=world.problem.cluster)
+    tokens_per_s, plan = _best_plan(params.replace(problem=problem), world.table)
+    if tokens_per_s <= 0:
+        return None
+    pipelines = whole_plan(jax.tree.map(lambda x: np.asarray(x)[0], plan), domains)
+    return {"tokens_per_s": float(tokens_per_s), "pipelines": pipelines}
+
+
+@jax.jit
+def _best_plan(params: EnvParams, table: PlanTable) -> tuple[jax.Array, Plan]:
+    setup = make_setup(params, table)
+    best = score_table(setup, setup.prior)
+    row = jnp.argmax(best.rate)
+    plan = carry_out(setup, row, best.choice[row], setup.prior)
+    return best.rate[row] * setup.problem.work.tokens_per_step, plan
 
 
 def liveliest(evaluator: Evaluator, threshold_pct: float) -> int:
@@ -170,3 +211,23 @@ def run_evaluation(config: EvaluateConfig) -> tuple[dict, Path]:
             raise
         writer.finish(summary)
     return summary, writer.dir
+
+
+def evaluate(config: EvaluateConfig, given: list[str]) -> None:
+    """Evaluate one scene or a suite of them and say where the records are; `given` are the keys
+    that the command line set. Raises InputError, RecordError, KeyboardInterrupt."""
+    if config.suite is not None:
+        summary, folder = run_suite(config, given, run_evaluation, check_inputs)
+        text = suite_table(summary)
+    elif config.jobs is not None:
+        summary, folder = run_evaluation(config)
+        text = jobs_table(summary)
+    else:
+        summary, folder = run_evaluation(config)
+        text = scheduler_table(summary)
+        text += best_plan_text(summary["best_plan"])
+        if "low_communication" in summary:
+            text += low_communication.tables(summary["low_communication"])
+    if put_result(summary, config.json):
+        print(text)
+        print(f"run folder: {folder}")

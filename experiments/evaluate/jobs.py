@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from experiments.evaluate.config import EvaluateConfig
 
 DECISIONS = 50  # that are timed
-# Keys of an evaluation that many jobs make no use of.
-WITHOUT_JOBS = ("weights", "tuning_scenarios", "threshold_pct")
 
 
 class JobsContestant(NamedTuple):

@@ -15,7 +15,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from analysis.records import RunWriter, load
-from experiments.common import from_mapping
+from experiments.common import from_mapping, progress
 from jaxsim.files import InputError, is_file, listed, meant, read_yaml, shown, values
 
 SHIPPED = Path(__file__).parents[1] / "configs" / "suites" / "suites.yaml"
@@ -166,7 +166,7 @@ def run_suite(config: Any, given: list[str], evaluate: Evaluate, check: Check) -
 
 def _play(name: str, scenes: dict[str, Any], writer: RunWriter, evaluate: Evaluate) -> dict:
     summaries, wall_s = {}, 0.0
-    with tqdm(total=len(scenes), desc=f"suite {name}", unit="scene") as bar:
+    with progress(total=len(scenes), desc=f"suite {name}", unit="scene") as bar:
         for scene, config in scenes.items():
             bar.set_postfix_str(scene)
             folder = writer.dir / scene

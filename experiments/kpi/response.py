@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -43,8 +44,9 @@ def response_s(command: list[str], spec: ClusterSpec, count: int, seed: int = 0)
         for measurement in _measurements(spec, count, seed):
             line = json.dumps(measurement) + "\n"
             start = time.perf_counter()
-            process.stdin.write(line)
-            process.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):  # it has ended: there is no answer
+                process.stdin.write(line)
+                process.stdin.flush()
             answer = process.stdout.readline()
             taken.append(time.perf_counter() - start)
             _plan_in(answer)

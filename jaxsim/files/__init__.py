@@ -12,6 +12,7 @@ tables     CSV tables: text first, every fault names file, line and column
 from jaxsim.files import values
 from jaxsim.files.errors import (
     InputError,
+    check_counts,
     check_fields,
     is_count,
     is_non_negative,
@@ -33,6 +34,7 @@ from jaxsim.files.yaml_text import dump_yaml, load_yaml, parse_yaml, read_yaml
 
 __all__ = [
     "InputError",
+    "check_counts",
     "check_fields",
     "check_names",
     "dump_yaml",

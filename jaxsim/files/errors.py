@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxsim.files.shown import one_line, shown
@@ -30,6 +30,16 @@ def check_fields(
         if not holds(value):
             text = shown(value) if isinstance(value, int) else value
             raise ValueError(f"{name}: expected {allowed}, got {text}")
+
+
+def check_counts(settings: Any, most: Mapping[str, int], least: int = 1) -> None:
+    """Raise ValueError that names the first of the fields in `most` (name -> largest allowed) that is
+    not a whole number from `least` on; None is not looked at."""
+    for name, high in most.items():
+        allowed = f"an integer >= {least} and <= {high:,}"
+        check_fields(
+            settings, (name,), allowed, lambda x, high=high: x is None or least <= x <= high
+        )
 
 
 def is_positive(value: float) -> bool:

@@ -284,11 +284,6 @@ def combine(fits: Sequence[PathFit], interval_s: float, kind: str) -> tuple[Fitt
     )
 
 
-def fit_links(series: Sequence[Series], interval_s: float, kind: str) -> tuple[FittedLink, ...]:
-    """Fit one kind of process to every path."""
-    return combine([fit_path(one, interval_s, kind) for one in series], interval_s, kind)
-
-
 def _pool_shares(states: list[Group], intervals: list[int], interval_s: float) -> None:
     """Draw the shares towards that of all paths, in place.
 

@@ -30,6 +30,7 @@ from jaxsim.plan.plan import (
     needs_reconfiguration,
     per_domain,
     steps_ahead,
+    whole_plan,
 )
 from jaxsim.plan.problem import Problem
 
@@ -63,4 +64,5 @@ __all__ = [
     "per_domain",
     "split_layers",
     "steps_ahead",
+    "whole_plan",
 ]

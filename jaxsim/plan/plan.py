@@ -16,8 +16,7 @@ import numpy as np
 from flax import struct
 from jax import Array
 
-from jaxsim.files import InputError
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, Workload
+from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE
 
 # Pipeline schedules by the micro-batches that a stage at distance d from the last (counted from 1)
 # may hold in flight: d, 2 d - 1 (Zhuang et al., MLSys 2023, hides the wire), all of them.
@@ -27,6 +26,19 @@ SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE = 0, 1, 2
 SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE, SCHEDULE_GREEDY = 3, 4, 5
 MENU_SCHEDULES = (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE)  # of the default menu
 ALL_SCHEDULES = (*MENU_SCHEDULES, SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE, SCHEDULE_GREEDY)
+SCHEDULE_NAMES = {
+    SCHEDULE_1F1B: "1F1B",
+    SCHEDULE_EAGER_1F1B: "eager 1F1B",
+    SCHEDULE_GPIPE: "GPipe",
+    SCHEDULE_INTERLEAVED: "interleaved",
+    SCHEDULE_ZERO_BUBBLE: "ZB-H1",
+    SCHEDULE_GREEDY: "greedy",
+}
+RECOMPUTE_NAMES = {
+    RECOMPUTE_NONE: "nothing",
+    RECOMPUTE_SELECTIVE: "attention",
+    RECOMPUTE_FULL: "whole layers",
+}
 INTERLEAVED_CHUNKS = 2  # model chunks per stage under SCHEDULE_INTERLEAVED
 PLACEMENT_DP_INNER, PLACEMENT_PP_INNER = 0, 1
 UNUSED = -1
@@ -187,36 +199,31 @@ def steps_ahead(plan: Plan) -> Array:
     return column[None, :] - row[:, None]
 
 
-def check_plan(plan: Plan, work: Workload, gpus: np.ndarray, names: tuple[str, ...]) -> None:
-    """Refuse, on the host, a plan that cannot be carried out on `gpus` [K] GPUs (one job).
-
-    Raises InputError that names the first field that is wrong.
-    """
-    p = jax.tree.map(np.asarray, plan)
-    used = p.group >= 0
-    if not used.any():
-        raise InputError("plan: group: no domain is used")
-    groups = sorted(set(p.group[used].tolist()))
-    if groups != list(range(len(groups))):
-        raise InputError(f"plan: group: expected numbers 0..{len(groups) - 1}, got {groups}")
-    total = 0
-    for g in groups:
-        members = np.flatnonzero(p.group == g)
-        if sorted(p.position[members].tolist()) != list(range(len(members))):
-            raise InputError(f"plan: position: group {g} needs 0..{len(members) - 1}")
-        if p.layers[members].sum() != int(work.layers):
-            got = int(p.layers[members].sum())
-            raise InputError(f"plan: layers: group {g} holds {got} of {int(work.layers)} layers")
-        total += int(p.batch_share[g] * p.micro_batch[g] * p.dp[g])
-    if total != int(work.global_batch):
-        raise InputError(f"plan: batch_share: {total} sequences of {int(work.global_batch)}")
-    need = p.dp[np.clip(p.group, 0, None)] * p.tp * p.pp * p.cp * used
-    for k in np.flatnonzero(used):
-        if need[k] > gpus[k] or need[k] < 1 or not 1 <= p.pp[k] <= p.layers[k]:
-            raise InputError(
-                f"plan: {names[k]}: dp x tp x pp x cp = {need[k]} GPUs of {gpus[k]}, "
-                f"{p.pp[k]} stages for {p.layers[k]} layers"
-            )
+def whole_plan(plan: Plan, names: tuple[str, ...]) -> list[dict]:
+    """One job's plan for a reader, one mapping for each pipeline: its settings, and in order its
+    domains with what each of them holds."""
+    group, position = np.asarray(plan.group), np.asarray(plan.position)
+    pipelines = []
+    for g in range(group.max() + 1):
+        members = np.flatnonzero(group == g)
+        stages = [
+            {
+                "domain": names[k],
+                **{key: int(getattr(plan, key)[k]) for key in ("layers", "tp", "pp")},
+            }
+            for k in members[np.argsort(position[members])]
+        ]
+        pipelines.append(
+            {
+                "domains": stages,
+                "dp": int(plan.dp[g]),
+                "micro_batches": int(plan.batch_share[g]),
+                "micro_batch": int(plan.micro_batch[g]),
+                "recompute": RECOMPUTE_NAMES[int(plan.recompute[g])],
+                "schedule": SCHEDULE_NAMES[int(plan.schedule[g])],
+            }
+        )
+    return pipelines
 
 
 def describe(plan: Plan, names: tuple[str, ...]) -> str:

@@ -10,8 +10,6 @@ from jaxsim.plan import Plan, Problem
 from jaxsim.planning.balance import complete
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost
 
-OBJECTIVES = ("seconds per step", "peak / useful FLOPs", "USD per million tokens")
-
 
 def objectives(cost: StepCost, problem: Problem, gpus_available: Array) -> Array:
     """[3] of one job's plan where gpus_available [K] are free.

@@ -4,24 +4,7 @@ scenario  one job: the world of a cluster, banks of scenarios
 jobs      the same for many jobs
 """
 
-from jaxsim.scenario.jobs import JobsWorld, build_jobs_world, jobs_bank
-from jaxsim.scenario.scenario import (
-    ScenarioSettings,
-    World,
-    build_world,
-    mean_view,
-    sample_views,
-    scenario_bank,
-)
+import lazy_loader
 
-__all__ = [
-    "JobsWorld",
-    "ScenarioSettings",
-    "World",
-    "build_jobs_world",
-    "build_world",
-    "jobs_bank",
-    "mean_view",
-    "sample_views",
-    "scenario_bank",
-]
+# Names are listed in __init__.pyi; each module loads when a name of it is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -19,12 +19,12 @@ from jaxsim.load import SubmittedJob
 from jaxsim.plan import Problem, empty_plan
 from jaxsim.planning import PARTS, PlanTable
 from jaxsim.scenario.scenario import (
-    ScenarioSettings,
     World,
     best_static_row,
     build_world,
     scenario_bank,
 )
+from jaxsim.scenario.settings import ScenarioSettings
 from jaxsim.workload import DataSets, JobSpec, build_workload
 
 

@@ -362,3 +362,82 @@ def test_records_needs_neither_jax_nor_torch_and_loads_pandas_only_for_tables():
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True
     )
     assert done.stdout.strip() == "set()"
+
+
+# --- a full disk, and two writers ---------------------------------------------------------------
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from analysis.records import RunWriter
+
+folder = Path(sys.argv[1])
+try:
+    with RunWriter.create("train", {"epochs": 3}, 0, folder) as run:
+        run.append("metrics", [{"update": 0}])
+        # From here on no file grows beyond what run.json takes, as on a disk without space.
+        most = (folder / "run.json").stat().st_size + 5
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+        for update in range(1, 10_000):
+            run.append("metrics", [{"update": update}])
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_run_that_ends_on_a_full_disk_is_marked_as_failed_and_holds_whole_rows(tmp_path):
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stdout.strip() == "File too large" and not done.stderr
+    record = load(tmp_path / "run")
+    assert record.run["status"] == "failed" and record.run["ended"]
+    table = (tmp_path / "run" / "metrics.csv").read_text()
+    assert table.endswith("\n")  # nothing is torn
+    updates = record.table("metrics")["update"]
+    assert len(updates) > 100 and list(updates) == list(range(len(updates)))
+    assert sorted(p.name for p in record.dir.iterdir()) == ["metrics.csv", "run.json"]
+
+
+def test_of_two_writers_in_one_folder_one_wins(tmp_path):
+    """Both have passed the check before either begins; resuming what still runs is refused too."""
+    folder = tmp_path / "run"
+    for _ in range(2):
+        RunWriter.check("train", folder)
+    with RunWriter.create("train", {}, 0, folder) as run:
+        with pytest.raises(RecordError, match="another process is writing there"):
+            RunWriter.create("train", {}, 0, folder, resume=True)
+        run.finish({"winner": 1})
+    with RunWriter.create("train", {}, 0, folder, resume=True) as run:
+        run.finish({"winner": 2})
+    assert load(folder).summary == {"winner": 2}
+
+
+RACE = """
+import sys, time
+from analysis import records
+from analysis.records import RecordError, RunWriter
+
+seen = records._folder_state
+def slow(*args):
+    state = seen(*args)
+    time.sleep(0.5)  # both have looked before either writes
+    return state
+records._folder_state = slow
+try:
+    with RunWriter.create("train", {}, 0, sys.argv[1]) as run:
+        run.finish({})
+except RecordError as error:
+    sys.exit(f"error: {error}")
+"""
+
+
+def test_of_two_processes_that_start_together_exactly_one_wins(tmp_path):
+    command = [sys.executable, "-c", RACE, str(tmp_path / "run")]
+    root = Path(__file__).parents[2]
+    both = [
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root) for _ in range(2)
+    ]
+    errors = [process.communicate()[1] for process in both]
+    assert sorted(process.returncode for process in both) == [0, 1], errors
+    assert load(tmp_path / "run").run["status"] == "finished"
+    assert len([line for line in "".join(errors).splitlines() if line]) == 1, errors

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analysis.report import report
-from experiments import cli, train
+from analysis.report import __main__ as report
+from experiments import cli
 from experiments.common.options import from_mapping, parse
 from experiments.evaluate import __main__ as evaluate
 from experiments.evaluate.config import EvaluateConfig
-from experiments.train import TrainConfig
+from experiments.train import __main__ as train
+from experiments.train.config import TrainConfig
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "experiments" / "configs").glob("*.yaml"))

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.cluster import main
+from experiments.cluster.__main__ import main
 from experiments.common.files import write_text
 from jaxsim.cluster.cluster import load_cluster
 from jaxsim.files.errors import InputError

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from analysis.records import load
-from experiments import fidelity
+from experiments.fidelity import __main__ as command
+from experiments.fidelity import ratios as fidelity
 
 
 def test_the_comparison_is_recorded_and_drawn(tmp_path, monkeypatch, capsys):
@@ -12,7 +13,7 @@ def test_the_comparison_is_recorded_and_drawn(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fidelity, "JITTERS", (0.0, 0.8))
     out = tmp_path / "run"
     argv = ["--samples", "3", "--micro_batches", "8", "--spread", "0", "--out", str(out)]
-    assert fidelity.main(argv) == 0
+    assert command.main(argv) == 0
     record = load(out)
     table = record.table("ratios")
     assert len(table) == 2 * 2 * 3 * len(fidelity.SCHEDULES)
@@ -34,7 +35,7 @@ def test_the_comparison_is_recorded_and_drawn(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("argv", [["--samples", "0"], ["--spread", "1"], ["--sample", "3"]])
 def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, argv):
     monkeypatch.chdir(tmp_path)
-    assert fidelity.main(argv) == 2
+    assert command.main(argv) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and argv[0][2:] in err
     assert not list(tmp_path.iterdir())

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import jobs as jobs_command
+from experiments.jobs import __main__ as jobs_command
 from jaxsim.files.errors import InputError
 from jaxsim.load.jobs_drawn import JobMix, jobs_from_trace, random_jobs
 from jaxsim.load.jobs_file import DATA_COLUMNS, JOBS_COLUMNS, read_jobs, write_jobs

@@ -28,7 +28,7 @@ from jaxsim.network.fitted_links import (
     load_link_processes,
     process_of_links,
 )
-from jaxsim.network.fitting import autocorrelation, fit_links, fit_path, hidden_states
+from jaxsim.network.fitting import autocorrelation, combine, fit_path, hidden_states
 from jaxsim.network.prediction import best_predictor, held_out_errors, summarise_errors
 from jaxsim.network.series import Series, read_series
 
@@ -46,6 +46,10 @@ CALM = {**BODY, "dip_scale": 0.04, "dip_tail": 0.0, "peak_scale": 0.03, "peak_ta
         "white": 1.0}  # fmt: skip
 REGIME = {"level": 0.6, "rtt": 1.0, "share": 0.2, "stay_s": 600.0}
 OUTAGE = {"level": 0.1, "rtt": 1.0, "share": 0.03, "stay_s": 180.0}
+
+
+def fit_links(series, interval_s, kind):
+    return combine([fit_path(one, interval_s, kind) for one in series], interval_s, kind)
 
 
 def played(groups, count=3, length=LONG, seed=0):

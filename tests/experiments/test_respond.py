@@ -8,14 +8,19 @@ import sys
 
 import numpy as np
 import pytest
+from helpers.plan_check import check_plan
 from helpers.tiny_training import cached_world
 
-from experiments import respond
 from experiments.kpi.response import response_s
-from experiments.respond import RespondConfig, make_responder, serve
+from experiments.respond import __main__ as command
+from experiments.respond import responder as respond
+from experiments.respond.config import RespondConfig
+from experiments.respond.responder import make_responder, serve
 from jaxsim.cluster.cluster import load_cluster
 from jaxsim.files.errors import InputError
-from jaxsim.plan.plan import check_plan, empty_plan
+from jaxsim.plan.plan import empty_plan
+from jaxsim.step_time import NetworkView, job_step_cost
+from jaxsim.step_time.reconfiguration import migration_gb
 
 DOMAINS = ("virginia", "ohio", "oregon", "ireland")
 
@@ -82,6 +87,69 @@ def test_random_draws_anew_at_every_measurement(config):
     assert 0 < moves < 30  # one in 20 in the mean
 
 
+FIGURES = ("step_s", "gain_pct", "switch_s", "switch_gb", "switch_usd")
+
+
+def test_answers_say_what_the_plan_and_the_switch_come_to(config, world):
+    """Against the simulator, asked directly."""
+    greeting, stayed, moved = talk(
+        config, '{"src": "ohio", "dst": "virginia", "rtt_ms": 11}', *[domain("ohio", 0)]
+    )
+    assert greeting["feasible"] and greeting["reason"] == "This is the first plan."
+    assert greeting["switch_gb"] == 0  # nothing was anywhere yet
+    assert (stayed["switch"], stayed["switch_s"], stayed["switch_gb"]) == (False, 0, 0)
+    assert stayed["gain_pct"] == pytest.approx(0, abs=1e-3) and stayed["step_s"] > 0
+    assert moved["switch"] and moved["gain_pct"] is None and "no longer run" in moved["reason"]
+    problem = world.problem.job(0)
+    old, new = (
+        empty_plan(4).replace(**{k: np.array(v, np.int32) for k, v in a["fields"].items()})
+        for a in (stayed, moved)
+    )
+    rtt_s = np.array(problem.cluster.rtt_s)
+    rtt_s[DOMAINS.index("ohio"), DOMAINS.index("virginia")] = 0.011
+    free = np.array([0 if name == "ohio" else 8 for name in DOMAINS], np.int32)
+    view = NetworkView(problem.cluster.bandwidth_gb_per_s, rtt_s, free)
+    assert moved["step_s"] == pytest.approx(
+        float(job_step_cost(new, problem, view).step_s), rel=1e-4
+    )
+    gb = np.array(migration_gb(old, new, problem.work))
+    assert gb.sum() > 1 and moved["switch_gb"] == pytest.approx(gb.sum(), rel=1e-4)
+    usd = (gb * np.array(problem.cluster.egress_usd_per_gb)).sum()
+    assert moved["switch_usd"] == pytest.approx(usd, rel=1e-4)
+    rate = np.array(problem.cluster.bandwidth_gb_per_s) * float(problem.calibration.wan_efficiency)
+    wait_s = float(problem.calibration.restart_s) + (gb / np.maximum(rate, 1e-9)).max()
+    assert moved["switch_s"] == pytest.approx(wait_s, rel=1e-4)
+
+
+def test_without_any_gpu_no_plan_is_named_and_the_old_one_waits(config):
+    """The job goes on where it was as soon as it can."""
+    gone = [domain(name, 0) for name in DOMAINS]
+    back = [domain(name, 8) for name in DOMAINS]
+    _, *answers = talk(config, *gone, *back)
+    nowhere, first_back, last = answers[3], answers[4], answers[-1]
+    assert nowhere["feasible"] is False and nowhere["switch"] is False
+    assert (
+        nowhere["plan"] is None and nowhere["fields"] is None and "cannot run" in nowhere["reason"]
+    )
+    assert all(nowhere[name] in (None, 0) for name in FIGURES)
+    assert first_back["feasible"] and last["feasible"] and last["plan"]
+
+
+def test_a_time_stamp_comes_back_with_the_answer(config):
+    lines = [
+        '{"time": 12.5, "domain": "ohio", "gpus_available": 8}',
+        '{"time": "2026-03-01T12:00:00Z", "src": "ohio", "dst": "oregon", "rtt_ms": 50}',
+        '{"time": 3, "domain": "mars", "gpus_available": 8}',
+        '{"time": [3], "domain": "ohio", "gpus_available": 8}',
+        '{"time": NaN, "domain": "ohio", "gpus_available": 8}',
+    ]
+    _, seconds, text, refused, bad, nan = talk(config, *lines)
+    assert seconds["time"] == 12.5 and text["time"] == "2026-03-01T12:00:00Z"
+    assert seconds["plan"] and text["plan"]
+    assert set(refused) == {"time", "error"} and refused["time"] == 3
+    assert set(bad) == set(nan) == {"error"} and "time: expected" in bad["error"]
+
+
 BAD_LINES = [
     ("{", "Expecting"),
     ("[1]", "expected one JSON object"),
@@ -118,7 +186,7 @@ def test_a_line_that_cannot_be_used_is_answered_and_changes_nothing(config):
 )
 def test_bad_input_is_one_line(argv, named, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    assert respond.main(argv) == 2
+    assert command.main(argv) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and named in err
 

@@ -28,15 +28,18 @@ from helpers.tiny_training import (
 from agents.hi_ppo.checkpoint import load_checkpoint
 from agents.registry import ENTRIES, default_settings, names
 from analysis.records import load
-from analysis.report import report
-from experiments import train
+from analysis.report import __main__ as report
 from experiments.common.options import from_mapping
 from experiments.common.tables import scheduler_table
 from experiments.evaluate import __main__ as evaluate
+from experiments.evaluate import evaluation as evaluation_module
 from experiments.evaluate import evaluator as evaluation
 from experiments.evaluate.config import EvaluateConfig
 from experiments.evaluate.evaluator import tune
-from experiments.train import TrainConfig, TrainingRun
+from experiments.train import __main__ as train
+from experiments.train import training
+from experiments.train.config import TrainConfig
+from experiments.train.training import TrainingRun
 from jaxsim.scenario.scenario import scenario_bank
 
 ROOT = Path(__file__).parents[2]
@@ -99,10 +102,10 @@ def stop_at(monkeypatch, epoch, stop):
     trainer = shared_run().trainer
     whole = trainer.run_epoch
 
-    def run_epoch(state, nothing):
+    def run_epoch(state):
         if int(state.epoch[0]) + 1 == epoch:
             stop()
-        return whole(state, nothing)
+        return whole(state)
 
     monkeypatch.setattr(trainer, "run_epoch", run_epoch)
 
@@ -149,7 +152,7 @@ def test_a_resumed_run_may_be_made_longer_or_shorter(interrupted, monkeypatch):
         run.config = config
         return run
 
-    monkeypatch.setattr(train, "TrainingRun", same_pieces)
+    monkeypatch.setattr(training, "TrainingRun", same_pieces)
     assert train.main(["--resume", str(interrupted), "--epochs", "9"]) == 0
     record = load(interrupted)
     assert record.run["config"]["epochs"] == 9 and record.run["status"] == "finished"
@@ -224,8 +227,8 @@ def test_a_diverged_policy_ends_the_run_and_the_last_good_checkpoint_is_kept(tmp
     folder, trainer = tmp_path / "run", shared_run().trainer
     whole = trainer.run_epoch
 
-    def run_epoch(state, nothing):
-        state, metrics = whole(state, nothing)
+    def run_epoch(state):
+        state, metrics = whole(state)
         if int(state.epoch[0]) == 70:
             state = jax.tree.map(
                 lambda x: x * np.float32("nan") if x.dtype == np.float32 else x, state
@@ -409,7 +412,7 @@ def test_an_interrupted_evaluation_goes_on_with_the_same_numbers(
 ):
     names = f"best_static,clairvoyant,{trained}"
     argv = [*EVALUATE, "--schedulers", names, "--out", "run"]
-    whole, played = evaluate.Evaluation._play, []
+    whole, played = evaluation_module.Evaluation._play, []
 
     def play(self, name, *rest):
         if name == "clairvoyant" and "clairvoyant" not in played:
@@ -419,7 +422,7 @@ def test_an_interrupted_evaluation_goes_on_with_the_same_numbers(
         return whole(self, name, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate.Evaluation, "_play", play)
+        patch.setattr(evaluation_module.Evaluation, "_play", play)
         capsys.readouterr()
         assert evaluate.main(argv) == 130
         assert "--resume run" in capsys.readouterr().err
@@ -483,7 +486,7 @@ def test_rivals_are_tuned_to_the_value_of_least_regret_on_their_grid():
 
 
 def test_sizes_that_do_not_divide_are_one_line(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "_in_chunks", lambda *_: shared_run().trainer.tapes)
+    monkeypatch.setattr(training, "_in_chunks", lambda *_: shared_run().trainer.tapes)
     argv = [*WORLD[:4], "--train.rollout", "3", "--scenarios", "1", "--out", "run"]
     capsys.readouterr()
     assert train.main(argv) == 2
@@ -510,9 +513,10 @@ def test_a_folder_that_holds_something_is_not_written_to(
 
 @pytest.mark.parametrize("program", ["train", "evaluate"])
 def test_the_run_folder_is_checked_before_the_work(program, capsys, monkeypatch):
-    module, worker = {"train": (train, "TrainingRun"), "evaluate": (evaluate, "Evaluation")}[
-        program
-    ]
+    module, worker = {
+        "train": (training, "TrainingRun"),
+        "evaluate": (evaluation_module, "Evaluation"),
+    }[program]
     monkeypatch.setattr(module, worker, lambda *_: pytest.fail("work has started"))
     Path("thesis.txt").write_text("years of work")
     for folder in (".", "thesis.txt", "thesis.txt/run"):

@@ -9,7 +9,8 @@ import yaml
 from helpers.measured_runs import write_runs
 
 from analysis.records import load
-from experiments import calibrate, validate
+from experiments.calibrate import __main__ as calibrate
+from experiments.validate import __main__ as validate
 from jaxsim.calibration.files import find_measurements, published_table
 from jaxsim.calibration.shaped_links import COLUMNS
 

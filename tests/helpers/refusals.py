@@ -1,7 +1,7 @@
 """How a command refuses bad input."""
 
-from experiments import train
 from experiments.evaluate import __main__ as evaluate
+from experiments.train import __main__ as train
 
 
 def refused(capsys, program, argv):

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import pytest
 
 import experiments.evaluate.evaluation
-import experiments.train
+import experiments.train.training
 from experiments.common.options import parse
 from experiments.common.setup import load_world
 from experiments.evaluate.evaluator import Evaluator
-from experiments.train import TrainConfig, TrainingRun
+from experiments.train.config import TrainConfig
+from experiments.train.training import TrainingRun
 
 EPOCHS = 150
 SEEDS = (0, 1)
@@ -41,7 +42,7 @@ def tiny_config(**changes):
 @functools.cache
 def _compiled_run():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiments.train, "load_world", cached_world)
+        patch.setattr(experiments.train.training, "load_world", cached_world)
         return TrainingRun(tiny_config())
 
 
@@ -75,13 +76,13 @@ def compiled_pieces():
     """Within the block, the commands take worlds, the training run and banks from memory; the plans
     that rivals propose have tests of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiments.train, "load_world", cached_world)
+        patch.setattr(experiments.train.training, "load_world", cached_world)
         # Neither regions nor the search's width are changed by these tests.
         patch.setattr(
             experiments.evaluate.evaluation,
             "load_world",
             lambda *args, **_: cached_world(*args[:5]),
         )
-        patch.setattr(experiments.train, "TrainingRun", shared_run)
+        patch.setattr(experiments.train.training, "TrainingRun", shared_run)
         patch.setattr(experiments.evaluate.evaluation, "Evaluator", shared_evaluator)
         yield patch

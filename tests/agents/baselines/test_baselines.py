@@ -4,6 +4,7 @@ Rules are asked directly with made-up tables; then all play in one small world.
 """
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_p
 from agents.baselines import Hysteresis, Random, SelfTuningHysteresis
 from agents.baselines import self_tuning as self_tuning_hysteresis
 from agents.baselines.self_tuning import HORIZONS
-from agents.protocol import Estimate, EvaluatedTable, find_row, make_setup
+from agents.protocol import Estimate, EvaluatedTable, amortised_gain, find_row, make_setup
 from agents.registry import ENTRIES, find, names
 from jaxsim.env.env import reset, step
 from jaxsim.files.errors import InputError
@@ -284,3 +285,18 @@ def test_every_scheduler_has_a_name_and_takes_its_tuned_value():
     assert set(made) == set(names()) - {"hi_ppo"}
     with pytest.raises(InputError, match=r"hysterisis.*did you mean 'hysteresis'"):
         find("hysterisis")
+
+
+def test_a_job_whose_plan_cannot_run_moves_even_where_every_move_outlasts_the_horizon():
+    """Else all gains are zero, and the first of them is taken: it may be the plan that stands still."""
+
+    def gain(rate, switch_s):
+        seen = SimpleNamespace(switch_s=jnp.array(switch_s))
+        return np.asarray(amortised_gain(seen, jnp.array(rate), jnp.float32(60.0), jnp.float32(10)))
+
+    stuck = gain([0.0, 5.0, 1.0, 9.0], [0.0, 900.0, 700.0, jnp.inf])
+    assert stuck.argmax() == 2  # trains first
+    # Otherwise nothing changes: the plan in force runs, or a move pays within the horizon.
+    assert gain([1.0, 5.0], [0.0, 900.0]).tolist() == [600.0, 0.0]
+    assert gain([0.0, 5.0], [0.0, 500.0]).tolist() == [0.0, 500.0]
+    assert gain([0.0, 0.0], [0.0, 900.0]).tolist() == [0.0, 0.0]

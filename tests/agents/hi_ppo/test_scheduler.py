@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.plan_check import check_plan
 from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_plan
 
 from agents.hi_ppo.features import (
@@ -22,7 +23,6 @@ from agents.hi_ppo.settings import TrainSettings
 from agents.hi_ppo.training import Trainer, _Carry, make_tape
 from agents.protocol import find_row, make_setup, score_table
 from jaxsim.env.env import reset, step
-from jaxsim.plan.plan import check_plan
 from jaxsim.planning.enumeration import PlanTable
 
 STEPS, CHANGE, ROWS, HIDDEN, EVERY = 8, 4, 3, 8, 2

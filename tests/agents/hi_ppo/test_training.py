@@ -25,7 +25,7 @@ def train(trainer, state, epochs):
     """State after `epochs` more, and the metrics of each."""
     metrics = []
     for _ in range(epochs):
-        state, one = trainer.run_epoch(state, None)
+        state, one = trainer.run_epoch(state)
         metrics.append(one)
     return state, metrics
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.plan_check import check_plan
 from helpers.rival_worlds import EVERYONE, MENU, K, builder, complete_cost, groups, proposed, rates
 from helpers.schedulers import bound
 from helpers.toy_world import MODEL, base_view, cluster_spec
@@ -17,7 +18,7 @@ from agents.baselines import Replanning, mast, replanning, static
 from agents.planners import diloco, megatron, zero
 from agents.planners.stage_costs import domain_orders, largest_dps, min_max_layers
 from agents.protocol import Estimate, EvaluatedTable, Setup
-from jaxsim.plan.plan import SCHEDULE_1F1B, SCHEDULE_GREEDY, check_plan, default_lower_choices
+from jaxsim.plan.plan import SCHEDULE_1F1B, SCHEDULE_GREEDY, default_lower_choices
 from jaxsim.planning import candidates as proposals
 from jaxsim.planning.candidates import add_candidates
 from jaxsim.planning.enumeration import TableBuilder, make_plan, plan_key

@@ -15,7 +15,8 @@ from helpers.report_text import drop_column, rows_of
 
 from analysis import records
 from analysis.records import RecordError, RunWriter, load
-from analysis.report.report import command_of, main, write_report
+from analysis.report.__main__ import main
+from analysis.report.report import command_of, write_report
 from analysis.report.sections import markdown
 from analysis.report.sections.evaluation import chosen_schedulers, find_weights, verdict
 
@@ -355,6 +356,10 @@ def test_a_wrong_command_line_is_refused_in_one_line(capsys):
             "python -m experiments.train --out 'b c'",
         ),
         (["/a/experiments/__main__.py"], "python -m experiments"),
+        (
+            ["/experiments/a/experiments/train/__main__.py", "--epochs", "3"],
+            "python -m experiments.train --epochs 3",
+        ),
         (["/venv/bin/hippo", "train"], "hippo train"),
     ],
 )

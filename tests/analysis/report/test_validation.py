@@ -13,7 +13,8 @@ from helpers import synthetic_validation as synthetic
 from helpers.report_text import drop_column, rows_of
 
 from analysis.records import RecordError, load
-from analysis.report.report import METHOD, main, write_report
+from analysis.report.__main__ import main
+from analysis.report.report import METHOD, write_report
 from analysis.report.sections.calibration import readable_unit
 from analysis.report.sections.markdown import fixed, number
 from analysis.report.sections.validation import VALIDATION_METHOD, in_sample, refit_table

@@ -12,16 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.plan_check import check_plan
 
 from analysis.records import load
-from experiments.bench import __main__ as bench
+from experiments.bench import __main__ as command
 from experiments.bench import closed as bench_closed
 from experiments.bench import decision as bench_decision
 from experiments.bench import episodes as bench_episodes
 from experiments.bench import jobs as bench_jobs
+from experiments.bench import measure as bench
 from experiments.bench import plans as bench_plans
 from experiments.common.errors import CheckError
-from jaxsim.plan.plan import check_plan
 from jaxsim.workload.workload import MODEL_PRESETS, JobSpec, build_workload
 
 ROOT = Path(__file__).parents[3]
@@ -72,7 +73,7 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, argv, named):
     monkeypatch.setattr(bench, "bench_env", lambda *_: pytest.fail("work has started"))
     # What every bench sets before it measures is not for the tests after this one.
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
-    assert bench.main(argv) == 2
+    assert command.main(argv) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and named in err
     assert not list(tmp_path.iterdir())
@@ -143,7 +144,7 @@ def test_a_benchmark_of_many_jobs_says_what_they_did(tmp_path, monkeypatch, many
     result = {"compile_s": 1.0, "best_s": 2.0, "flops": None, "outputs": [tally]}
     monkeypatch.setattr(bench, "timed", lambda *_: result)
     argv = ["--what", "env", "--jobs", "3", "--domains", "2", "--envs", "2", "--out", "run"]
-    assert bench.main([*argv, "--json", "result.json"]) == 0
+    assert command.main([*argv, "--json", "result.json"]) == 0
     assert asked == [(None, 2, 3, None)]
     body = json.loads(Path("result.json").read_text())
     assert set(body) >= KEYS | {"device", "peers", "jobs_training", "jobs_waiting", "jobs_finished"}

@@ -13,9 +13,9 @@ from helpers.summary_keys import SUMMARY_KEYS
 from agents.many_jobs.metrics import JobMetrics
 from analysis.records import load
 from analysis.report import report
-from experiments import jobs as jobs_command
 from experiments.evaluate import __main__ as evaluate
 from experiments.evaluate import jobs as evaluate_jobs
+from experiments.jobs import __main__ as jobs_command
 from jaxsim.load.jobs_file import read_jobs
 
 PHILLY = Path(__file__).parents[3].parent / "shared" / "data" / "load"

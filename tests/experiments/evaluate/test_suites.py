@@ -12,7 +12,8 @@ from analysis.report import report
 from experiments.common.options import from_mapping, given_keys
 from experiments.common.tables import suite_table
 from experiments.evaluate import __main__ as evaluate
-from experiments.evaluate.config import EvaluateConfig
+from experiments.evaluate.config import EvaluateConfig, resumed_config
+from experiments.evaluate.inputs import check_inputs
 from experiments.evaluate.jobs import arriving
 from experiments.evaluate.suites import SHIPPED, load_suite, merged, run_suite, scene_configs
 from jaxsim.cluster.cluster import load_cluster, repeat_regions
@@ -35,7 +36,7 @@ def test_every_suite_that_ships_is_understood_and_its_files_are_there(name):
     assert configs
     for config in configs.values():
         assert config.suite is None and config.global_batch == 1024
-        evaluate.check_inputs(config)
+        check_inputs(config)
         if config.jobs:  # every job arrives within the episode
             jobs, settings = read_jobs(config.jobs), config.world_settings
             assert len(jobs) == arriving(jobs, settings, config.jobs)
@@ -166,18 +167,18 @@ def config_of(**changes):
 def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path, capsys):
     first = Play(stop_at="bb")
     with pytest.raises(KeyboardInterrupt):
-        run_suite(config_of(out="run"), ["suite", "out"], first, evaluate.check_inputs)
+        run_suite(config_of(out="run"), ["suite", "out"], first, check_inputs)
     out, err = capsys.readouterr()
     assert "--resume run" in err and not out
     assert first.played == [("a", False), ("bb", False)]
     assert load("run").run["status"] == "interrupted" and load("run/a").run["status"] == "finished"
     second = Play()
-    config = evaluate.resumed_config(EvaluateConfig(resume="run"), ["resume"])
-    summary, folder = run_suite(config, ["resume"], second, evaluate.check_inputs)
+    config = resumed_config(EvaluateConfig(resume="run"), ["resume"])
+    summary, folder = run_suite(config, ["resume"], second, check_inputs)
     assert second.played == [("bb", True), ("ccc", False)] and folder == Path("run")
     assert list(summary["scenes"]) == ["a", "bb", "ccc"]
     assert load("run").run["status"] == "finished"
-    whole, _ = run_suite(config_of(out="whole"), ["suite", "out"], Play(), evaluate.check_inputs)
+    whole, _ = run_suite(config_of(out="whole"), ["suite", "out"], Play(), check_inputs)
     assert whole["scenes"] == summary["scenes"]
     frame = load("run").table("scenes")
     assert (frame["n_scenarios"] == 4).all() and len(frame) == 6
@@ -185,9 +186,7 @@ def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path, capsys):
 
 def test_the_table_and_the_report_of_a_suite_hold_every_scene(monkeypatch):
     monkeypatch.setattr(figures, "save", lambda figure, path: path.touch())
-    summary, folder = run_suite(
-        config_of(out="run"), ["suite", "out"], Play(), evaluate.check_inputs
-    )
+    summary, folder = run_suite(config_of(out="run"), ["suite", "out"], Play(), check_inputs)
     text = suite_table(summary)
     assert text.index("headroom") < text.index("regret")
     for scene in ("a", "bb", "ccc"):

@@ -16,8 +16,9 @@ from analysis.records import load
 from analysis.report import report
 from analysis.statistics import kpi as kpis
 from analysis.statistics.kpi import Goal
-from experiments.kpi import __main__ as kpi
-from experiments.kpi.__main__ import Scoreboard
+from experiments.kpi import __main__ as command
+from experiments.kpi import scoreboard as kpi
+from experiments.kpi.scoreboard import Scoreboard
 from experiments.kpi.worlds import JITTER, LOAD, PREFERENCES, STEADY
 from jaxsim.planning.table import TableInfo
 
@@ -105,7 +106,7 @@ def scoreboard(monkeypatch):
 def test_the_scoreboard_states_all_eight_for_both(scoreboard, tmp_path, capsys):
     file = tmp_path / "kpi.json"
     argv = ["--candidates", "best_static,hysteresis", "--json", str(file)]
-    assert kpi.main([*argv, "--out", str(tmp_path / "run")]) == 0
+    assert command.main([*argv, "--out", str(tmp_path / "run")]) == 0
     result = json.loads(file.read_text())
     assert list(dict.fromkeys(row["name"] for row in result["kpis"])) == NAMES
     assert result["non_learned"]["scheduler"] == "hysteresis"  # the faster of the two candidates
@@ -152,7 +153,7 @@ def coverage_row(monkeypatch, tmp_path, **info):
     """The first scoreboard's row on the front where tables say `info` of themselves."""
     monkeypatch.setattr(Theatre, "info", dataclasses.replace(Theatre.info, **info))
     argv = ["--candidates", "hysteresis", "--json", str(tmp_path / "kpi.json")]
-    assert kpi.main([*argv, "--out", str(tmp_path / "run")]) == 0
+    assert command.main([*argv, "--out", str(tmp_path / "run")]) == 0
     rows = json.loads((tmp_path / "kpi.json").read_text())["kpis"]
     return next(row for row in rows if row["name"] == "Pareto coverage")
 
@@ -192,7 +193,7 @@ def test_preferences_are_asked_only_of_who_can_be_told_them(
 def test_the_report_of_a_scoreboard_counts_what_passes(scoreboard, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "save", lambda figure, path: path.touch())
     argv = ["--candidates", "hysteresis", "--json", "-", "--out", str(tmp_path / "run")]
-    assert kpi.main(argv) == 0
+    assert command.main(argv) == 0
     text = report.write_report([tmp_path / "run"]).read_text()
     # Latency, robustness, response and stability; every other KPI has a row that does not pass.
     assert "**hi_ppo** passes 4 of 8 KPIs: decision latency, jitter robustness" in text
@@ -214,7 +215,7 @@ def test_the_report_of_a_scoreboard_counts_what_passes(scoreboard, tmp_path, mon
 )
 def test_bad_input_is_one_line_and_leaves_nothing(argv, named, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert kpi.main([*argv, "--out", "run"]) == 2
+    assert command.main([*argv, "--out", "run"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1
     assert all(text in err for text in named), err

@@ -7,7 +7,8 @@ import pytest
 from helpers.toy_world import two_sites_yaml
 
 from analysis.records import load
-from experiments.kpi import __main__ as kpi
+from experiments.kpi import __main__ as command
+from experiments.kpi import scoreboard as kpi
 
 JOBS = """arrival_s,model,global_batch,seq,tokens
 0,gpt2-medium,256,1024,4e8
@@ -39,7 +40,10 @@ def measured(folder, run):
         *("--seeds", "2", "--tuning-scenarios", "2", "--scenario.horizon", "6"),
         *("--decisions", "100", "--measurements", "100"),
     ]
-    assert kpi.main([*argv, "--json", str(folder / f"{run}.json"), "--out", str(folder / run)]) == 0
+    assert (
+        command.main([*argv, "--json", str(folder / f"{run}.json"), "--out", str(folder / run)])
+        == 0
+    )
     return json.loads((folder / f"{run}.json").read_text())
 
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from helpers.measured_runs import ROW, made_run, varied_runs, write_runs
+from helpers.plan_check import check_plan
 
 from jaxsim.calibration.measured import (
     NODE_GB_PER_S,
@@ -16,7 +17,6 @@ from jaxsim.calibration.measured import (
 )
 from jaxsim.cluster.efficiency import prior_calibration
 from jaxsim.files.errors import InputError
-from jaxsim.plan.plan import check_plan
 from jaxsim.workload.workload import ModelConfig
 
 

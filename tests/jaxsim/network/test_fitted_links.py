@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import yaml
+from helpers.link_means import mean_factor
 from helpers.toy_world import JOB, cluster_spec
 
 from jaxsim.files.errors import InputError
@@ -16,7 +17,6 @@ from jaxsim.network.fitted_links import (
     parse_link_processes,
     process_of_links,
 )
-from jaxsim.network.process import mean_factor
 from jaxsim.scenario.scenario import ScenarioSettings, build_world, scenario_bank
 
 BODY = {

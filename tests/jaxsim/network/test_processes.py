@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.link_means import mean_factor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from jaxsim.network.process import (
     TwoState,
     heavy_tail,
     init_network,
-    mean_factor,
     network_process,
     step_network,
 )

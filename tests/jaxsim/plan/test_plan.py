@@ -3,17 +3,20 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.plan_check import check_plan
 from helpers.toy_world import JOB, make_plan
 
 from jaxsim.files.errors import InputError
 from jaxsim.plan.plan import (
-    check_plan,
+    UNUSED,
     default_lower_choices,
     describe,
+    empty_plan,
     layer_range,
     membership,
     n_groups,
     per_domain,
+    whole_plan,
 )
 from jaxsim.workload.workload import build_workload
 
@@ -76,3 +79,32 @@ def test_the_menu_of_lower_choices_has_no_doubles():
     menu = default_lower_choices()
     rows = np.stack([menu.micro_batch, menu.recompute, menu.schedule], axis=1)
     assert menu.size == len(rows) == len(np.unique(rows, axis=0))
+
+
+def test_the_whole_plan_says_for_each_pipeline_who_holds_what():
+    plan = empty_plan(3).replace(
+        group=np.array([0, UNUSED, 0], np.int32),
+        position=np.array([1, 0, 0], np.int32),
+        layers=np.array([20, 0, 12], np.int32),
+        tp=np.array([8, 1, 4], np.int32),
+        pp=np.array([2, 1, 1], np.int32),
+        dp=np.array([3, 0, 0], np.int32),
+        batch_share=np.array([16, 0, 0], np.int32),
+        micro_batch=np.array([2, 0, 0], np.int32),
+        recompute=np.array([2, 0, 0], np.int32),
+        schedule=np.array([1, 0, 0], np.int32),
+    )
+    assert whole_plan(plan, ("a", "b", "c")) == [
+        {
+            "domains": [
+                {"domain": "c", "layers": 12, "tp": 4, "pp": 1},
+                {"domain": "a", "layers": 20, "tp": 8, "pp": 2},
+            ],
+            "dp": 3,
+            "micro_batches": 16,
+            "micro_batch": 2,
+            "recompute": "whole layers",
+            "schedule": "eager 1F1B",
+        }
+    ]
+    assert whole_plan(empty_plan(3), ("a", "b", "c")) == []

@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.plan_check import check_plan
 from helpers.toy_world import JOB, base_view, calibration, cluster_spec, cost_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsim.files.errors import InputError
 from jaxsim.plan.layouts import count_layouts, enumerate_layouts, extensions, split_layers
-from jaxsim.plan.plan import check_plan, default_lower_choices
+from jaxsim.plan.plan import default_lower_choices
 from jaxsim.planning import enumeration
 from jaxsim.planning.balance import balanced_blocks, complete
 from jaxsim.planning.enumeration import PARTS, TableBuilder

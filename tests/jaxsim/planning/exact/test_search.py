@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.plan_check import check_plan
 from helpers.toy_world import JOB, calibration, cluster_spec, pad_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from jaxsim.files.errors import InputError
 from jaxsim.plan import Problem
 from jaxsim.plan.layouts import count_layouts, enumerate_layouts, split_layers
-from jaxsim.plan.plan import SCHEDULE_ZERO_BUBBLE, check_plan, empty_plan, needs_reconfiguration
+from jaxsim.plan.plan import SCHEDULE_ZERO_BUBBLE, empty_plan, needs_reconfiguration
 from jaxsim.planning.enumeration import make_plan
 from jaxsim.planning.exact.search import ExactSearch
 from jaxsim.planning.family import PlanFamily, count_subsets, cut_layers

@@ -2,23 +2,37 @@
 
     python -m experiments.respond --cluster FILE --scheduler hi_ppo
 
-One JSON object per line on standard input: what was measured, of a link or of a domain:
+One JSON object per line on standard input: what was measured, of a link or of a domain. Both may
+carry the `time` of the measurement, in seconds or as text; the answer repeats it.
 
     {"src": "ohio", "dst": "oregon", "bandwidth_gbps": 2.1, "rtt_ms": 50}
-    {"domain": "ohio", "gpus_available": 4}
+    {"time": "2026-03-01T12:00:00Z", "domain": "ohio", "gpus_available": 4}
 
 One JSON object per line on standard output: first `ready` with the plan to start from, then one
-answer to every measurement: the plan, whether it stops the job to be put into force (`switch`), and
-the time the decision took. A line that cannot be used is answered by `error`; nothing else changes.
-A plan counts as carried out when the next measurement comes. The end of the input ends the process.
+answer to every measurement:
+
+    time         as it was given, if it was
+    feasible     can the plan run on the free GPUs? If not, there is no plan: `plan` and `fields` are
+                 null, and what was in force stays
+    plan         the domains of each pipeline in order, pipelines separated by |
+    switch       does it stop the job to be put into force?
+    step_s       [s] one training step of the plan, as measured now
+    gain_pct     [%] how much faster it trains than what was in force; null where that cannot run
+    switch_s     [s] until the job trains again: restart, then bytes over the links as measured
+    switch_gb    [GB] that the switch moves between domains
+    switch_usd   [USD] of egress for them
+    reason       one sentence
+    decision_ms  [ms] of the decision, both levels
+    fields       the whole plan, field by field, as `jaxsim.plan.Plan` names them
+
+A line that cannot be used is answered by `error`; nothing else changes. A plan counts as carried out
+when the next measurement comes. The end of the input ends the process.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-import sys
 import time
 from typing import Any, TextIO
 
@@ -29,44 +43,25 @@ from flax import struct
 
 from agents.protocol import Scheduler, make_setup
 from agents.registry import plan_rules, rivals_with_rules
-from experiments.common import compile_for_evaluation, load_world, parse, run_command
+from experiments.common import load_world, one_line
 from experiments.evaluate import contestants, requested_without_truth
+from experiments.respond.config import RespondConfig
 from jaxsim.cluster import GBIT_PER_GBYTE, ClusterSpec
 from jaxsim.env import EnvParams, State, observe
 from jaxsim.files import InputError
 from jaxsim.network import init_network
-from jaxsim.plan import Plan, describe, needs_reconfiguration
+from jaxsim.plan import Plan, Problem, describe, needs_reconfiguration
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
-from jaxsim.step_time import NetworkView, Transition
+from jaxsim.step_time import (
+    NetworkView,
+    Transition,
+    begin_transition,
+    job_step_cost,
+    transition_s,
+)
 
 LINK_KEYS = ("src", "dst", "bandwidth_gbps", "rtt_ms")
 DOMAIN_KEYS = ("domain", "gpus_available")
-
-
-@dataclasses.dataclass(frozen=True)
-class RespondConfig:
-    """A process that answers measurements with plans.
-
-    Attributes:
-        scheduler: a name or a checkpoint; hi_ppo = the one that ships. Its upper level decides at
-            every measurement
-        cluster: cluster file; the embedded four-region cluster if none is given
-        model: preset or YAML file
-        global_batch: sequences per training step
-        seq: tokens per sequence
-        table_size: plans in the table at most
-        layout_limit: layouts of domains that are searched at most for the table
-        interval_s: seconds that pass between two measurements, as the scheduler takes it
-    """
-
-    scheduler: str = "hi_ppo"
-    cluster: str | None = None
-    model: str = "llama-7b"
-    global_batch: int = 512
-    seq: int = 4096
-    table_size: int = 48
-    layout_limit: int = 4000
-    interval_s: float = 60.0
 
 
 @struct.dataclass
@@ -79,12 +74,25 @@ class Desk:
     t: jax.Array  # [] int32
 
 
+@struct.dataclass
+class Outcome:
+    """What a decision comes to, [J] each."""
+
+    feasible: jax.Array  # bool
+    switch: jax.Array  # bool, the job stops
+    step_s: jax.Array  # [s]
+    gain_pct: jax.Array  # [%] over the plan in force, NaN where that cannot run
+    switch_s: jax.Array  # [s]
+    switch_gb: jax.Array  # [GB]
+    switch_usd: jax.Array  # [USD]
+
+
 @jax.jit
 def respond(
     scheduler: Scheduler, params: EnvParams, table: Any, desk: Desk, view: NetworkView
-) -> tuple[Desk, jax.Array]:
-    """Decide on both levels under a measured view; returns the desk with the new plan [J] and [J]
-    bool whether putting it into force stops the job."""
+) -> tuple[Desk, Outcome]:
+    """Decide on both levels under a measured view; returns the desk with the new plan [J] (the old
+    one where the new cannot run) and [J] what that comes to."""
     setup = make_setup(params, table)
     n_jobs, n_domains = desk.plan.group.shape
     zeros = jnp.zeros((n_jobs,), jnp.float32)
@@ -107,9 +115,43 @@ def respond(
     observation = observe(state, params)
     key = jax.random.fold_in(jax.random.key(1), desk.t)
     plan, memory = scheduler.bind(setup).decide(key, observation, desk.memory)
-    switch = jax.vmap(needs_reconfiguration)(desk.plan, plan)
-    since = jnp.where(switch, 0, desk.since_switch + 1)
-    return Desk(plan, memory, since, desk.t + 1), switch
+    outcome = jax.vmap(_outcome, (0, 0, 0, None, None, None))(
+        desk.plan, plan, params.problem.work, params.problem, view, params.schedules
+    )
+    # What cannot run is not put into force.
+    plan = jax.tree.map(
+        lambda new, old: jnp.where(_like(outcome.feasible, new), new, old), plan, desk.plan
+    )
+    since = jnp.where(outcome.switch, 0, desk.since_switch + 1)
+    return Desk(plan, memory, since, desk.t + 1), outcome
+
+
+def _like(flags: jax.Array, array: jax.Array) -> jax.Array:
+    """[J] with as many axes as `array` [J, ...]."""
+    return flags.reshape(flags.shape + (1,) * (array.ndim - 1))
+
+
+def _outcome(
+    old: Plan, new: Plan, work, problem: Problem, view: NetworkView, schedules: tuple[int, ...]
+) -> Outcome:
+    """What putting `new` into force in place of `old` comes to under a view (one job)."""
+    problem = problem.of(work)
+    costs = [job_step_cost(plan, problem, view, schedules=schedules) for plan in (old, new)]
+    before, after = (jnp.where(c.runs, c.efficiency / c.step_s, 0.0) for c in costs)
+    feasible = costs[1].runs
+    switch = feasible & needs_reconfiguration(old, new)
+    change = begin_transition(old, new, problem)
+    rate = view.bandwidth_gb_per_s * problem.calibration.wan_efficiency
+    usd = jnp.sum(change.bytes_gb * problem.cluster.egress_usd_per_gb)
+    return Outcome(
+        feasible=feasible,
+        switch=switch,
+        step_s=costs[1].step_s,
+        gain_pct=jnp.where(before > 0, 100.0 * (after / jnp.maximum(before, 1e-30) - 1.0), jnp.nan),
+        switch_s=jnp.where(switch, transition_s(change, rate), 0.0),
+        switch_gb=jnp.where(switch, jnp.sum(change.bytes_gb), 0.0),
+        switch_usd=jnp.where(switch, usd, 0.0),
+    )
 
 
 class Responder:
@@ -137,23 +179,37 @@ class Responder:
         """The answer to the network as it is now known."""
         start = time.perf_counter()
         view = NetworkView(self._bandwidth, self._rtt, self._free)
-        self._desk, switch = respond(*self._args, self._desk, view)
-        plan = jax.tree.map(lambda x: np.asarray(x)[0], self._desk.plan)
+        before = self._desk.plan
+        self._desk, outcome = respond(*self._args, self._desk, view)
+        plan, old, outcome = jax.tree.map(
+            lambda x: np.asarray(x)[0], (self._desk.plan, before, outcome)
+        )
+        decision_ms = 1e3 * (time.perf_counter() - start)
+        feasible = bool(outcome.feasible)
+        fields = {name: np.asarray(getattr(plan, name)).tolist() for name in vars(plan)}
+        figures = ("step_s", "gain_pct", "switch_s", "switch_gb", "switch_usd")
         return {
-            "plan": describe(plan, self.spec.domains),
-            "switch": bool(switch[0]),
-            "decision_ms": 1e3 * (time.perf_counter() - start),
-            "fields": {name: np.asarray(getattr(plan, name)).tolist() for name in vars(plan)},
+            "feasible": feasible,
+            "plan": describe(plan, self.spec.domains) if feasible else None,
+            "switch": bool(outcome.switch),
+            **{name: _figure(getattr(outcome, name), feasible) for name in figures},
+            "reason": _reason(old, plan, outcome),
+            "decision_ms": decision_ms,
+            "fields": fields if feasible else None,
         }
 
     def answer(self, line: str) -> dict[str, Any]:
         """The new plan after one measurement, or {"error": why} for a line that is none."""
+        stamp: dict[str, Any] = {}
         try:
-            self.measure(json.loads(line))
+            body = json.loads(line)
+            if isinstance(body, dict) and "time" in body:
+                stamp = {"time": _time(body.pop("time"))}
+            self.measure(body)
         # Broken JSON or InputError; JSON nested too deep; a number too large for a float.
         except (ValueError, RecursionError, OverflowError) as error:
-            return {"error": " ".join(str(error).split())}
-        return self.decide()
+            return {**stamp, "error": one_line(str(error))}
+        return {**stamp, **self.decide()}
 
     def measure(self, body: Any) -> None:
         """Write one measurement into the view. Raises InputError that names the key."""
@@ -193,14 +249,45 @@ def _number(body: dict, key: str, low: float, high: float, whole: bool = False) 
     return value
 
 
+def _time(value: Any) -> float | str:
+    """A time stamp as it was given. Raises InputError for what is neither text nor a finite number."""
+    text = isinstance(value, str) and 0 < len(value) <= 64
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not text and not (number and math.isfinite(value)):
+        raise InputError(f"time: expected seconds or text of at most 64 characters, got {value!r}")
+    return value
+
+
+def _figure(value: np.ndarray, feasible: bool) -> float | None:
+    return float(value) if feasible and np.isfinite(value) else None
+
+
+def _reason(old: Plan, new: Plan, outcome: Outcome) -> str:
+    """Why the answer is what it is, in one sentence; `old` was in force, `new` is now."""
+    if not outcome.feasible:
+        return "The plan that the scheduler chose cannot run on the GPUs that are free."
+    if np.max(old.group) < 0:
+        return "This is the first plan."
+    if outcome.switch and np.isnan(outcome.gain_pct):
+        return "The plan that was in force can no longer run."
+    if outcome.switch and outcome.gain_pct > 0:
+        return (
+            f"The new plan trains {outcome.gain_pct:.1f} % faster and the switch to it takes "
+            f"{outcome.switch_s:.0f} s."
+        )
+    if outcome.switch:
+        return "The scheduler expects more of the new plan than the last measurement shows."
+    if all(np.array_equal(getattr(old, name), getattr(new, name)) for name in vars(old)):
+        return "No other plan is worth the time that a switch takes."
+    return "The domains stay; settings change that need no stop."
+
+
 def make_responder(config: RespondConfig) -> Responder:
     """Load the world and the scheduler; the first decision is compiled when this returns.
 
     Raises InputError, for the oracles too: a process that listens does not know the future.
     """
     name, checkpoints = requested_without_truth(config.scheduler, "scheduler")
-    if not 0 < config.interval_s <= 1e9:
-        raise InputError(f"interval_s: expected a number > 0, got {config.interval_s:g}")
     spec, world, _ = load_world(
         config.cluster,
         config.model,
@@ -228,18 +315,3 @@ def serve(responder: Responder, lines: TextIO, out: TextIO) -> None:
 def _put(answer: dict, out: TextIO) -> None:
     out.write(json.dumps(answer) + "\n")
     out.flush()
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
-
-    def command() -> None:
-        config = parse(RespondConfig, sys.argv[1:] if argv is None else argv, "respond")
-        compile_for_evaluation()
-        serve(make_responder(config), sys.stdin, sys.stdout)
-
-    return run_command(command)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

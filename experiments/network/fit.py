@@ -1,65 +1,41 @@
-r"""How links move: fit processes to measured paths, compare predictors of their bandwidth.
-
-    python -m experiments.network fit --traces CSV [CSV ...] --out FILE.yaml
-    python -m experiments.network predict --traces CSV [CSV ...] [--json FILE]
-
-Both write a run folder, of which `hippo report` makes a page with figures.
-"""
+"""Fit processes of links to measured paths, and check them on what they were not fitted to."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from analysis.records import RunWriter
-from experiments.common import (
-    Parser,
-    check_output,
-    number,
-    parse_command,
-    put_result,
-    run_command,
-    seed,
-    use_compile_cache,
-    whole_seconds,
-    write_text,
-)
+from experiments.common import check_output, write_text
 from jaxsim.files import InputError
 from jaxsim.network import (
     COPIES,
     KINDS,
     LIMITS,
-    REFERENCE,
     REVERSED,
     STATISTICS,
     WIDE,
-    WINDOW,
     Check,
     LinkProcesses,
     PathFit,
     Series,
     best_kind,
-    best_predictor,
     ceiling,
     check_crossed,
     check_later,
     check_others,
     combine,
     fit_path,
-    folds_of,
-    held_out_errors,
     load_link_processes,
     own_rows,
     pooled_autocorrelation,
     random_halves,
     read_series,
     replicate,
-    summarise_errors,
 )
 
 LEVELS_SHOWN = (0.005, 0.01, 0.02, 0.05, *np.linspace(0.1, 0.9, 17), 0.95, 0.98, 0.99, 0.995)
@@ -67,17 +43,6 @@ LAGS_SHOWN = tuple(range(1, 11))
 RESAMPLES = 500
 HALVES = 50
 SHARES = (0.5, 0.6, 0.7, 0.8)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
-    return run_command(lambda: _run(argv))
-
-
-def _run(argv: list[str] | None) -> None:
-    options = parse_command(*_parser(), argv)
-    use_compile_cache()
-    options.run(options)
 
 
 def fit(options: argparse.Namespace) -> None:
@@ -257,41 +222,6 @@ def _redrawn(series: Series, generator: np.random.Generator) -> Series:
     return Series(series.path, np.concatenate(row), series.factor[np.concatenate(index)], None)
 
 
-def predict(options: argparse.Namespace) -> None:
-    """Try every predictor on paths it was not fitted to, write the errors by horizon."""
-    series, left_out = read_series(options.traces, options.interval)
-    interval_s, seed = float(options.interval), options.seed
-    config = {"traces": options.traces, "interval_s": interval_s, "window": WINDOW}
-    rows = held_out_errors(series, seed)
-    errors = summarise_errors(rows, interval_s, seed)
-    best = best_predictor(errors)
-    with RunWriter.create("network_predict", config, seed, options.run_dir) as writer:
-        writer.append("errors", errors.to_dict("records"))
-        by_path = rows.assign(error_pct=100.0 * rows["error"].abs())
-        by_path = by_path.groupby(["path", "predictor", "horizon"], sort=False)["error_pct"].mean()
-        writer.append("paths", by_path.reset_index().to_dict("records"))
-        summary = {
-            "best": best,
-            "reference": REFERENCE,
-            "folds": len(folds_of(len(series))),
-            "paths": len(series),
-            "left_out": left_out,
-            "errors": errors.to_dict("records"),
-        }
-        writer.finish(summary)
-    if not put_result(summary, options.json):
-        return
-    print(
-        f"mean absolute error [% of the path's median], saved against {REFERENCE} [%], by horizon:"
-    )
-    for name, part in errors.groupby("predictor", sort=False):
-        cells = [
-            f"{r.horizon_s:g} s {r.error_pct:.2f} ({r.gain_pct:+.1f})" for r in part.itertuples()
-        ]
-        print(f"  {name + (' *' if name == best else ''):13} {'; '.join(cells)}")
-    print(f"run folder: {writer.dir}")
-
-
 def _told(checks: Mapping[str, Sequence[Check]], kind: str) -> list[str]:
     lines = ["worst error of pooled p5/p25/p75/p95 | of the share outside +-30 %, in points:"]
     for name in checks:
@@ -302,42 +232,3 @@ def _told(checks: Mapping[str, Sequence[Check]], kind: str) -> list[str]:
         ]
         lines.append(f"  {name + (' *' if name == kind else ''):10} {'; '.join(parts)}")
     return lines
-
-
-def _parser() -> tuple[Parser, dict[str, Parser]]:
-    parser = Parser(prog="hippo network", description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True, metavar="fit | predict")
-    one = commands.add_parser("fit", help="measured paths -> file of processes for --jitter")
-    add = one.add_argument
-    _shared(add)
-    add("--out", metavar="FILE", required=True, help="YAML file to write")
-    add("--kind", choices=(*KINDS, "best"), default="best", help="what the file alone means")
-    share = "of each record that is fitted when the rest is checked (default 0.7)"
-    add("--fit-share", type=_share, default=0.7, help=share)
-    one.set_defaults(run=fit)
-    two = commands.add_parser("predict", help="measured paths -> errors of predictors by horizon")
-    _shared(two.add_argument, interval=20)
-    two.add_argument("--json", metavar="FILE", help="result, - = standard output and nothing else")
-    two.set_defaults(run=predict)
-    return parser, {"fit": one, "predict": two}
-
-
-def _shared(add: Callable, interval: int = 60) -> None:
-    files = "tests, samples or traces of paths, .gz too"
-    add("--traces", metavar="CSV", nargs="+", required=True, help=files)
-    add(
-        "--interval",
-        type=whole_seconds,
-        default=interval,
-        help=f"whole seconds (default {interval})",
-    )
-    add("--seed", type=seed, default=0, help="of all that is drawn (default 0)")
-    add("--run-dir", metavar="DIR", help="run folder (default outputs/network-...)")
-
-
-def _share(text: str) -> float:
-    return number(text, lambda x: 0.2 <= x <= 0.9, "a number from 0.2 to 0.9")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

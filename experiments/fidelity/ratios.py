@@ -1,4 +1,4 @@
-"""Where the closed form holds: `python -m experiments.fidelity [--samples N]`.
+"""The closed form over the event-exact one, on random pipelines.
 
 Random pipelines under the closed form and the event-exact one, over growing latency and over links
 that change inside the step.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ import pandas as pd
 
 from analysis.figures import closed_against_event, save
 from analysis.records import RunWriter
-from experiments.common import parse, run_command
+from experiments.fidelity.config import FidelityConfig
 from jaxsim.plan import (
     SCHEDULE_1F1B,
     SCHEDULE_EAGER_1F1B,
@@ -48,35 +47,6 @@ DOMAINS, STAGES_EACH = 4, 2
 LATENCIES = tuple(float(x) for x in 10.0 ** np.arange(-2.5, 2.01, 0.25))
 JITTERS = tuple(float(x) for x in np.arange(0.0, 0.91, 0.1))
 SEGMENTS = 32  # of a step, each with its own rate of every link
-
-
-@dataclasses.dataclass(frozen=True)
-class FidelityConfig:
-    """A comparison of the two fidelities.
-
-    Attributes:
-        samples: random steps per point
-        micro_batches: per step
-        spread: stages' times vary by this share of their mean
-        send: a transfer's time over a stage's, at base bandwidth
-        seed: of the random steps
-        out: run folder; outputs/fidelity-<time> if none is given
-    """
-
-    samples: int = 20
-    micro_batches: int = 32
-    spread: float = 0.1
-    send: float = 0.3
-    seed: int = 0
-    out: str | None = None
-
-    def __post_init__(self):
-        for name in ("samples", "micro_batches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected an integer >= 1, got {getattr(self, name)}")
-        for name, high in (("spread", 1.0), ("send", 1e3)):
-            if not 0.0 <= getattr(self, name) < high:
-                raise ValueError(f"{name}: expected 0 <= {name} < {high:g}")
 
 
 @functools.partial(jax.jit, static_argnames="micro_batches")
@@ -171,16 +141,3 @@ def compare(config: FidelityConfig) -> None:
         writer.finish({"worst": {" / ".join(k): row.to_dict() for k, row in worst.iterrows()}})
     print(worst.round(3).to_string())
     print(f"figure: {path}")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
-
-    def command() -> None:
-        compare(parse(FidelityConfig, sys.argv[1:] if argv is None else argv, "fidelity"))
-
-    return run_command(command)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

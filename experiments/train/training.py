@@ -1,10 +1,9 @@
-"""Train Hi-PPO: `python -m experiments.train --config FILE [--key value ...] [--resume DIR]`."""
+"""One training run: the host loop around compiled epochs, and its records."""
 
 from __future__ import annotations
 
 import dataclasses
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,7 +19,6 @@ from agents.hi_ppo import (
     EpochMetrics,
     HiPPO,
     Trainer,
-    TrainSettings,
     check_sizes,
     load_checkpoint,
     make_tape,
@@ -28,68 +26,11 @@ from agents.hi_ppo import (
     save_checkpoint,
 )
 from analysis.records import RunWriter, load
-from experiments.common import (
-    are_weights,
-    from_mapping,
-    given_keys,
-    load_world,
-    note_efficiency,
-    parse,
-    run_command,
-    use_compile_cache,
-)
+from experiments.common import load_world, note_efficiency, progress
 from experiments.evaluate import Evaluator
-from jaxsim.files import InputError, check_fields, is_count
-from jaxsim.scenario import ScenarioSettings, scenario_bank
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainConfig:
-    """A training run.
-
-    Attributes:
-        cluster: cluster file; the embedded four-region cluster if none is given
-        model: preset or YAML file
-        global_batch: sequences per training step
-        seq: tokens per sequence
-        weights: w1 to w4 of the reward: progress, utilisation, cost, fairness
-        scenario: how training and held-out worlds are drawn
-        train: Hi-PPO and its optimisation
-        seeds: policy seeds, trained side by side
-        epochs: batches of episodes
-        scenarios: training scenarios in the bank
-        eval_scenarios: held-out scenarios of the learning curve
-        eval_every: epochs between two evaluations
-        checkpoint_every: epochs between two checkpoints
-        table_size: plans in the table at most
-        out: run folder; outputs/train-<time> if none is given
-        resume: run folder to go on with; its own configuration holds, but for a new `epochs`, over
-            which the learning rate then decays
-    """
-
-    cluster: str | None = None
-    model: str = "llama-7b"
-    global_batch: int = 1024
-    seq: int = 4096
-    weights: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
-    scenario: ScenarioSettings = dataclasses.field(default_factory=ScenarioSettings)
-    train: TrainSettings = dataclasses.field(default_factory=TrainSettings)
-    seeds: tuple[int, ...] = (0, 1, 2)
-    epochs: int = 60
-    scenarios: int = 192
-    eval_scenarios: int = 48
-    eval_every: int = 20
-    checkpoint_every: int = 10
-    table_size: int = 48
-    out: str | None = None
-    resume: str | None = None
-
-    def __post_init__(self):
-        counts = ("epochs", "scenarios", "eval_scenarios", "eval_every", "checkpoint_every")
-        check_fields(self, counts, "an integer >= 1", is_count)
-        check_fields(self, ("weights",), "four numbers >= 0", are_weights)
-        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds: expected different integers >= 0, got {self.seeds}")
+from experiments.train.config import TrainConfig, kept
+from jaxsim.files import InputError
+from jaxsim.scenario import scenario_bank
 
 
 class TrainingRun:
@@ -145,7 +86,7 @@ class TrainingRun:
             "every": settings.every,
             "seeds": list(self.config.seeds),
             "epoch": int(self.state.epoch[0]),
-            "config": _json_config(self.config),
+            "config": kept(self.config),
         }
         save_checkpoint(writer.dir / FILE_NAME, self.state, meta)
 
@@ -167,18 +108,12 @@ class TrainingRun:
         config = self.config
         per_epoch = self.trainer.steps_per_epoch * len(config.seeds)
         regrets = self.evaluate(writer, done) if self._evaluates(done) else {}
-        bar = tqdm(
-            total=config.epochs * per_epoch,
-            initial=done * per_epoch,
-            unit="step",
-            unit_scale=True,
-            desc="train",
-        )
-        with bar:
+        steps = {"total": config.epochs * per_epoch, "initial": done * per_epoch}
+        with progress(desc="train", unit="step", unit_scale=True, **steps) as bar:
             for epoch in range(done + 1, config.epochs + 1):
                 tick = time.perf_counter()
                 with _DeferredInterrupt() as interrupt:
-                    self.state, metrics = self.trainer.run_epoch(self.state, None)
+                    self.state, metrics = self.trainer.run_epoch(self.state)
                     metrics = jax.tree.map(np.asarray, metrics)
                     speed = per_epoch / (time.perf_counter() - tick)
                     self._record(writer, epoch, metrics, time.perf_counter() - started, speed)
@@ -275,35 +210,13 @@ class _DeferredInterrupt:
 def _in_chunks(make, params, table, keys, horizon: int, chunk: int = 32):
     """Record the bank in equal chunks with progress; the last chunk repeats scenarios to fill up."""
     count, parts = keys.shape[0], []
-    with tqdm(total=count, unit="scenario", desc="solve training scenarios") as bar:
+    with progress(total=count, unit="scenario", desc="solve training scenarios") as bar:
         for start in range(0, count, chunk):
             index = jnp.arange(start, start + chunk) % count
             pick = jax.tree.map(lambda x, index=index: x[index], params)
             parts.append(jax.block_until_ready(make(pick, table, keys[index], horizon)))
             bar.update(min(chunk, count - start))
     return jax.tree.map(lambda *xs: jnp.concatenate(xs)[:count], *parts)
-
-
-def _json_config(config: TrainConfig) -> dict:
-    body = dataclasses.asdict(config)
-    return {k: v for k, v in body.items() if k not in ("out", "resume")}
-
-
-def resumed_config(config: TrainConfig, given: list[str]) -> TrainConfig:
-    """The configuration of the run that is to go on, with `epochs` from the command line if it is
-    among the `given` keys.
-
-    Raises InputError for any other key: a run's results are those of one configuration.
-    """
-    others = [key for key in given if key not in ("resume", "epochs")]
-    if others:
-        raise InputError(
-            f"train: {others[0]}: cannot be changed with --resume, {config.resume} keeps its own "
-            "configuration; allowed beside it: epochs"
-        )
-    kept = {**load(config.resume).run["config"], "resume": config.resume}
-    changed = {"epochs": config.epochs} if "epochs" in given else {}
-    return from_mapping(TrainConfig, {**kept, **changed}, config.resume)
 
 
 def train(config: TrainConfig) -> Path:
@@ -320,7 +233,7 @@ def train(config: TrainConfig) -> Path:
     RunWriter.check("train", folder, resume=bool(config.resume))
     run = TrainingRun(config)
     with RunWriter.create(
-        "train", _json_config(config), list(config.seeds), folder, resume=bool(config.resume)
+        "train", kept(config), list(config.seeds), folder, resume=bool(config.resume)
     ) as writer:
         try:
             regrets = run.loop(writer)
@@ -339,21 +252,3 @@ def train(config: TrainConfig) -> Path:
         )
     print(f"run folder: {writer.dir}")
     return writer.dir
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
-
-    def command() -> None:
-        use_compile_cache()
-        given = sys.argv[1:] if argv is None else argv
-        config = parse(TrainConfig, given, "train")
-        if config.resume is not None:
-            config = resumed_config(config, given_keys(TrainConfig, given))
-        train(config)
-
-    return run_command(command)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Fit calibrations to measurements: `python -m experiments.calibrate --data DIR --out FILE`."""
+"""Fit the efficiency parameters of GPU types, write the calibration file and the record."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from collections import Counter
 from tqdm import tqdm
 
 from analysis.records import RunWriter
+from experiments.calibrate.config import CalibrateConfig
 from experiments.common import (
     check_output,
-    parse,
     put_result,
-    run_command,
-    use_compile_cache,
     write_text,
 )
 from jaxsim.calibration import (
@@ -35,27 +33,6 @@ HEADER = """\
 # spread on the unbounded scale, how far the data fix it (0-1) and which data tell. Parameters that
 # are not listed stay at their documented priors.
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class CalibrateConfig:
-    """A calibration.
-
-    Attributes:
-        data: file or folder of measured runs, syncs over shaped links and profiles
-        out: calibration file to write
-        gpu: fit only these GPU types, separated by commas; all that the data hold if none is given
-        strict: refuse the first bad row instead of leaving it out
-        json: file for the in-sample figures of merit, - = standard output and nothing else there
-        run: run folder; outputs/calibrate-<time> if none is given
-    """
-
-    data: str
-    out: str
-    gpu: str | None = None
-    strict: bool = False
-    json: str | None = None
-    run: str | None = None
 
 
 def profiles_for(gpu: str, profiles: list[Profile]) -> list[Profile]:
@@ -148,18 +125,3 @@ def calibrate(config: CalibrateConfig) -> None:
         writer.finish(summary)
     if put_result(summary, config.json):
         print(f"{config.out}: {', '.join(gpus)}; record: {writer.dir}")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
-    return run_command(lambda: _run(sys.argv[1:] if argv is None else argv))
-
-
-def _run(argv: list[str]) -> None:
-    config = parse(CalibrateConfig, argv, "experiments.calibrate")
-    use_compile_cache()
-    calibrate(config)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Predictions beside measured runs: `python -m experiments.validate --data FILE|DIR`."""
+"""Predictions beside measured runs: figures of merit, records, a report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tqdm import tqdm
 from analysis.records import RunWriter
 from analysis.report import write_report
 from experiments.calibrate import profiles_for
-from experiments.common import check_output, parse, put_result, run_command, use_compile_cache
+from experiments.common import check_output, put_result
+from experiments.validate.config import ValidateConfig
 from jaxsim.calibration import (
     Measurements,
     Prediction,
@@ -46,27 +47,6 @@ PEERS: dict[str, dict[str, float]] = {
     "sailor": {"Sailor": 8.9},
 }
 DRAWS = 64  # of the calibration's posterior, for the interval of a prediction
-
-
-@dataclasses.dataclass(frozen=True)
-class ValidateConfig:
-    """A validation; it never fits, except with leave_one_out.
-
-    Attributes:
-        data: file or folder of measured runs and syncs; the published runs that ship if none is given
-        calibration: calibration file; the fits that ship if none is given
-        leave_one_out: refit without each model and without each data set, and try on what was left
-        strict: refuse the first bad row instead of leaving it out
-        json: file for the figures of merit, - = standard output and nothing else there
-        out: run folder; outputs/validate-<time> if none is given
-    """
-
-    data: str | None = None
-    calibration: str | None = None
-    leave_one_out: bool = False
-    strict: bool = False
-    json: str | None = None
-    out: str | None = None
 
 
 def calibrations(path: str | None) -> Callable[[str], Calibration]:
@@ -229,18 +209,3 @@ def merit_table(summary: dict) -> str:
     with console.capture() as captured:
         console.print(table)
     return captured.get()
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
-    return run_command(lambda: _run(sys.argv[1:] if argv is None else argv))
-
-
-def _run(argv: list[str]) -> None:
-    config = parse(ValidateConfig, argv, "experiments.validate")
-    use_compile_cache()
-    validate(config)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

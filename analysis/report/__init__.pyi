@@ -1,0 +1,4 @@
+from . import ddp
+from .report import write_report
+
+__all__ = ["ddp", "write_report"]

@@ -1,0 +1,10 @@
+"""`hippo calibrate`: efficiency parameters fitted to measured runs.
+
+config  What a calibration is asked for
+fit     Fit the efficiency parameters of GPU types, write the calibration file and the record
+"""
+
+import lazy_loader
+
+# Names are listed in __init__.pyi; each module loads when a name of it is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

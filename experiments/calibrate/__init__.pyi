@@ -1,0 +1,3 @@
+from .fit import profiles_for
+
+__all__ = ["profiles_for"]

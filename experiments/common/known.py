@@ -1,0 +1,84 @@
+"""Names that options take, without the modules that define them: for `--help`, and for refusals that
+come before anything is loaded. A test compares them with the registries."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxsim.files import InputError
+from jaxsim.scenario import JITTERS
+
+SCHEDULERS = (
+    *("random", "static_even_split", "single_domain", "best_static"),
+    *("megatron", "zero", "alpa", "crosspipe", "mast", "sailor", "hyperion"),
+    *("hysteresis", "self_tuning_hysteresis", "replan_oracle", "clairvoyant"),
+)
+LEARNED = "hi_ppo"
+LOW_COMMUNICATION = ("diloco", "streaming_diloco")
+ORACLES = ("replan_oracle", "clairvoyant")
+EVERYBODY = (*SCHEDULERS, LEARNED, *LOW_COMMUNICATION)
+WITHOUT_TRUTH = tuple(name for name in (*SCHEDULERS, LEARNED) if name not in ORACLES)
+CANDIDATES = tuple(name for name in SCHEDULERS if name not in (*ORACLES, "random"))
+CLUSTERS = ("four-aws-regions", "eight-aws-regions")
+MODELS = ("gpt2-small", "gpt2-medium", "llama-7b", "llama-13b", "llama-70b", "llama-405b")
+MOST_JOBS = 64  # at once in the simulator
+LINK_KINDS = ("uniform", "ou", "regime", "heavy", "outage")  # of processes that are fitted
+GPUS = (*("V100-32GB", "A100-40GB", "A100-80GB", "H100-80GB", "GH200-96GB", "H100-96GB-500W"),)
+SHARING = ("fair", "crux")
+SUITES = ("default", "jitter", "load", "stress", "regions", "scale", "jobs")
+
+
+class Names(NamedTuple):
+    """The names that an option takes."""
+
+    known: tuple[str, ...]
+    what: str  # that is refused
+    else_: str = ""  # what else is allowed, in words
+    other: Callable[[str], bool] = lambda name: False  # is it that?
+    many: bool = False  # separated by commas
+
+
+def _exists(name: str) -> bool:
+    return Path(name).exists()
+
+
+def _is_yaml(name: str) -> bool:
+    return ".yaml" in name or name.endswith(".yml")
+
+
+_PATH = ("a checkpoint", _exists)
+OPTIONS = {
+    # What else it takes is a file, and its reader says best what is wrong with that.
+    "cluster": Names(CLUSTERS, "cluster", other=lambda name: True),
+    "schedulers": Names(("all", *EVERYBODY), "scheduler", *_PATH, many=True),
+    "scheduler": Names(WITHOUT_TRUTH, "scheduler that works without the truth", *_PATH),
+    "policy": Names(WITHOUT_TRUTH, "scheduler that works without the truth", *_PATH),
+    "candidates": Names(("all", *CANDIDATES), "candidate", many=True),
+    "model": Names(MODELS, "model", "a YAML file", _exists),
+    "models": Names(MODELS, "model", "YAML files", _exists, many=True),
+    "sharing": Names(SHARING, "way to share links"),
+    "jitter": Names(JITTERS, "jitter", "FILE.yaml", _is_yaml),
+    "suite": Names(SUITES, "suite", "FILE.yaml or FILE.yaml:NAME", _is_yaml),
+}
+
+
+def check_names(key: str, value: str | None, names: Names) -> None:
+    """Raise InputError for a name that is neither known nor what else the option takes."""
+    if value is None:
+        return
+    for name in (part.strip() for part in value.split(",")) if names.many else (value,):
+        if name and name not in names.known and not names.other(name):
+            further = f"{names.else_} or one of: " if names.else_ else "one of: "
+            raise InputError(
+                f"{key}: {name!r} is no {names.what}; expected {further}{', '.join(names.known)}"
+                f"{did_you_mean(name, names.known)}"
+            )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean NAME?` where a known name is close to `name`, else nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,28 @@
+"""The inputs of an evaluation, read before anything is built."""
+
+from __future__ import annotations
+
+from experiments.common import load_regions, parse_weights, read_traces
+from experiments.evaluate import jobs as evaluate_jobs
+from experiments.evaluate.config import EvaluateConfig
+from experiments.evaluate.contestants import requested
+from jaxsim.load import read_jobs
+from jaxsim.workload import load_model
+
+
+def check_inputs(config: EvaluateConfig) -> None:
+    """Read what an evaluation names, and build nothing: a suite is refused before its first scene.
+
+    Raises InputError.
+    """
+    settings = config.world_settings
+    settings.links()
+    parse_weights(config.weights)
+    if config.jobs is None:
+        requested(config.schedulers, config.checkpoint)
+        load_model(config.model)
+    else:
+        evaluate_jobs.requested(config.schedulers, config.checkpoint)
+        evaluate_jobs.arriving(read_jobs(config.jobs), settings, config.jobs)
+    spec = load_regions(config.cluster, config.domains)
+    read_traces(config.trace, config.load, spec, settings.interval_s)

@@ -1,0 +1,5 @@
+"""`hippo fidelity`: where the closed form leaves the event-exact one.
+
+config  What a comparison of the two fidelities is asked for
+ratios  The closed form over the event-exact one, on random pipelines
+"""

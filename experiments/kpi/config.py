@@ -1,0 +1,71 @@
+"""What a measurement of the key figures is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from experiments.common import (
+    GLOBAL_BATCH,
+    LAYOUT_LIMIT,
+    LEARNED,
+    MOST_LAYOUTS,
+    MOST_OF_A_WORLD,
+    MOST_SCENARIOS,
+    default_scenario,
+    parse_weights,
+)
+from jaxsim.files import check_counts
+from jaxsim.scenario import ScenarioSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class KpiConfig:
+    """The scoreboard of a policy and of the best scheduler that is not learned.
+
+    Attributes:
+        policy: a checkpoint, or hi_ppo for the one that ships
+        candidates: names of which the best on training scenarios is the one that is not learned; all
+            = every one that trains synchronously and reads no truth
+        cluster: cluster files, separated by commas; the embedded four regions and eight of AWS if
+            none
+        model: preset or YAML file
+        global_batch: sequences per training step
+        seq: tokens per sequence
+        weights: w1 to w4 of the reward, for all figures but the Pareto coverage; w4 = 0
+        seeds: scenarios of each cluster, none trained on
+        tuning_scenarios: training scenarios on which the rivals are tuned and chosen
+        scenario: how worlds are drawn; the KPIs set jitter and load
+        jobs: jobs file for the utilisation of many jobs; eight jobs within 2.4 hours if none
+        decisions: decisions that are timed
+        measurements: measurements that the responding process answers
+        table_size: plans in the table at most
+        layout_limit: layouts of domains that are searched at most for the table
+        json: file for the result, - = standard output and nothing else there
+        out: run folder; outputs/kpi-<time> if none is given
+    """
+
+    policy: str = LEARNED
+    candidates: str = "all"
+    cluster: str | None = None
+    model: str = "llama-7b"
+    global_batch: int = GLOBAL_BATCH
+    seq: int = 4096
+    weights: str = "1,0,0,0"
+    seeds: int = 16
+    tuning_scenarios: int = 16
+    scenario: ScenarioSettings = dataclasses.field(default_factory=default_scenario)
+    jobs: str | None = None
+    decisions: int = 1000
+    measurements: int = 200
+    table_size: int = 48
+    layout_limit: int = LAYOUT_LIMIT
+    json: str | None = None
+    out: str | None = None
+
+    def __post_init__(self):
+        check_counts(self, {"seeds": MOST_SCENARIOS}, least=2)
+        check_counts(self, {"decisions": 1_000_000, "measurements": 1_000_000}, least=100)
+        check_counts(self, {"tuning_scenarios": MOST_SCENARIOS, "layout_limit": MOST_LAYOUTS})
+        check_counts(self, MOST_OF_A_WORLD)
+        if parse_weights(self.weights)[3] != 0:
+            raise ValueError(f"weights: the KPIs are stated for w4 = 0, got {self.weights!r}")

@@ -1,0 +1,287 @@
+"""The scoreboard: every key figure measured, for a policy and for its best rival."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from agents.registry import names as scheduler_names
+from agents.registry import plan_rules, rivals_with_rules
+from analysis.records import RunWriter
+from analysis.statistics import Played, covered, entry, hypervolume_ratio
+from analysis.statistics import kpi as kpis
+from experiments.common import (
+    check_output,
+    load_world,
+    parse_weights,
+    progress,
+    put_result,
+)
+from experiments.evaluate import contestants, requested_without_truth
+from experiments.kpi.config import KpiConfig
+from experiments.kpi.jobs import SharedCluster, shared_cluster
+from experiments.kpi.response import respond_command, response_s
+from experiments.kpi.table import kpi_table
+from experiments.kpi.worlds import EIGHT_REGIONS, JITTER, LOAD, PREFERENCES, SCENES, STEADY, Stage
+from jaxsim.files import InputError
+
+EPSILON = 0.02  # of the Pareto coverage
+SPEED_RIVALS = ("single_domain", "static_even_split", "best_static")
+TRAFFIC_RIVALS = ("static_even_split", "zero")
+CONDITIONED = "conditioned_on_weights"  # of a checkpoint's meta: the policy sees w
+FURTHER = (  # columns of kpis.csv that only some KPIs have
+    *("hypervolume_ratio", "front_size", "plans_scored", "plans_in_family"),
+    *("clairvoyant", "n_jobs"),
+)
+
+
+class Scoreboard:
+    """One measurement of all KPIs, from checked inputs to records."""
+
+    def __init__(self, config: KpiConfig):
+        self.config = config
+        self.weights = parse_weights(config.weights)
+        self.policy, self.checkpoints = requested_without_truth(config.policy, "policy")
+        self.candidates = candidates(config.candidates)
+        listed = f",{EIGHT_REGIONS}" if config.cluster is None else config.cluster
+        self.files = [file.strip() or None for file in listed.split(",")]
+        self.stages = [self._stage(file) for file in self.files]
+        self.shared = [self._shared(file) for file in self.files]
+        self.frames: list[pd.DataFrame] = []
+
+    def _stage(self, file: str | None) -> Stage:
+        c = self.config
+        spec, world, info = load_world(
+            file,
+            c.model,
+            c.global_batch,
+            c.seq,
+            c.table_size,
+            plan_rules(rivals_with_rules()),
+            layout_limit=c.layout_limit,
+            loaded=True,  # as in one of the scenes, and for the process that responds
+        )
+        counts = {"train": c.tuning_scenarios, "test": c.seeds}
+        return Stage(spec, world, info, c.scenario, counts, self.weights)
+
+    def _shared(self, file: str | None) -> SharedCluster:
+        c = self.config
+        return shared_cluster(
+            file,
+            c.jobs,
+            SPEED_RIVALS,
+            seeds=c.seeds,
+            scenario=dataclasses.replace(c.scenario, **SCENES[JITTER]),
+            table_size=c.table_size,
+            layout_limit=c.layout_limit,
+        )
+
+    def run(self, writer: RunWriter) -> dict:
+        """Measure everything, write the tables, return the summary."""
+        start = time.perf_counter()
+        with progress(desc="kpi", unit="part") as bar:
+            bar.set_postfix_str("tuning the rivals")
+            best = self._best_rival()
+            names = tuple(dict.fromkeys((self.policy, best)))
+            parts = self._parts(names)
+            bar.total = 1 + len(parts)
+            bar.update()
+            for what, measure in parts.items():
+                bar.set_postfix_str(what)
+                measure()
+                bar.update()
+        subjects = {name: self.rows(name) for name in names}
+        rows = [{"scheduler": name, **_flat(row)} for name, rs in subjects.items() for row in rs]
+        writer.write_table("kpis", pd.DataFrame(rows))
+        writer.write_table("episodes", pd.concat(self.frames, ignore_index=True))
+        return {
+            "policy": self.policy,
+            "kpis": subjects[self.policy],
+            "non_learned": {"scheduler": best, "kpis": subjects[best]},
+            "scenario": {
+                "clusters": [stage.spec.name for stage in self.stages],
+                "tables": [dataclasses.asdict(stage.info) for stage in self.stages],
+                "model": self.config.model,
+                "weights": list(self.weights),
+                "seeds": self.config.seeds,
+                "settings": dataclasses.asdict(self.config.scenario),
+                "tuned": [stage.tuned for stage in self.stages],
+                "candidates": self.candidates,
+                "nominated": list(rivals_with_rules()),
+            },
+            "wall_s": time.perf_counter() - start,
+        }
+
+    def _parts(self, names: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
+        """What is measured for the scoreboards of `names`, each part once; `rows` reckons with it."""
+        scenes = {
+            JITTER: (*names, *SPEED_RIVALS, *TRAFFIC_RIVALS, "clairvoyant"),
+            STEADY: (*names, "clairvoyant"),
+            LOAD: (*names, "replan_oracle", "clairvoyant"),
+        }
+        parts: dict[str, Callable[[], Any]] = {}
+        for scene, crowd in scenes.items():
+            parts |= {f"{scene}: {n}": functools.partial(self.played, scene, n) for n in crowd}
+        for name in (*names, *SPEED_RIVALS):
+            parts[f"many jobs: {name}"] = functools.partial(self.used, name)
+        for name in names:
+            parts[f"Pareto front: {name}"] = functools.partial(self._coverage, name)
+            parts[f"decision latency: {name}"] = functools.partial(self._decision_ms, name)
+            parts[f"responding process: {name}"] = functools.partial(self._response, name)
+        return parts
+
+    def _best_rival(self) -> str:
+        """The candidate of least regret on training scenarios, where all are tuned as well."""
+        tuned_too = list(dict.fromkeys([*self.candidates, "replan_oracle"]))
+        regrets = [stage.tune(tuned_too) for stage in self.stages]
+        means = {n: np.nanmean(np.concatenate([r[n] for r in regrets])) for n in self.candidates}
+        return min(means, key=lambda name: np.nan_to_num(means[name], nan=np.inf))
+
+    @functools.cache  # noqa: B019 - one scoreboard per process
+    def played(self, scene: str, name: str) -> Played:
+        """What a scheduler did in a scene, the scenarios of all clusters one after another."""
+        parts = [stage.play(scene, self._everyone(stage, name)) for stage in self.stages]
+        for stage, part in zip(self.stages, parts, strict=True):
+            self.frames.append(_episode_rows(stage.spec.name, scene, name, part))
+        fields = (field.name for field in dataclasses.fields(Played))
+        return Played(**{f: np.concatenate([getattr(p, f) for p in parts]) for f in fields})
+
+    @functools.cache  # noqa: B019
+    def used(self, name: str) -> np.ndarray | None:
+        """[S, M] utilisation of the shared clusters; None = the scheduler plans for one job."""
+        parts = [cluster.utilisation(name) for cluster in self.shared]
+        return None if any(part is None for part in parts) else np.concatenate(parts)
+
+    def _everyone(self, stage: Stage, name: str):
+        return contestants(name, self.checkpoints, stage.tuned, stage.world)
+
+    def rows(self, name: str) -> list[dict]:
+        """All KPIs of one scheduler, in the order of their definition."""
+        ours, best = self.played(JITTER, name), self.played(JITTER, "clairvoyant")
+        rows = []
+        for rival in SPEED_RIVALS:
+            rows += kpis.against(ours, rival, self.played(JITTER, rival), best)
+        n_jobs = self.shared[0].n_jobs
+        rows += [
+            kpis.shared_use(self.used(name), rival, self.used(rival), n_jobs)
+            for rival in SPEED_RIVALS
+        ]
+        stays = self.played(JITTER, "single_domain")
+        for rival in TRAFFIC_RIVALS:
+            rows += kpis.traffic(ours, rival, self.played(JITTER, rival), [best, stays])
+        rows.sort(key=lambda row: [goal.name for goal in kpis.GOALS].index(row["name"]))
+        steady = (self.played(STEADY, name), self.played(STEADY, "clairvoyant"))
+        loaded = (self.played(LOAD, n) for n in (name, "replan_oracle", "clairvoyant"))
+        return [
+            *rows,
+            self._coverage(name),
+            *kpis.latency(self._decision_ms(name)),
+            *kpis.robustness(ours, steady[0], (best, steady[1])),
+            self._response(name),
+            kpis.stability(*loaded),
+        ]
+
+    @functools.cache  # noqa: B019
+    def _coverage(self, name: str) -> dict:
+        """The row on the Pareto front of the scored plans; a scheduler that cannot be told a
+        preference has one point."""
+        preferences = PREFERENCES if self._told_preferences(name) else (self.weights,)
+        shares, ratios, sizes = [], [], []
+        for stage in self.stages:
+            points = stage.points(self._everyone(stage, name), preferences)  # [S, M, W, 3]
+            for exact, of_seeds in zip(self._fronts(stage), points, strict=True):
+                if not len(exact):
+                    continue  # nothing runs on these links: there is no front
+                sizes.append(len(exact))
+                shares.append([100 * covered(exact, p, EPSILON).mean() for p in of_seeds])
+                ratios.append([hypervolume_ratio(exact, p) for p in of_seeds])
+        infos = [stage.info for stage in self.stages]
+        further = {
+            "hypervolume_ratio": float(np.mean(ratios)) if shares else None,
+            "front_size": float(np.mean(sizes)) if shares else None,
+            "plans_scored": sum(info.plans_scored for info in infos),
+            "plans_in_family": sum(info.plans_in_family for info in infos),
+        }
+        whole = all(info.exhaustive and info.plans_scored >= info.plans_in_family for info in infos)
+        front = "exact front" if whole else "front of scored plans"
+        if not shares:
+            return entry(kpis.COVERAGE, front, None, **further)
+        # The front covers itself: nothing is out of reach.
+        reach = np.full((len(shares), 1), 100.0)
+        return entry(kpis.COVERAGE, front, np.array(shares), reach, **further)
+
+    def _told_preferences(self, name: str) -> bool:
+        """Are weights among the policy's inputs, so that each preference is another behaviour?"""
+        return name in self.checkpoints and bool(self.checkpoints[name].meta.get(CONDITIONED))
+
+    @functools.cache  # noqa: B019
+    def _fronts(self, stage: Stage) -> list[np.ndarray]:
+        return stage.fronts()
+
+    @functools.cache  # noqa: B019
+    def _decision_ms(self, name: str) -> np.ndarray:
+        """[N] on the largest cluster."""
+        stage = max(self.stages, key=lambda s: s.spec.n_domains)
+        one = self._everyone(stage, name)[0]
+        return stage.scene(JITTER).decision_ms(one.scheduler, self.config.decisions)
+
+    @functools.cache  # noqa: B019
+    def _response(self, name: str) -> dict:
+        """The row on the responding process, on the largest cluster."""
+        c = self.config
+        which = int(np.argmax([stage.spec.n_domains for stage in self.stages]))
+        file = self.files[which]
+        argv = ["--scheduler", name, "--model", c.model, "--global-batch", str(c.global_batch)]
+        argv += ["--seq", str(c.seq), "--table-size", str(c.table_size)]
+        argv += ["--layout-limit", str(c.layout_limit), *(["--cluster", file] if file else [])]
+        taken = response_s(respond_command(argv), self.stages[which].spec, c.measurements)
+        return entry(kpis.RESPONSE, None, taken, statistic=kpis.percentile(99.0))
+
+
+def candidates(text: str) -> list[str]:
+    """The names to choose from. Raises InputError that lists the known ones."""
+    able = scheduler_names(oracle=False, learned=False, low_communication=False)
+    known = [n for n in able if n != "random"]
+    names = known if text == "all" else [n.strip() for n in text.split(",") if n.strip()]
+    unknown = [n for n in names if n not in known]
+    if unknown or not names:
+        got = repr(unknown[0]) if unknown else "nothing"
+        raise InputError(f"candidates: expected some of {', '.join(known)}, got {got}")
+    return names
+
+
+def _flat(row: dict) -> dict[str, Any]:
+    """A row of kpis.csv."""
+    kept = {k: v for k, v in row.items() if k != "ci95" and k not in FURTHER}
+    return {**kept, "lo": row["ci95"][0], "hi": row["ci95"][1], **{k: row.get(k) for k in FURTHER}}
+
+
+def _episode_rows(cluster: str, scene: str, name: str, played: Played) -> pd.DataFrame:
+    """episodes.csv: one row for each scenario and policy seed."""
+    index = np.indices(played.total.shape).reshape(2, -1)
+    values = {"progress": played.total, "utilisation": played.utilisation, "tokens": played.tokens}
+    values |= {"egress_usd": played.egress_usd, "wan_gb": played.wan_gb}
+    head = {"cluster": cluster, "scene": scene, "scheduler": name}
+    head |= {"scenario": index[0], "policy_index": index[1]}
+    return pd.DataFrame({**head, **{key: value.ravel() for key, value in values.items()}})
+
+
+def kpi(config: KpiConfig) -> None:
+    """Measure, print the scoreboard, keep the records. Raises InputError, RecordError."""
+    if config.json not in (None, "-"):
+        check_output(config.json, "--json")
+    RunWriter.check("kpi", config.out)
+    scoreboard = Scoreboard(config)
+    body = dataclasses.asdict(config)
+    with RunWriter.create("kpi", body, config.seeds, config.out) as writer:
+        summary = scoreboard.run(writer)
+        writer.finish(summary)
+    if put_result(summary, config.json):
+        print(kpi_table(summary))
+        print(f"run folder: {writer.dir}")

@@ -1,0 +1,5 @@
+"""`hippo train`: train Hi-PPO.
+
+config    What a training run is asked for
+training  One training run: the host loop around compiled epochs, and its records
+"""

@@ -1,0 +1,98 @@
+"""What a training run is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from agents.hi_ppo import TrainSettings
+from analysis.records import load
+from experiments.common import (
+    GLOBAL_BATCH,
+    MOST_OF_A_WORLD,
+    MOST_SCENARIOS,
+    are_weights,
+    default_scenario,
+    from_mapping,
+)
+from jaxsim.files import InputError, check_counts, check_fields
+from jaxsim.scenario import ScenarioSettings
+
+MOST_POLICIES = 64  # trained side by side
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """A training run.
+
+    Attributes:
+        cluster: cluster file; the embedded four-region cluster if none is given
+        model: preset or YAML file
+        global_batch: sequences per training step
+        seq: tokens per sequence
+        weights: w1 to w4 of the reward: progress, utilisation, cost, fairness
+        scenario: how training and held-out worlds are drawn
+        train: Hi-PPO and its optimisation
+        seeds: policy seeds, trained side by side
+        epochs: batches of episodes
+        scenarios: training scenarios in the bank
+        eval_scenarios: held-out scenarios of the learning curve
+        eval_every: epochs between two evaluations
+        checkpoint_every: epochs between two checkpoints
+        table_size: plans in the table at most
+        out: run folder; outputs/train-<time> if none is given
+        resume: run folder to go on with; its own configuration holds, but for a new `epochs`, over
+            which the learning rate then decays
+    """
+
+    cluster: str | None = None
+    model: str = "llama-7b"
+    global_batch: int = GLOBAL_BATCH
+    seq: int = 4096
+    weights: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    scenario: ScenarioSettings = dataclasses.field(default_factory=default_scenario)
+    train: TrainSettings = dataclasses.field(default_factory=TrainSettings)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    epochs: int = 60
+    scenarios: int = 192
+    eval_scenarios: int = 48
+    eval_every: int = 20
+    checkpoint_every: int = 10
+    table_size: int = 48
+    out: str | None = None
+    resume: str | None = None
+
+    def __post_init__(self):
+        epochs = dict.fromkeys(("epochs", "eval_every", "checkpoint_every"), 10_000_000)
+        banks = dict.fromkeys(("scenarios", "eval_scenarios"), MOST_SCENARIOS)
+        check_counts(self, {**epochs, **banks, **MOST_OF_A_WORLD})
+        check_fields(self, ("weights",), "four numbers >= 0, not all 0", are_weights)
+        allowed = f"1 to {MOST_POLICIES} different integers >= 0 and < {2**32:,}"
+        check_fields(self, ("seeds",), allowed, _are_seeds)
+
+
+def _are_seeds(seeds: tuple[int, ...]) -> bool:
+    few = 1 <= len(seeds) <= MOST_POLICIES
+    return few and len(set(seeds)) == len(seeds) and 0 <= min(seeds) <= max(seeds) < 2**32
+
+
+def kept(config: TrainConfig) -> dict:
+    """What determines a training run's results, for its run folder."""
+    body = dataclasses.asdict(config)
+    return {k: v for k, v in body.items() if k not in ("out", "resume")}
+
+
+def resumed_config(config: TrainConfig, given: list[str]) -> TrainConfig:
+    """The configuration of the run that is to go on, with `epochs` from the command line if it is
+    among the `given` keys.
+
+    Raises InputError for any other key: a run's results are those of one configuration.
+    """
+    others = [key for key in given if key not in ("resume", "epochs")]
+    if others:
+        raise InputError(
+            f"train: {others[0]}: cannot be changed with --resume, {config.resume} keeps its own "
+            "configuration; allowed beside it: epochs"
+        )
+    own = {**load(config.resume).run["config"], "resume": config.resume}
+    changed = {"epochs": config.epochs} if "epochs" in given else {}
+    return from_mapping(TrainConfig, {**own, **changed}, config.resume)

@@ -1,0 +1,17 @@
+from .jobs import JobsWorld, build_jobs_world, jobs_bank
+from .scenario import World, build_world, mean_view, sample_views, scenario_bank
+from .settings import JITTERS, MOST_INTERVALS, ScenarioSettings
+
+__all__ = [
+    "JITTERS",
+    "MOST_INTERVALS",
+    "JobsWorld",
+    "ScenarioSettings",
+    "World",
+    "build_jobs_world",
+    "build_world",
+    "jobs_bank",
+    "mean_view",
+    "sample_views",
+    "scenario_bank",
+]

@@ -1,0 +1,79 @@
+"""Tables for the terminal: what cannot be measured, and what cannot be told apart."""
+
+import math
+
+import pytest
+
+from experiments.common.tables import (
+    NOTHING,
+    best_plan_text,
+    jobs_table,
+    scheduler_table,
+    suite_table,
+)
+
+
+def row(tokens_per_s, interval, **more):
+    return {
+        "headroom_pct": 0.0,
+        "regret_pct": 1.0,
+        "bound_pct": 2.0,
+        "regret_ci95_pct": interval,
+        "step_s": 3.0,
+        "utilisation": 0.5,
+        "wan_gb_per_step": 1.0,
+        "usd_per_mtoken": 0.1,
+        "replans": 0.0,
+        "decision_ms_p50": 1.0,
+        "tokens_per_s": tokens_per_s,
+        **more,
+    }
+
+
+def evaluation(*rows):
+    head = {"n_kept": 1, "n_scenarios": 1, "share_of_scenarios": 1.0, "threshold_pct": 0.0}
+    return {"headroom": head, "schedulers": {f"s{i}": r for i, r in enumerate(rows)}}
+
+
+@pytest.mark.parametrize("missing", [[math.nan, math.nan], [None, None], None])
+def test_one_scenario_has_no_interval(missing):
+    rows = [row(10.0, missing), row(11.0, missing)]
+    if missing is not None:
+        assert "nan" not in scheduler_table(evaluation(*rows)).lower()
+    suite = {"suite": "mine", "wall_s": 60.0, "scenes": {"one": evaluation(*rows)}}
+    assert "nan" not in suite_table(suite).lower()
+    assert "98.0 to 99.0" in scheduler_table(evaluation(row(1.0, [1.0, 2.0])))
+
+
+def test_equal_schedulers_say_that_there_is_nothing_to_decide():
+    interval = [1.0, 2.0]
+    same, other = row(10.0, interval), row(10.1, interval)
+    assert NOTHING in scheduler_table(evaluation(same, dict(same)))
+    assert NOTHING not in scheduler_table(evaluation(same, other))
+    assert NOTHING not in scheduler_table(evaluation(same))  # one alone is equal to itself
+    scenes = {"still": evaluation(same, dict(same)), "lively": evaluation(same, other)}
+    text = suite_table({"suite": "mine", "wall_s": 60.0, "scenes": scenes})
+    assert f"still: {NOTHING}" in text and f"lively: {NOTHING}" not in text
+    jobs = dict.fromkeys(("behind_best", "jct_mean_s", "queueing_mean_s", "unfinished"), 0.0)
+    jobs |= {"makespan_s": None, "fairness": 1.0, "overcommitted": 0, "behind_best_ci95": [0, 0]}
+    rows = [row(1.0, interval, jobs={**jobs, "jct_normalised_mean": x}) for x in (2.0, 2.0, 2.5)]
+    scenario = {"n_counted": 3, "n_jobs": 4, "sharing": "fair", "seeds": 1}
+
+    def table(*some):
+        return jobs_table({**evaluation(*some), "scenario": scenario, "best": "s0"})
+
+    assert NOTHING in table(*rows[:2]) and NOTHING not in table(*rows)
+
+
+def test_the_best_plan_is_told_whole():
+    stage = {"domain": "ohio", "layers": 12, "tp": 4, "pp": 2}
+    pipeline = {"domains": [stage, {**stage, "domain": "oregon", "layers": 20}], "dp": 3}
+    pipeline |= {"micro_batches": 16, "micro_batch": 2, "recompute": "nothing", "schedule": "1F1B"}
+    text = best_plan_text({"tokens_per_s": 12345.6, "pipelines": [pipeline]})
+    for part in (
+        "12,346 tokens/s",
+        "ohio (12 layers, tp 4, pp 2) > oregon (20 layers, tp 4, pp 2)",
+        "dp 3, 16 micro-batches of 2 each, recompute nothing, schedule 1F1B",
+    ):
+        assert part in text
+    assert "none can run" in best_plan_text(None)
