@@ -1,6 +1,7 @@
 """Run folders, statistics, figures and reports.
 
 records          the only schema of a run folder: everything here reads nothing else
+folder_lock      one writer per run folder
 provenance       commit, package versions, machine
 json_files       strict JSON, written whole or not at all
 statistics       tables -> numbers with intervals

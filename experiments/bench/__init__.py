@@ -1,5 +1,7 @@
 """`hippo bench`: how fast the simulator, training and decisions are.
 
+config    what a measurement is asked for
+measure   one measurement: the cases, each compiled and timed
 episodes  episodes of one job, spread over all devices
 jobs      episodes of many jobs
 plans     evaluations of plans, event-exact, and peers beside them

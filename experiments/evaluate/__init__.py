@@ -1,6 +1,7 @@
 """`hippo evaluate`: schedulers on the same scenarios, one scene or a suite.
 
 config             what an evaluation is asked for
+inputs             its files, read before anything is built
 contestants        who plays: names and checkpoints
 evaluation         one evaluation, from checked inputs to tables and summary
 evaluator          plays schedulers on a bank of scenarios, the truth beside them

@@ -1,5 +1,6 @@
 """Worlds drawn from seeds.
 
+settings  how worlds are drawn: plain settings, without JAX
 scenario  one job: the world of a cluster, banks of scenarios
 jobs      the same for many jobs
 """
