@@ -10,7 +10,7 @@ export PYTHONUNBUFFERED = 1
 # Test processes; each takes a core and up to 3 GB.
 WORKERS ?= 2
 
-.PHONY: run test test-slow mutants ddp bench lint clean
+.PHONY: run test test-slow nightly mutants ddp bench lint clean
 
 $(VENV)/core: pyproject.toml constraints-cpu.txt
 	$(PYTHON) -m venv $(VENV)
@@ -25,13 +25,17 @@ run: $(VENV)/core
 	$(BIN)/hippo report $(RUN)/evaluate $(RUN)/train
 
 # All packages are tested, PyTorch's included. What is skipped, and why, is listed at the end.
-test: $(VENV)/core $(VENV)/ddp
-	$(BIN)/ruff check .
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -rs -m "not slow"
+test: lint $(VENV)/core $(VENV)/ddp
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -rs -m "not slow and not nightly"
 
-# What takes longest to compile; `test` and `test-slow` together are all tests.
+# What takes longest to compile. CI runs `test` and `test-slow`.
 test-slow: $(VENV)/core $(VENV)/ddp
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -rs -m slow
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -rs -m "slow and not nightly"
+
+# What fits neither of them, and the mutants; run before a change to what it covers is called done.
+nightly: $(VENV)/core $(VENV)/ddp
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -rs -m nightly
+	$(MAKE) mutants
 
 # Do the tests notice deliberate errors? Options go into ARGS, for example: make mutants ARGS="--only load"
 mutants: $(VENV)/core $(VENV)/ddp
@@ -54,6 +58,7 @@ bench: $(VENV)/core
 
 lint: $(VENV)/core
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 clean:
 	rm -rf $(VENV) .cache build *.egg-info
