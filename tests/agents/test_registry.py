@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
-from helpers.schedulers import bound
 from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_plan
 
 import agents
@@ -122,7 +121,7 @@ def test_names_and_flags_say_what_there_is():
     assert set(rivals_with_rules()) == brought - {"diloco", "streaming_diloco"}
     for entry in ENTRIES:
         if not entry.learned:
-            assert bound(entry.name, start()[0]).oracle == entry.oracle, entry.name
+            assert made(entry.name).oracle == entry.oracle, entry.name
 
 
 def test_an_unknown_name_is_one_line_with_the_names_and_the_one_that_may_be_meant():
