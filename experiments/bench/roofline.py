@@ -6,6 +6,7 @@ steps per second all devices could make if nothing else cost time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -28,7 +29,7 @@ def roofline(case: EnvCase, n_envs: int, repeats: int) -> dict[str, Any]:
     compiler's count, which counts the body of a loop once (four fifths of Threefry's rounds are
     missing, and the general way for rows that lack replicas)."""
     n_domains = case.params.problem.cluster.mask.shape[0]
-    flops = _flops_per_step(case, n_envs)
+    flops = flops_per_step(case, n_envs)
     draws = 3 * n_domains**2 + n_domains
     seen = jax.eval_shape(learner_reads, jax.tree.map(lambda x: x[0], case.first[1]))
     read_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(seen))
@@ -54,13 +55,15 @@ def roofline(case: EnvCase, n_envs: int, repeats: int) -> dict[str, Any]:
     }
 
 
-def _flops_per_step(case: EnvCase, n_envs: int) -> float | None:
-    """Of the short way alone."""
+def flops_per_step(
+    case: EnvCase, n_envs: int, episodes: Callable[..., jax.Array] = env_episodes
+) -> float | None:
+    """The compiler's count for one step of the short way; None where it gives none."""
     rows = case.params.rows
     if rows is not None:
         case = case.replace(params=case.params.replace(rows=rows.replace(block=0)))
     numbers = jnp.arange(min(n_envs, DRAWN), dtype=jnp.int32)
-    cost = jax.jit(env_episodes).lower(case, numbers).compile().cost_analysis() or {}
+    cost = jax.jit(episodes).lower(case, numbers).compile().cost_analysis() or {}
     flops = cost.get("flops")
     return None if flops is None else flops / numbers.shape[0]
 

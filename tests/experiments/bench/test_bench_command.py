@@ -20,6 +20,7 @@ from experiments.bench import decision as bench_decision
 from experiments.bench import episodes as bench_episodes
 from experiments.bench import jobs as bench_jobs
 from experiments.bench import plans as bench_plans
+from experiments.bench.roofline import flops_per_step
 from experiments.common.errors import CheckError
 from jaxsim.plan.plan import check_plan
 from jaxsim.workload.workload import MODEL_PRESETS, JobSpec, build_workload
@@ -44,6 +45,12 @@ def test_the_json_has_every_promised_key_and_stands_alone(tmp_path):
     assert (result["what"], result["domains"], result["envs"]) == ("env", 2, 4)
     for name in ("per_s", "compile_s", "peak_memory_gb"):
         assert result[name] > 0, name
+    assert result["actions"] == "rows" and result["peers"]["actions that are plans"] > 0
+    assert result["draws_per_step"] == 3 * 2**2 + 2
+    bounds = [result[f"{name}_bound_per_s"] for name in ("flops", "draws", "bytes")]
+    assert (
+        result["per_s"] / min(bounds) == pytest.approx(result["roofline_share"]) and min(bounds) > 0
+    )
     assert result["flops_per_step"] is None or result["flops_per_step"] > 100
     record = load(tmp_path / "run")
     assert record.run["status"] == "finished" and len(record.summary["rows"]) == 1
@@ -79,12 +86,10 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, argv, named):
 
 
 def flops():
-    """Compiled FLOPs of a reset and a step, as `bench` counts them."""
-    keys = jax.random.split(jax.random.key(0), 2)
+    """Compiled FLOPs of a step, as `bench` counts them."""
+    case = bench_episodes.env_case(2, prepared=True)
     # A function of its own, or JAX would remember the trace of an earlier checksum.
-    episodes = jax.jit(lambda *args: bench_episodes.env_episodes(*args))
-    compiled = episodes.lower(bench_episodes.bench_params(2), keys).compile()
-    return compiled.cost_analysis().get("flops", 0.0)
+    return flops_per_step(case, 2, lambda *args: bench_episodes.env_episodes(*args))
 
 
 def test_what_a_learner_would_read_is_really_computed(monkeypatch):
