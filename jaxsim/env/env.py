@@ -35,7 +35,7 @@ from jaxsim.env.sharing import ResourceShare, allocate_gpus, share_resources, st
 from jaxsim.env.status import active, may_retarget, unfinished
 from jaxsim.env.types import EnvParams, State, TimeStep
 from jaxsim.load import gpus_available
-from jaxsim.network import NetworkState, init_network, interval_key, step_network
+from jaxsim.network import NetworkState, init_network, interval_uniforms, step_network
 from jaxsim.plan import Plan
 from jaxsim.step_time import NetworkView, StepCost, Transition, advance_transition
 
@@ -46,12 +46,14 @@ def world_at(
     """The network and the free GPUs in interval t: independent of every action."""
     if params.tape is not None:
         return network, jax.tree.map(lambda x: x[t], params.tape)
-    now = interval_key(key, t)
-    network, factor, rtt_factor = step_network(params.network, network, now, t)
+    interval_key = jax.random.fold_in(key, t)
+    cluster = params.problem.cluster
+    links, domains = interval_uniforms(interval_key, cluster.mask.shape[0])
+    network, factor, rtt_factor = step_network(params.network, network, interval_key, t, links)
     view = NetworkView(
-        bandwidth_gb_per_s=params.problem.cluster.bandwidth_gb_per_s * factor,
-        rtt_s=params.problem.cluster.rtt_s * rtt_factor,
-        gpus_available=gpus_available(params.load, params.problem.cluster.gpus, now, t),
+        bandwidth_gb_per_s=cluster.bandwidth_gb_per_s * factor,
+        rtt_s=cluster.rtt_s * rtt_factor,
+        gpus_available=gpus_available(params.load, cluster.gpus, interval_key, t, domains),
     )
     # The barrier stops XLA from fusing the link model into every consumer, which would recompute it.
     return network, jax.lax.optimization_barrier(view)

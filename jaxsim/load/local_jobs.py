@@ -42,9 +42,14 @@ def load_process(
     )
 
 
-def gpus_available(process: LoadProcess, gpus: Array, key: Array, t: Array) -> Array:
-    """[K] int32 GPUs left to geo-jobs; `key` is the interval's own key, `t` the row of the trace."""
-    uniform = domain_uniforms(key, gpus.shape[-1])
+def gpus_available(
+    process: LoadProcess, gpus: Array, key: Array, t: Array, uniform: Array | None = None
+) -> Array:
+    """[K] int32 GPUs left to geo-jobs; `key` is the interval's own key, `t` the row of the trace.
+
+    `uniform` [K] is the key's `domain_uniforms` where it is drawn already.
+    """
+    uniform = domain_uniforms(key, gpus.shape[-1]) if uniform is None else uniform
     total = gpus.astype(jnp.float32)
     row = jax.lax.rem(t + process.trace_offset, jnp.int32(process.trace.shape[0]))
     replay = jax.lax.dynamic_index_in_dim(process.trace, row, keepdims=False)

@@ -150,13 +150,20 @@ def init_network(process: NetworkProcess, key: Array) -> NetworkState:
 
 
 def step_network(
-    process: NetworkProcess, state: NetworkState, key: Array, t: Array
+    process: NetworkProcess,
+    state: NetworkState,
+    key: Array,
+    t: Array,
+    uniforms: tuple[Array, Array, Array] | None = None,
 ) -> tuple[NetworkState, Array, Array]:
     """Return the next state, the bandwidth factor [K, K] and the round-trip factor [K, K].
 
-    `key` is the interval's own key, `t` (int32) the row of the trace.
+    `key` is the interval's own key, `t` (int32) the row of the trace; `uniforms` are the key's
+    `link_uniforms` where they are drawn already.
     """
-    white, second, latency = link_uniforms(key, process.trace.shape[-1])
+    if uniforms is None:
+        uniforms = link_uniforms(key, process.trace.shape[-1])
+    white, second, latency = uniforms
     rho = jnp.exp(-1.0 / process.ou_tau)
     innovation = process.ou_sigma * jnp.sqrt(1.0 - rho * rho) * gaussian(second)
     drift = rho * state.drift + innovation
