@@ -92,9 +92,9 @@ def test_reasons_are_given_for_errors_that_exist():
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory):
+def sandbox(tmp_path_factory):
     """A folder with a module and its test, and the process that judges it."""
-    tmp_path = tmp_path_factory.mktemp("workplace")
+    tmp_path = tmp_path_factory.mktemp("sandbox")
     (tmp_path / "thing.py").write_text("def double(a):\n    return 2 * a\n")
     test = "from thing import double\n\n\ndef test_it():\n    assert double(4) == 8\n"
     (tmp_path / "test_thing.py").write_text(test)
@@ -122,8 +122,8 @@ def workplace(tmp_path_factory):
         (f"import os; os.kill(os.getpid(), {signal.SIGSEGV:d})", "killed", ""),
     ],
 )
-def test_an_error_is_killed_by_a_failure_a_crash_or_no_end(workplace, body, outcome, test):
-    folder, process = workplace
+def test_an_error_is_killed_by_a_failure_a_crash_or_no_end(sandbox, body, outcome, test):
+    folder, process = sandbox
     (folder / "thing.py").write_text(f"def double(a):\n    {body}\n")
     worker = types.SimpleNamespace(tree=folder, log=folder / "log", nursery=process)
     limit_s = 5.0 if outcome == "timeout" else 120.0
