@@ -62,7 +62,7 @@ def walk(*lines):
         assert main(small(line)) == 0, f"{WRITTEN[line]}: {line}"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_your_own_cluster_in_three_commands(folder, monkeypatch, capsys):
     walk(
         "hippo evaluate --cluster three-sites.yaml --model llama-13b --schedulers all",
