@@ -25,7 +25,7 @@ from ddp_bench.errors import ConfigError
 from experiments.common.options import parse
 from experiments.evaluate.config import EvaluateConfig
 from experiments.evaluate.suites import load_suite, scene_configs
-from experiments.train import TrainConfig
+from experiments.train.config import TrainConfig
 from jaxsim.calibration.measured import load_measured, run_arrays
 from jaxsim.calibration.profiles import UnknownModel, load_profile
 from jaxsim.calibration.shaped_links import COLUMNS, load_sync_runs

@@ -88,7 +88,7 @@ def test_every_figure_of_an_episode_by_hand():
     step_s = cost.step_s[ran, 0]
     moved_gb = record.wan_gb.sum() + record.migration_gb.sum()
     carried_gb = float(episode.bandwidth_gb_per_s.sum()) * 60.0
-    tokens = steps.sum() * float(params.jobs.tokens_per_step[0])
+    tokens = steps.sum() * float(params.problem.work.tokens_per_step[0])
     ratio = cost.communication_s[ran, 0] / cost.compute_s[ran, 0]
     assert min(record.wan_gb.sum(), record.migration_gb.sum()) > 0.2 * moved_gb
     expected = {

@@ -20,7 +20,7 @@ from agents.hi_ppo.ppo import Decisions, PPOSettings, make_optimizer, ppo_loss, 
 from agents.hi_ppo.training import _decisions, _sample
 from jaxsim.env.observation import EDGE_FEATURES
 
-ACTIONS, OBSERVATIONS, STEPS, BATCH, UPDATES = 3, 2, 2, 64, 60
+ACTIONS, OBSERVATIONS, STEPS, BATCH, UPDATES = 3, 2, 2, 64, 100
 SETTINGS = PPOSettings(learning_rate=0.02, epochs=2, minibatches=2)
 INTERVALS = 3  # between the two decisions of the upper policy
 DISCOUNTS = {"upper": 0.95**INTERVALS, "lower": 0.5}

@@ -487,7 +487,8 @@ def test_a_kind_of_job_has_as_many_plans_as_were_asked_for_whatever_the_number_o
     assert more.tables.mask.shape == (1, 20)
     # However few were asked for, every part of the GPUs has its fallback plans: each region alone.
     few = build_jobs_world(SPEC, jobs, table_size=1).tables
-    used = np.asarray(few.plans.gpus)[0][np.asarray(few.mask & few.single_domain)[0]]
+    gpus = jax.vmap(jax.vmap(lambda plan: plan.gpus))(few.plans)
+    used = np.asarray(gpus)[0][np.asarray(few.mask & few.single_domain)[0]]
     for part in (4, 2, 1):
         held = (used == part).any(axis=1) & ((used > 0).sum(axis=1) == 1)
         assert set(used[held].argmax(axis=1)) == {0, 1, 2}, part

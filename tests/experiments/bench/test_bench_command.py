@@ -100,7 +100,7 @@ def test_what_a_learner_would_read_is_really_computed(monkeypatch):
     reward_alone = flops()
     assert everything > 1.05 * reward_alone
     monkeypatch.setattr(bench_episodes, "checksum", lambda timestep: jnp.float32(0.0))
-    assert flops() < 0.1 * reward_alone
+    assert (flops() or 0.0) < 0.1 * reward_alone  # None: nothing is left to count
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,9 @@ def test_a_refusal_is_printable_and_short_and_keeps_both_ends(capsys):
     assert ending(InputError(text)) == 2
     err = capsys.readouterr().err
     assert len(err.encode()) <= 500 and err.count("\n") == 1
-    assert err.startswith("error: model: ?[31m?unknown éé") and err.endswith("é known: llama-7b\n")
+    assert err.startswith("error: model: \\x1b[31m\\u202eunknown éé") and err.endswith(
+        "é known: llama-7b\n"
+    )
     assert one_line("a\tb\r\n c") == "a b c"
     assert one_line("x" * 499) == "x" * 499 and len(one_line("x" * 500)) <= 499
 

@@ -257,7 +257,7 @@ def test_jobs_that_arrive_after_the_end_do_not_count(given, jobs_file, tmp_path,
     [
         (["--schedulers", "clairvoyant"], ["schedulers", "clairvoyant", "mast"]),
         (["--schedulers", "astrologer"], ["schedulers", "astrologer", "mast"]),
-        (["--sharing", "lottery"], ["sharing", "fair or crux", "lottery"]),
+        (["--sharing", "lottery"], ["sharing", "fair, crux", "lottery"]),
         (["--jobs", "missing.csv"], ["missing.csv", "cannot be read"]),
         (["--weights", "1,0,1,0"], ["weights", "--jobs"]),
         (["--tuning-scenarios", "4"], ["tuning_scenarios", "--jobs"]),
