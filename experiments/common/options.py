@@ -45,9 +45,9 @@ def parse(config_class: type[T], argv: list[str], prog: str, example: str = "") 
     parser = _parser(config_class, prog, example)
 
     def build(bodies: list[dict]) -> T:
-        contents = [f"--config={json.dumps(body, default=str)}" for body in bodies]
-        config = _built(config_class, prog, lambda: parser.parse_args([*contents, *overrides]))
-        return _settled(config, lambda: given_keys(config_class, argv))
+        line = [*_as_arguments(bodies), *overrides]
+        config = _built(config_class, prog, lambda: parser.parse_args(line))
+        return _settled(config, lambda: _set_keys(parser, line))
 
     for file, body in files:
         _check_body(config_class, body, f"{prog}: {file}")
@@ -61,9 +61,18 @@ def parse(config_class: type[T], argv: list[str], prog: str, example: str = "") 
 def given_keys(config_class: type, argv: list[str]) -> list[str]:
     """The keys that a command line which `parse` accepts sets, itself or by its --config file."""
     overrides, files = _given(config_class, argv, "")
-    contents = [f"--config={json.dumps(body, default=str)}" for _, body in files]
-    parser = _parser(config_class, "")
-    keys = parser.parse_args([*contents, *overrides], defaults=False).keys()
+    line = [*_as_arguments([body for _, body in files]), *overrides]
+    return _set_keys(_parser(config_class, ""), line)
+
+
+def _as_arguments(bodies: list[dict]) -> list[str]:
+    """Contents of configuration files, as the parser takes them on a command line."""
+    return [f"--config={json.dumps(body, default=str)}" for body in bodies]
+
+
+def _set_keys(parser: ArgumentParser, line: list[str]) -> list[str]:
+    """The keys that a command line sets."""
+    keys = parser.parse_args(line, defaults=False).keys()
     return [key for key in keys if key != "config"]
 
 
