@@ -244,9 +244,9 @@ def test_evaluate_plays_a_fitted_file(tmp_path, capsys):
     path.write_text(file.to_yaml())
     cluster = cluster_spec(2)
     (tmp_path / "two.yaml").write_text(cluster.to_yaml())
-    argv = "--schedulers best_static --seeds 2 --steps 16 --tuning-scenarios 0 --table-size 2"
+    argv = "--schedulers best_static --seeds 2 --steps 256 --tuning-scenarios 0 --table-size 2"
     argv += f" --global-batch 8 --model gpt2-small --seq 128 --cluster {tmp_path}/two.yaml"
-    argv += f" --jitter {path}:regime --out {out} --json -"
+    argv += f" --jitter {path}:regime --scenario.base_spread 0 --out {out} --json -"
     assert cli.main(["evaluate", *argv.split()]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["scenario"]["settings"]["jitter"] == f"{path}:regime"

@@ -107,7 +107,7 @@ def test_results_of_many_jobs(given, jobs_file, tmp_path, capsys):
     assert "the most under any scheduler: 0." in page
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not PHILLY.exists(), reason="the Philly trace is not beside the project")
 def test_sixteen_philly_jobs_on_eight_regions_for_a_thousand_intervals(tmp_path):
     """Nothing is given here: the world is built, local jobs come and go, everything is played."""

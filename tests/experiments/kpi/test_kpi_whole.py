@@ -47,7 +47,7 @@ def measured(folder, run):
     return json.loads((folder / f"{run}.json").read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path, monkeypatch):
     (tmp_path / "sites.yaml").write_text(two_sites_yaml(40, 30))
     (tmp_path / "jobs.csv").write_text(JOBS)
