@@ -1,4 +1,8 @@
-"""Schedulers by name: one entry each, and nothing else to edit when one is added."""
+"""Schedulers by name: one entry each.
+
+Commands refuse unknown names before they load anything, so `experiments/common/known.py` lists the
+names once more; a test holds the two together.
+"""
 
 from __future__ import annotations
 

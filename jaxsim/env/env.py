@@ -29,7 +29,7 @@ from jax import Array
 
 from jaxsim.env.chosen import Chosen, begin_transitions, chosen_plans, reconfigures, take
 from jaxsim.env.observation import observe
-from jaxsim.env.reward import account
+from jaxsim.env.reward import account, weighted_reward
 from jaxsim.env.rows import row_cost
 from jaxsim.env.sharing import ResourceShare, allocate_gpus, share_resources, step_cost
 from jaxsim.env.status import active, may_retarget, unfinished
@@ -152,12 +152,10 @@ def step(
     billed = params.replace(problem=params.problem.of(jobs))
     record = account(billed, view, cost, progress, train_s, played.moved, switched)
     observation = observe(new, params)
-    parts = record.reward_parts
-    signed = jnp.stack([parts.efficiency, parts.utilisation, -parts.cost, -parts.fairness])
     finished = ~jnp.any(unfinished(new, params))
     timestep = TimeStep(
         observation=observation,
-        reward=jnp.sum(params.weights * signed),
+        reward=weighted_reward(record.reward_parts, params.weights),
         terminated=finished,
         truncated=(new.t > params.horizon) & ~finished,
         final_observation=observation,

@@ -1,4 +1,4 @@
-"""The books of one interval: what the jobs achieved, what it cost, the parts of the reward."""
+"""The books of one interval: what the jobs achieved, what it cost, and the reward."""
 
 from __future__ import annotations
 
@@ -54,3 +54,9 @@ def account(
         switched=jnp.broadcast_to(switched, progress.shape),
         reward_parts=parts,
     )
+
+
+def weighted_reward(parts: RewardParts, weights: Array) -> Array:
+    """[] w1 R_eff + w2 R_util - w3 R_cost - w4 R_fair; `weights` [4]."""
+    signed = jnp.stack([parts.efficiency, parts.utilisation, -parts.cost, -parts.fairness])
+    return jnp.sum(weights * signed)
