@@ -12,6 +12,7 @@ from jax import Array
 
 from agents.hi_ppo.features import (
     Measurement,
+    Reference,
     Statistics,
     init_statistics,
     lower_inputs,
@@ -25,7 +26,15 @@ from agents.hi_ppo.ppo import Decisions, Losses, make_optimizer, ppo_update
 from agents.hi_ppo.scheduler import PolicyParams
 from agents.hi_ppo.settings import TrainSettings, check_sizes
 from agents.oracles import MigrationTable, migration_table, solve_truth
-from agents.protocol import carry_out, find_row, make_setup, pick_row, score_table, table_rates
+from agents.protocol import (
+    Setup,
+    carry_out,
+    find_row,
+    make_setup,
+    pick_row,
+    score_table,
+    table_rates,
+)
 from jaxsim.env import EnvParams, Observation, State, reset, step, world_tape
 from jaxsim.plan import empty_plan
 from jaxsim.planning import PlanTable
@@ -76,7 +85,8 @@ class _Carry:
 
     state: State
     observation: Observation
-    stats: Statistics
+    measured: Measurement  # what `observation` says of the plans of the table
+    stats: Statistics  # of all measurements so far, `measured` among them
     potential: Array  # [] the clairvoyant value when the job last trained
 
 
@@ -133,12 +143,8 @@ class Trainer:
         upper_key, lower_key, run_key = jax.random.split(key, 3)
         carry, tape = self._start(run_key)
         setup = make_setup(tape.params, self.table)
-        measured = self._measured(carry, tape)
-        inputs, _ = upper_inputs(
-            setup, carry.observation, carry.stats, make_reference(tape.base_rate), measured
-        )
-        low = lower_inputs(setup, carry.observation, measured.rates, measured.row)
-        policy = PolicyParams(self.upper.init(upper_key, inputs), self.lower.init(lower_key, low))
+        high, low = self._inputs(setup, carry, make_reference(tape.base_rate))
+        policy = PolicyParams(self.upper.init(upper_key, high), self.lower.init(lower_key, low))
         return TrainState(
             policy=policy,
             upper_opt=self.upper_optimizer.init(policy.upper),
@@ -163,8 +169,9 @@ class Trainer:
         nothing = empty_plan(self.table.plans.group.shape[-1])
         plan = jax.tree.map(deploy, pick_row(self.table, row), nothing)
         state, timestep = reset(tape.key, tape.params.replace(initial_plan=plan))
-        stats = init_statistics(make_reference(tape.base_rate))
-        return _Carry(state, timestep.observation, stats, tape.value[1, row]), tape
+        measured = self._measured(timestep.observation, tape)
+        stats = update_statistics(init_statistics(make_reference(tape.base_rate)), measured)
+        return _Carry(state, timestep.observation, measured, stats, tape.value[1, row]), tape
 
     def _epoch(self, train: TrainState) -> tuple[TrainState, EpochMetrics]:
         """Play one batch of episodes with an update every `rollout` intervals."""
@@ -223,31 +230,25 @@ class Trainer:
         upper_key, lower_key = jax.random.split(key)
         setup = make_setup(tape.params, self.table)
         reference = make_reference(tape.base_rate)
-        measured = self._measured(carry, tape)
-        stats = update_statistics(carry.stats, measured)
-        inputs, rows = upper_inputs(setup, carry.observation, stats, reference, measured)
+        seen = (carry.observation, carry.stats, reference, carry.measured)
+        inputs, rows = upper_inputs(setup, *seen)
         high = _sample(upper_key, self.upper.apply(policy.upper, inputs), inputs)
-        wanted = rows[high.action]
-        lows, rewards, infos = [], [], []
-        for i in range(self.settings.every):
-            if i > 0:
-                measured = self._measured(carry, tape)
-                stats = update_statistics(stats, measured)
-                wanted = measured.row
-            args = (setup, carry.observation, measured.rates, wanted)
-            carry, low, reward, info = self._interval(
-                policy, tape, carry.replace(stats=stats), jax.random.fold_in(lower_key, i), args
-            )
-            lows.append(low)
-            rewards.append(reward)
-            infos.append(info)
-        stack = functools.partial(jax.tree.map, lambda *xs: jnp.stack(xs))
-        return carry, (high, stack(*lows), jnp.stack(rewards), stack(*infos))
 
-    def _interval(self, policy: PolicyParams, tape: Tape, carry: _Carry, key: Array, args):
-        """One lower decision, carried out in the environment."""
-        setup, observation, _, row = args
-        inputs = lower_inputs(*args)
+        def interval(held, i):
+            carry, wanted = held
+            key = jax.random.fold_in(lower_key, i)
+            carry, *out = self._interval(policy, tape, carry, key, wanted)
+            return (carry, carry.measured.row), out
+
+        # A loop, so that the interval is compiled once.
+        numbers = jnp.arange(self.settings.every)
+        (carry, _), out = jax.lax.scan(interval, (carry, rows[high.action]), numbers)
+        return carry, (high, *out)
+
+    def _interval(self, policy: PolicyParams, tape: Tape, carry: _Carry, key: Array, row: Array):
+        """One lower decision for `row`, carried out in the environment."""
+        setup, observation = make_setup(tape.params, self.table), carry.observation
+        inputs = lower_inputs(setup, observation, carry.measured.rates, row)
         low = _sample(key, self.lower.apply(policy.lower, inputs), inputs)
         action = carry_out(setup, row, low.action, observation.view)
         state, timestep = step(key, carry.state, action, tape.params)
@@ -271,11 +272,13 @@ class Trainer:
             parts.fairness,
             record.switched[0].astype(jnp.float32),
         )
-        return _Carry(state, timestep.observation, carry.stats, potential), low, reward, info
+        measured = self._measured(timestep.observation, tape)
+        stats = update_statistics(carry.stats, measured)
+        carry = _Carry(state, timestep.observation, measured, stats, potential)
+        return carry, low, reward, info
 
-    def _measured(self, carry: _Carry, tape: Tape) -> Measurement:
+    def _measured(self, observation: Observation, tape: Tape) -> Measurement:
         """What `scheduler.measure` computes live, looked up on the tape."""
-        observation = carry.observation
         row, found = find_row(self.table, jax.tree.map(lambda x: x[0], observation.target))
         row = jnp.where(found, row, make_reference(tape.base_rate).static_row)
         view = observation.view
@@ -299,12 +302,15 @@ class Trainer:
     def _values(self, policy: PolicyParams, tape: Tape, carry: _Carry) -> tuple[Array, Array]:
         """Values after the last interval, to bootstrap from: a cut episode is not a finished one."""
         setup = make_setup(tape.params, self.table)
-        measured = self._measured(carry, tape)
-        stats = update_statistics(carry.stats, measured)
-        reference = make_reference(tape.base_rate)
-        inputs, _ = upper_inputs(setup, carry.observation, stats, reference, measured)
-        low = lower_inputs(setup, carry.observation, measured.rates, measured.row)
-        return self.upper.apply(policy.upper, inputs)[1], self.lower.apply(policy.lower, low)[1]
+        high, low = self._inputs(setup, carry, make_reference(tape.base_rate))
+        return self.upper.apply(policy.upper, high)[1], self.lower.apply(policy.lower, low)[1]
+
+    def _inputs(self, setup: Setup, carry: _Carry, reference: Reference):
+        """What the networks of both levels see."""
+        seen = (carry.observation, carry.stats, reference, carry.measured)
+        high, _ = upper_inputs(setup, *seen)
+        rates, row = carry.measured.rates, carry.measured.row
+        return high, lower_inputs(setup, carry.observation, rates, row)
 
 
 def _sample(key: Array, output: tuple[Array, Array], inputs: Any) -> _Choice:

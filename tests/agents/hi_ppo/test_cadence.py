@@ -48,23 +48,21 @@ def test_training_plays_one_upper_decision_and_then_what_is_in_force(every, monk
     trainer.settings, trainer.table = TrainSettings(every=every), None
     logits = jnp.where(inputs.mask, 0.0, -jnp.inf)
     trainer.upper = SimpleNamespace(apply=lambda *_: (logits, jnp.float32(0.5)))
-    trainer._measured = measured
-    played = []
 
-    def interval(policy, tape, carry, key, args):
-        played.append((int(args[-1]), carry.stats))
-        return carry, jnp.float32(len(played)), jnp.float32(10.0), jnp.float32(0.0)
+    def interval(policy, tape, carry, key, row):
+        """Says what it was told; what is measured next is that WANTED was not kept."""
+        after = carry.replace(measured=measured(), stats=carry.stats + 1)
+        return after, row, jnp.float32(10.0), carry.stats
 
     trainer._interval = interval
-    carry = training._Carry(None, None, 0, jnp.float32(0.0))
+    carry = training._Carry(None, None, measured(), jnp.int32(1), jnp.float32(0.0))
     tape = SimpleNamespace(params=None, base_rate=None)
-    carry, (high, low, rewards, _) = trainer._segment(
+    carry, (high, rows, rewards, stats) = trainer._segment(
         SimpleNamespace(upper=None), tape, carry, jax.random.key(0)
     )
-    assert [row for row, _ in played] == [WANTED] + [IN_FORCE] * (every - 1)
-    assert [stats for _, stats in played] == list(range(1, every + 1)), "it measures before each"
-    assert int(high.action) == 0 and float(high.value) == 0.5
-    assert low.tolist() == list(range(1, every + 1)) and rewards.tolist() == [10.0] * every
+    assert rows.tolist() == [WANTED] + [IN_FORCE] * (every - 1)
+    assert stats.tolist() == list(range(1, every + 1)), "it measures before each"
+    assert int(high.action) == 0 and float(high.value) == 0.5 and rewards.tolist() == [10.0] * every
 
 
 @pytest.mark.parametrize("moving", [False, True])
@@ -80,23 +78,28 @@ def test_shaping_adds_what_the_clairvoyant_still_gets_more(moving, monkeypatch):
     monkeypatch.setattr(training, "lower_inputs", lambda *_: inputs)
     monkeypatch.setattr(training, "carry_out", lambda setup, row, choice, view: (row, choice))
     monkeypatch.setattr(training, "step", lambda *_: (state, timestep))
+    monkeypatch.setattr(training, "make_setup", lambda *_: None)
+    monkeypatch.setattr(training, "update_statistics", lambda stats, _: stats + 1)
     trainer = object.__new__(Trainer)
+    trainer.table, trainer._measured = None, measured
     trainer.settings = TrainSettings(shaping=0.5)
     logits = jnp.array([0.0, -jnp.inf])
     trainer.lower = SimpleNamespace(apply=lambda *_: (logits, jnp.float32(0.0)))
     value = jnp.array([[90.0, 0.0], [80.0, 0.0], [64.0, 0.0]])
     params = SimpleNamespace(progress_ref=jnp.array([40.0]), weights=jnp.array([0.8, 0, 0, 0]))
-    before = training._Carry(None, SimpleNamespace(view=None), None, jnp.float32(80.0))
+    seen = SimpleNamespace(view=None)
+    before = training._Carry(None, seen, measured(), jnp.int32(4), jnp.float32(80.0))
     after, low, reward, info = trainer._interval(
         SimpleNamespace(lower=None),
         SimpleNamespace(params=params, value=value),
         before,
         jax.random.key(0),
-        (None, before.observation, None, 0),
+        0,
     )
     potential = 80.0 if moving else 64.0
     expected = 0.25 + 0.5 * 0.8 * (1 + (potential - 80.0) / 40.0)
     assert float(reward) == pytest.approx(expected)
     assert float(after.potential) == potential and after.observation == "seen"
+    assert int(after.stats) == 5, "what was seen is in the averages before the next decision"
     assert float(info[0]) == 0.75 and info[2:6] == (1.0, 2.0, 3.0, 4.0) and float(info[6]) == 1.0
     assert int(low.action) == 0 and float(low.weight) == 1.0

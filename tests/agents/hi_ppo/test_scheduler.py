@@ -20,7 +20,7 @@ from agents.hi_ppo.features import (
 from agents.hi_ppo.networks import LowerNetwork, UpperNetwork
 from agents.hi_ppo.scheduler import HiPPO, PolicyParams, measure
 from agents.hi_ppo.settings import TrainSettings
-from agents.hi_ppo.training import Trainer, _Carry, make_tape
+from agents.hi_ppo.training import Trainer, make_tape
 from agents.protocol import find_row, make_setup, score_table
 from jaxsim.env.env import reset, step
 from jaxsim.planning.enumeration import PlanTable
@@ -115,11 +115,10 @@ def played():
         setup = make_setup(params, TABLE)
         live_reference = make_reference(score_table(setup, setup.prior).rate)
         taped_reference = make_reference(tape.base_rate)
-        carry = _Carry(state, observation, stats, jnp.float32(0.0))
         out = []
         for measured, reference in (
             (measure(setup, observation, live_reference), live_reference),
-            (trainer._measured(carry, tape), taped_reference),
+            (trainer._measured(observation, tape), taped_reference),
         ):
             now = update_statistics(stats, measured)
             high = upper_inputs(setup, observation, now, reference, measured)
