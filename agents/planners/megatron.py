@@ -24,9 +24,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from agents.planners.stage_costs import domain_orders, fastest, largest_dps, tensor_sizes
-from jaxsim.plan import SCHEDULE_1F1B, Layout, Plan, split_layers
+from jaxsim.plan import Layout, Plan, Recompute, Schedule, split_layers
 from jaxsim.planning import PlanRules, TableBuilder, assemble_plan
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE
 
 
 def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
@@ -66,4 +65,6 @@ def in_order(builder: TableBuilder, layout: Layout) -> Iterator[Plan]:
                 yield assemble_plan(layout, tp, dps, splits, builder.n_domains)
 
 
-RULES = PlanRules(propose, (RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL), (SCHEDULE_1F1B,))
+RULES = PlanRules(
+    propose, (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL), (Schedule.ONE_F_ONE_B,)
+)

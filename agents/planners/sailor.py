@@ -28,9 +28,8 @@ from agents.planners.stage_costs import (
     fitting,
     tensor_sizes,
 )
-from jaxsim.plan import SCHEDULE_1F1B, Plan
+from jaxsim.plan import Plan, Recompute, Schedule
 from jaxsim.planning import PlanRules, TableBuilder
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
 GRADIENT_BYTES = 2.0
 
@@ -123,4 +122,4 @@ def sync_s(costs: StageCosts, pipe: Pipeline) -> float:
     return 2.0 * (pipe.dp - 1) / pipe.dp * gradient_gb / rate
 
 
-RULES = PlanRules(propose, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B,))
+RULES = PlanRules(propose, (Recompute.NONE, Recompute.FULL), (Schedule.ONE_F_ONE_B,))

@@ -25,9 +25,8 @@ from __future__ import annotations
 import numpy as np
 
 from agents.planners.stage_costs import domain_orders, fastest, largest_dps
-from jaxsim.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, Plan
+from jaxsim.plan import Plan, Recompute, Schedule
 from jaxsim.planning import PlanRules, TableBuilder, assemble_plan
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
 STAGES = (1, 2, 3)
 HYBRID = 3
@@ -56,4 +55,6 @@ def sharded(builder: TableBuilder, stage: int) -> list[Plan]:
 
 
 # One stage has no order: the two schedules are the same, and the menu holds either.
-RULES = PlanRules(propose, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B))
+RULES = PlanRules(
+    propose, (Recompute.NONE, Recompute.FULL), (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B)
+)

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxsim.cluster import ClusterSpec, default_calibration
-from jaxsim.plan import SCHEDULE_1F1B, Plan, Problem, empty_plan
+from jaxsim.plan import Plan, Problem, Schedule, empty_plan
 from jaxsim.step_time import (
     EventBounds,
     NetworkView,
@@ -69,7 +69,7 @@ def bench_plan(n_domains: int) -> Plan:
         layers=layers,
         pp=stages,
         batch_share=shares,
-        schedule=np.full(n_domains, SCHEDULE_1F1B, np.int32),
+        schedule=np.full(n_domains, Schedule.ONE_F_ONE_B, np.int32),
     )
     return jax.tree.map(jnp.asarray, plan)
 
@@ -80,7 +80,7 @@ def event_costs(spec: ClusterSpec, plan: Plan, bandwidth: jax.Array) -> jax.Arra
     work = build_workload([JobSpec(MODEL_PRESETS["llama-7b"], MICRO_BATCHES, 4096)]).job(0)
     problem = Problem(work, cluster, default_calibration(BENCH_GPU))
     stages = max(STAGES, spec.n_domains)
-    bounds = EventBounds(stages, MICRO_BATCHES, groups=1, schedules=(SCHEDULE_1F1B,))
+    bounds = EventBounds(stages, MICRO_BATCHES, groups=1, schedules=(Schedule.ONE_F_ONE_B,))
 
     def cost(links):
         view = NetworkView(links, cluster.rtt_s, cluster.gpus)
@@ -112,13 +112,13 @@ def event_notes(repeats: int) -> dict[str, Any]:
     """
     times = _random_times(np.random.default_rng(0), CHUNK)
     one = jnp.ones((1,), jnp.int32)
-    args = (times, one * SCHEDULE_1F1B, one * STAGES, one * MICRO_BATCHES)
+    args = (times, one * Schedule.ONE_F_ONE_B, one * STAGES, one * MICRO_BATCHES)
 
     def run(*args):
-        return pipeline_events(*args, MICRO_BATCHES, (SCHEDULE_1F1B,)).total_s
+        return pipeline_events(*args, MICRO_BATCHES, (Schedule.ONE_F_ONE_B,)).total_s
 
     alone_s = best_s(jax.jit(run).lower(*args).compile(), args, repeats)
-    slots = slot_count((SCHEDULE_1F1B,), STAGES, MICRO_BATCHES)
+    slots = slot_count((Schedule.ONE_F_ONE_B,), STAGES, MICRO_BATCHES)
     bytes_per_plan = 4.0 * 12 * STAGES * slots
     rate = stream_bytes_per_s(repeats)
     return {

@@ -16,30 +16,8 @@ import numpy as np
 from flax import struct
 from jax import Array
 
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE
+from jaxsim.plan.modes import ALL_SCHEDULES, MENU_SCHEDULES, Recompute, Schedule
 
-# Pipeline schedules by the micro-batches that a stage at distance d from the last (counted from 1)
-# may hold in flight: d, 2 d - 1 (Zhuang et al., MLSys 2023, hides the wire), all of them.
-SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE = 0, 1, 2
-# Narayanan et al., SC 2021; ZB-H1 of Qi et al., ICLR 2024; list scheduling on the network as it is.
-# `jaxsim.step_time.schedules` defines the orders.
-SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE, SCHEDULE_GREEDY = 3, 4, 5
-MENU_SCHEDULES = (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE)  # of the default menu
-ALL_SCHEDULES = (*MENU_SCHEDULES, SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE, SCHEDULE_GREEDY)
-SCHEDULE_NAMES = {
-    SCHEDULE_1F1B: "1F1B",
-    SCHEDULE_EAGER_1F1B: "eager 1F1B",
-    SCHEDULE_GPIPE: "GPipe",
-    SCHEDULE_INTERLEAVED: "interleaved",
-    SCHEDULE_ZERO_BUBBLE: "ZB-H1",
-    SCHEDULE_GREEDY: "greedy",
-}
-RECOMPUTE_NAMES = {
-    RECOMPUTE_NONE: "nothing",
-    RECOMPUTE_SELECTIVE: "attention",
-    RECOMPUTE_FULL: "whole layers",
-}
-INTERLEAVED_CHUNKS = 2  # model chunks per stage under SCHEDULE_INTERLEAVED
 PLACEMENT_DP_INNER, PLACEMENT_PP_INNER = 0, 1
 UNUSED = -1
 FULL_PRECISION_BITS = 16
@@ -57,8 +35,8 @@ class Plan:
     wire_bits: Array  # [] bits per value on the WAN
     dp: Array  # [G] replicas of the pipeline inside the group
     micro_batch: Array  # [G] [sequences]
-    recompute: Array  # [G] RECOMPUTE_*
-    schedule: Array  # [G] SCHEDULE_*
+    recompute: Array  # [G] Recompute
+    schedule: Array  # [G] Schedule
     tp: Array  # [K] tensor parallelism
     pp: Array  # [K] pipeline stages inside the domain
     cp: Array  # [K] context parallelism
@@ -85,8 +63,8 @@ class LowerChoices:
     """The lower policy's menu: settings that change at no cost, [V] each, the same in all groups."""
 
     micro_batch: Array  # [V] int32 [sequences]
-    recompute: Array  # [V] int32
-    schedule: Array  # [V] int32
+    recompute: Array  # [V] int32 Recompute
+    schedule: Array  # [V] int32 Schedule
     # Static: those that occur. What only others need is not compiled.
     schedules: tuple[int, ...] = struct.field(pytree_node=False, default=ALL_SCHEDULES)
 
@@ -106,10 +84,10 @@ class LowerChoices:
 def default_lower_choices() -> LowerChoices:
     """Micro-batches 1, 2, 4, each with four settings from fast and large to slow and small."""
     settings = [
-        (RECOMPUTE_NONE, SCHEDULE_1F1B),
-        (RECOMPUTE_NONE, SCHEDULE_EAGER_1F1B),
-        (RECOMPUTE_FULL, SCHEDULE_EAGER_1F1B),
-        (RECOMPUTE_FULL, SCHEDULE_GPIPE),
+        (Recompute.NONE, Schedule.ONE_F_ONE_B),
+        (Recompute.NONE, Schedule.EAGER_1F1B),
+        (Recompute.FULL, Schedule.EAGER_1F1B),
+        (Recompute.FULL, Schedule.GPIPE),
     ]
     return LowerChoices.of((b, *s) for b in (1, 2, 4) for s in settings)
 
@@ -219,8 +197,8 @@ def whole_plan(plan: Plan, names: tuple[str, ...]) -> list[dict]:
                 "dp": int(plan.dp[g]),
                 "micro_batches": int(plan.batch_share[g]),
                 "micro_batch": int(plan.micro_batch[g]),
-                "recompute": RECOMPUTE_NAMES[int(plan.recompute[g])],
-                "schedule": SCHEDULE_NAMES[int(plan.schedule[g])],
+                "recompute": Recompute(int(plan.recompute[g])).label,
+                "schedule": Schedule(int(plan.schedule[g])).label,
             }
         )
     return pipelines

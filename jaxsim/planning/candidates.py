@@ -35,8 +35,8 @@ class PlanRules:
     which lower choices of the builder's menu it may use [V] bool."""
 
     propose: Callable[[TableBuilder, np.ndarray], list[Plan]]
-    recompute: tuple[int, ...]  # RECOMPUTE_*
-    schedules: tuple[int, ...]  # SCHEDULE_*
+    recompute: tuple[int, ...]  # Recompute
+    schedules: tuple[int, ...]  # Schedule
 
     def allowed(self, menu: LowerChoices) -> np.ndarray:
         """[V] bool: the choices that the rules know."""

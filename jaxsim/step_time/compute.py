@@ -7,7 +7,8 @@ from flax import struct
 from jax import Array
 
 from jaxsim.cluster import Calibration, Gpu
-from jaxsim.workload import FLOAT8, FP32, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Workload
+from jaxsim.plan import Recompute
+from jaxsim.workload import FLOAT8, FP32, Workload
 
 TILE = 128.0 * 128.0  # results that one thread block of a matrix product computes
 LAYER_KERNELS = (
@@ -109,10 +110,10 @@ def layer_time(
     back = passed(attention_back_s, other_back_s, cal.launch_backward_s)
     backward_s, backward_wait_s, room_back_s = back
     some = jnp.where(work.flash, 0.5 * forward_s, attention_s * pace)
-    again_s = jnp.where(recompute == RECOMPUTE_FULL, forward_s, 0.0)
-    again_s = jnp.where(recompute == RECOMPUTE_SELECTIVE, some, again_s)
-    repeats = jnp.where(recompute == RECOMPUTE_FULL, 1.0, 0.0)
-    half = (recompute == RECOMPUTE_SELECTIVE) & work.flash
+    again_s = jnp.where(recompute == Recompute.FULL, forward_s, 0.0)
+    again_s = jnp.where(recompute == Recompute.SELECTIVE, some, again_s)
+    repeats = jnp.where(recompute == Recompute.FULL, 1.0, 0.0)
+    half = (recompute == Recompute.SELECTIVE) & work.flash
     repeats = jnp.where(half, 0.5, repeats)
     return LayerTime(
         forward_s=forward_s,

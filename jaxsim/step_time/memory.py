@@ -7,8 +7,8 @@ from flax import struct
 from jax import Array
 
 from jaxsim.cluster import Calibration
-from jaxsim.plan import Plan
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, Workload
+from jaxsim.plan import Plan, Recompute
+from jaxsim.workload import Workload
 
 # 16-bit weights 2, fp32 gradients 4, fp32 master and moments 12 (Korthikanti et al. 2022, Fig. 1).
 WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2.0, 4.0, 12.0
@@ -38,8 +38,8 @@ class LayerMemory:
 
     def held(self, recompute: Array) -> Array:
         """What stays until the backward pass."""
-        held = jnp.where(recompute == RECOMPUTE_FULL, self.full, self.none)
-        return jnp.where(recompute == RECOMPUTE_SELECTIVE, self.selective, held)
+        held = jnp.where(recompute == Recompute.FULL, self.full, self.none)
+        return jnp.where(recompute == Recompute.SELECTIVE, self.selective, held)
 
 
 def layer_memory(work: Workload, cal: Calibration, tp: Array, cp: Array) -> LayerMemory:
@@ -88,7 +88,7 @@ class StageMemory:
         last stage of the whole pipeline does."""
         held = self.layer.held(recompute) * self.layers
         # While the backward pass recomputes a layer, its full activations exist once.
-        working = jnp.where(recompute == RECOMPUTE_NONE, 0.0, self.layer.none)
+        working = jnp.where(recompute == Recompute.NONE, 0.0, self.layer.none)
         many = held * in_flight * self.chunks
         of_last = held * in_flight_last + self.logits_gb
         # One stage holds the logits, another the most micro-batches: the fullest counts, not both.

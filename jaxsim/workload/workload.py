@@ -13,8 +13,6 @@ from jax import Array
 
 from jaxsim.files import InputError, is_file, meant, read_yaml, shown, values
 
-# Recompute modes: nothing, the attention core only, the whole layer.
-RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
 # Of a model file: beyond these no transformer is near, and FLOPs leave float32.
 LARGEST_SHAPE = {"layers": 10_000, "hidden": 2**20, "heads": 2**16, "kv_heads": 2**16}
 LARGEST_SHAPE |= {"ffn": 2**22, "ffn_matrices": 2**24, "vocab": 2**24}

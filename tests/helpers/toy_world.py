@@ -15,9 +15,10 @@ from jaxsim.env.types import EnvParams
 from jaxsim.load.local_jobs import load_process
 from jaxsim.network.process import network_process
 from jaxsim.plan import Problem
-from jaxsim.plan.plan import SCHEDULE_1F1B, Plan, default_lower_choices, empty_plan
+from jaxsim.plan.modes import Recompute, Schedule
+from jaxsim.plan.plan import Plan, default_lower_choices, empty_plan
 from jaxsim.step_time.closed_form import NetworkView, job_step_cost
-from jaxsim.workload.workload import RECOMPUTE_NONE, JobSpec, ModelConfig, build_workload
+from jaxsim.workload.workload import JobSpec, ModelConfig, build_workload
 
 GPU = {"peak_tflops": 100.0, "memory_gb": 80.0, "memory_gb_per_s": 2000.0, "nvlink_gb_per_s": 100.0}
 MODEL = ModelConfig(
@@ -105,8 +106,8 @@ def make_plan(groups, layers, shares, n_domains=2, **fields):
     """
     plan = empty_plan(n_domains)
     values = {k: np.array(getattr(plan, k)) for k in Plan.__dataclass_fields__}
-    values["schedule"][:] = SCHEDULE_1F1B
-    values["recompute"][:] = RECOMPUTE_NONE
+    values["schedule"][:] = Schedule.ONE_F_ONE_B
+    values["recompute"][:] = Recompute.NONE
     for g, (members, held, share) in enumerate(zip(groups, layers, shares, strict=True)):
         values["batch_share"][g] = share
         for place, (domain, n) in enumerate(zip(members, held, strict=True)):

@@ -12,20 +12,15 @@ from jaxsim.env.env import auto_reset, first_states, reset, step
 from jaxsim.env.prepare import with_rows
 from jaxsim.env.rows import row_cost, where_needed
 from jaxsim.files.errors import InputError
-from jaxsim.plan.plan import (
-    MENU_SCHEDULES,
-    SCHEDULE_GPIPE,
-    SCHEDULE_GREEDY,
-    SCHEDULE_INTERLEAVED,
-    SCHEDULE_ZERO_BUBBLE,
-)
+from jaxsim.plan.modes import Schedule
+from jaxsim.plan.plan import MENU_SCHEDULES
 from jaxsim.step_time.closed_form import NetworkView, choice_fits, job_step_cost
 
 K, LAYERS, PLANS, CASES = 8, JOB.model.layers, 400, 3000
 # Memory for some plans and not for others.
 GPU = {"peak_tflops": 100.0, "memory_gb": 2.9, "memory_gb_per_s": 2000.0, "nvlink_gb_per_s": 100.0}
 SPEC = cluster_spec(K, gpus=36, gpu=GPU)
-SCHEDULES = (0, 1, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE)
+SCHEDULES = (0, 1, Schedule.GPIPE, Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
 
 
 def random_plan(rng, schedules=SCHEDULES):
@@ -206,9 +201,9 @@ def test_what_cannot_be_prepared_is_refused(prepared):
     rng = np.random.default_rng(0)
     params = env_params(SPEC, JOB, random_plan(rng, MENU_SCHEDULES), schedules=MENU_SCHEDULES)
     with pytest.raises(InputError, match="schedule"):
-        with_rows(params, stacked(rng, 3, (SCHEDULE_GREEDY,)))
+        with_rows(params, stacked(rng, 3, (Schedule.GREEDY,)))
     with pytest.raises(InputError, match="schedule"):
-        with_rows(params, stacked(rng, 3, (SCHEDULE_ZERO_BUBBLE,)))
+        with_rows(params, stacked(rng, 3, (Schedule.ZERO_BUBBLE,)))
     two = env_params(SPEC, JOB, random_plan(rng), pad_jobs=2)
     with pytest.raises(InputError, match="one job"):
         with_rows(two, stacked(rng, 3))

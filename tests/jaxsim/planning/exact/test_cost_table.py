@@ -10,12 +10,7 @@ from helpers.toy_world import JOB, calibration, cluster_spec, make_plan
 
 from jaxsim.files.errors import InputError
 from jaxsim.plan import Problem
-from jaxsim.plan.plan import (
-    SCHEDULE_GPIPE,
-    SCHEDULE_GREEDY,
-    SCHEDULE_INTERLEAVED,
-    SCHEDULE_ZERO_BUBBLE,
-)
+from jaxsim.plan.modes import Schedule
 from jaxsim.planning.exact.cost_table import build_cost_table
 from jaxsim.planning.exact.costs import link_times, plan_costs
 from jaxsim.step_time.closed_form import NetworkView, job_step_cost
@@ -27,8 +22,8 @@ GPU = {"peak_tflops": 100.0, "memory_gb": 2.9, "memory_gb_per_s": 2000.0, "nvlin
 CLUSTER = cluster_spec(K, gpus=36, gpu=GPU).to_arrays()
 CALIBRATION = calibration()
 MENU, ALL = (
-    (0, 1, SCHEDULE_GPIPE),
-    (0, 1, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE),
+    (0, 1, Schedule.GPIPE),
+    (0, 1, Schedule.GPIPE, Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE),
 )
 costs_of = jax.jit(jax.vmap(job_step_cost, in_axes=(0, None, None)))
 
@@ -139,7 +134,7 @@ def test_the_size_is_that_of_the_fields():
 
 
 @pytest.mark.parametrize(
-    "schedules", [MENU, (0,), (0, SCHEDULE_INTERLEAVED), (1, SCHEDULE_ZERO_BUBBLE)]
+    "schedules", [MENU, (0,), (0, Schedule.INTERLEAVED), (1, Schedule.ZERO_BUBBLE)]
 )
 def test_leaving_out_schedules_that_do_not_occur_changes_nothing(schedules):
     work, plans = build_workload([JOB]).job(0), stacked(schedules, n_plans=60)
@@ -156,7 +151,7 @@ def test_leaving_out_schedules_that_do_not_occur_changes_nothing(schedules):
 
 
 def test_a_plan_with_a_schedule_left_out_does_not_run():
-    work, plans = build_workload([JOB]).job(0), stacked((SCHEDULE_ZERO_BUBBLE,), n_plans=8)
+    work, plans = build_workload([JOB]).job(0), stacked((Schedule.ZERO_BUBBLE,), n_plans=8)
     view = NetworkView(CLUSTER.bandwidth_gb_per_s, CLUSTER.rtt_s, CLUSTER.gpus)
     args = (Problem(work, CLUSTER, CALIBRATION), view)
     runs = jax.vmap(lambda plan: job_step_cost(plan, *args).runs)(plans)
@@ -166,6 +161,6 @@ def test_a_plan_with_a_schedule_left_out_does_not_run():
 
 
 def test_the_greedy_order_is_refused():
-    work, plans = build_workload([JOB]).job(0), stacked((SCHEDULE_GREEDY,), n_plans=4)
+    work, plans = build_workload([JOB]).job(0), stacked((Schedule.GREEDY,), n_plans=4)
     with pytest.raises(InputError, match="greedy"):
         build_cost_table(plans, Problem(work, CLUSTER, CALIBRATION))

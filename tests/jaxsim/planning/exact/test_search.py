@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from jaxsim.files.errors import InputError
 from jaxsim.plan import Problem
 from jaxsim.plan.layouts import count_layouts, enumerate_layouts, split_layers
-from jaxsim.plan.plan import SCHEDULE_ZERO_BUBBLE, empty_plan, needs_reconfiguration
+from jaxsim.plan.modes import Schedule
+from jaxsim.plan.plan import empty_plan, needs_reconfiguration
 from jaxsim.planning.enumeration import make_plan
 from jaxsim.planning.exact.search import ExactSearch
 from jaxsim.planning.family import PlanFamily, count_subsets, cut_layers
@@ -246,7 +247,7 @@ def test_what_cannot_be_searched_is_refused():
     with pytest.raises(InputError, match=r"max_domains: .* layouts over 8 of 8 domains"):
         ExactSearch(Problem(WORK, cluster_spec(8).to_arrays(), calibration()), FAMILY)
     with pytest.raises(InputError, match="schedules"):
-        PlanFamily(choices=((1, 0, SCHEDULE_ZERO_BUBBLE),))
+        PlanFamily(choices=((1, 0, Schedule.ZERO_BUBBLE),))
     job = JobSpec(JOB.model, global_batch=48, seq=1024, virtual_stages=2)
     with pytest.raises(InputError, match="virtual_stages"):
         ExactSearch(Problem(build_workload([job]).job(0), SPEC.to_arrays(), calibration()), FAMILY)
