@@ -25,7 +25,7 @@ import numpy as np
 
 from agents.planners.stage_costs import domain_orders, fastest, largest_dps, tensor_sizes
 from jaxsim.plan import Layout, Plan, Recompute, Schedule, split_layers
-from jaxsim.planning import PlanRules, TableBuilder, assemble_plan
+from jaxsim.planning import PlanRules, TableBuilder
 
 
 def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
@@ -62,7 +62,7 @@ def in_order(builder: TableBuilder, layout: Layout) -> Iterator[Plan]:
             rooms = [min(int(builder.gpus[k]) for k in g) // (tp * stages) for g in layout]
             if min(rooms) >= 1:
                 dps = largest_dps(rooms, int(builder.problem.work.global_batch))
-                yield assemble_plan(layout, tp, dps, splits, builder.n_domains)
+                yield Plan.assemble(layout, tp, dps, splits, builder.n_domains)
 
 
 RULES = PlanRules(

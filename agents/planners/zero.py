@@ -26,7 +26,7 @@ import numpy as np
 
 from agents.planners.stage_costs import domain_orders, fastest, largest_dps
 from jaxsim.plan import Plan, Recompute, Schedule
-from jaxsim.planning import PlanRules, TableBuilder, assemble_plan
+from jaxsim.planning import PlanRules, TableBuilder
 
 STAGES = (1, 2, 3)
 HYBRID = 3
@@ -50,7 +50,7 @@ def sharded(builder: TableBuilder, stage: int) -> list[Plan]:
         )
         layout = tuple((k,) for k in order)
         splits = [([layers], [1])] * len(layout)
-        plans.append(assemble_plan(layout, 1, dps, splits, builder.n_domains, zero_stage=stage))
+        plans.append(Plan.assemble(layout, 1, dps, splits, builder.n_domains, zero_stage=stage))
     return plans
 
 

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxsim.cluster import ClusterSpec, default_calibration
-from jaxsim.plan import Plan, Problem, Schedule, empty_plan
+from jaxsim.plan import Plan, Problem, Schedule
 from jaxsim.step_time import (
     EventBounds,
     NetworkView,
@@ -60,17 +60,10 @@ def bench_plan(n_domains: int) -> Plan:
     """All domains in one pipeline of STAGES stages (more, if there are more domains)."""
     stages = np.full(n_domains, max(STAGES // n_domains, 1), np.int32)
     stages[: max(STAGES - stages.sum(), 0)] += 1
-    layers = np.full(n_domains, max(32 // n_domains, 1), np.int32)
-    shares = np.zeros(n_domains, np.int32)
-    shares[0] = MICRO_BATCHES
-    plan = empty_plan(n_domains).replace(
-        group=np.zeros(n_domains, np.int32),
-        position=np.arange(n_domains, dtype=np.int32),
-        layers=layers,
-        pp=stages,
-        batch_share=shares,
-        schedule=np.full(n_domains, Schedule.ONE_F_ONE_B, np.int32),
-    )
+    layers = [max(32 // n_domains, 1)] * n_domains
+    order = tuple(range(n_domains))
+    plan = Plan.assemble((order,), 1, (1,), [(layers, stages.tolist())], n_domains)
+    plan.batch_share[0] = MICRO_BATCHES
     return jax.tree.map(jnp.asarray, plan)
 
 

@@ -1,11 +1,13 @@
 """The decision: which domains take part, who computes what, and how.
 
 plan     the plan as a pytree, its free fields, lower choices
+build    the fields of a plan from numbers or from a description in words
 modes    schedules and recompute modes: number, word, label
 problem  what a plan solves: work, cluster, efficiency, menu
 layouts  domains into ordered groups, layers onto stages
 """
 
+from jaxsim.plan.build import FULL_PRECISION_BITS
 from jaxsim.plan.layouts import Layout, count_layouts, enumerate_layouts, extensions, split_layers
 from jaxsim.plan.modes import (
     ALL_SCHEDULES,
@@ -17,7 +19,6 @@ from jaxsim.plan.modes import (
 )
 from jaxsim.plan.plan import (
     FREE_FIELDS,
-    FULL_PRECISION_BITS,
     PLACEMENT_DP_INNER,
     LowerChoices,
     Plan,

@@ -8,7 +8,8 @@ their number. Groups are numbered from 0 without gaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,18 +17,20 @@ import numpy as np
 from flax import struct
 from jax import Array
 
+from jaxsim.cluster import ClusterSpec
+from jaxsim.plan.build import assembled_fields, described_fields, empty_fields
+from jaxsim.plan.layouts import Layout
 from jaxsim.plan.modes import ALL_SCHEDULES, MENU_SCHEDULES, Recompute, Schedule
+from jaxsim.workload import JobSpec
 
 PLACEMENT_DP_INNER, PLACEMENT_PP_INNER = 0, 1
-UNUSED = -1
-FULL_PRECISION_BITS = 16
 
 
 @struct.dataclass
 class Plan:
     """Leaves are int32; [K] runs over domains, [G] over groups (G = K)."""
 
-    group: Array  # [K] UNUSED or the number of the domain's group
+    group: Array  # [K] the number of the domain's group, -1 = unused
     position: Array  # [K] place in the group's pipeline, 0 = first
     layers: Array  # [K] layers held; those of one group sum to the model's
     batch_share: Array  # [G] micro-batches per replica and step
@@ -52,6 +55,54 @@ class Plan:
     def gpus(self) -> Array:
         """[K] int32 GPUs that the plan asks for."""
         return per_domain(self, self.dp) * self.tp * self.pp * self.cp * self.used.astype(jnp.int32)
+
+    @classmethod
+    def build(
+        cls,
+        cluster: ClusterSpec,
+        job: JobSpec,
+        groups: Sequence[Sequence[str | int]],
+        **fields: Any,
+    ) -> Plan:
+        """A complete plan that `cluster` and `job` allow, from a short description.
+
+        `groups` lists the domains of each group in pipeline order, by name or by index. `fields` are
+        those of a plan; what is not given has its default:
+
+            tp, cp, zero_stage  one number, or {domain: number}; 1
+            layers              {domain: number}; as even as whole domains allow
+            pp                  one number, or {domain: number}; as many stages as GPUs allow
+            dp, micro_batch     one number, or a list with one per group; 1
+            batch_share         the same, in micro-batches per replica and step; dealt evenly
+            recompute           none, selective or full, or a list with one per group; none
+            schedule            1f1b, eager_1f1b, gpipe, ... (`Schedule`), or such a list; 1f1b
+            sync_period         steps between gradient syncs over the WAN; 1
+            wire_bits           bits per value on the WAN, up to 32; 16
+
+        Raises InputError, one line that names the field, for a plan that cannot be carried out:
+        a domain unknown or used twice, more GPUs than there are, layers or sequences that do not add
+        up. Memory is not looked at: `StepCost` says whether a plan fits.
+        """
+        found = described_fields(cluster, job, groups, **fields)
+        return cls(**{name: jnp.asarray(value, jnp.int32) for name, value in found.items()})
+
+    @classmethod
+    def assemble(
+        cls,
+        layout: Layout,
+        tp: int | dict[int, int],
+        dps: Sequence[int],
+        splits: Sequence[tuple[list[int], list[int]]],
+        n_domains: int,
+        **fields: int,
+    ) -> Plan:
+        """A plan with NumPy leaves from its numbers; the free fields are left for `complete`.
+
+        `tp` holds for all domains or is {domain: tp}; `dps` is one dp per group; `splits` holds per
+        group (layers, stages) of its domains in order; further fields (zero_stage, sync_period,
+        wire_bits) hold for the whole plan. Nothing is checked.
+        """
+        return cls(**assembled_fields(layout, tp, dps, splits, n_domains, **fields))
 
 
 # Fields that change without stopping the job; all others force a reconfiguration.
@@ -116,25 +167,7 @@ def n_groups(plan: Plan) -> Array:
 
 def empty_plan(n_domains: int) -> Plan:
     """A plan that uses nothing; a starting point for building one on the host (NumPy leaves)."""
-    zeros = np.zeros(n_domains, np.int32)
-    ones = np.ones(n_domains, np.int32)
-    return Plan(
-        group=zeros - 1,
-        position=zeros,
-        layers=zeros,
-        batch_share=zeros,
-        sync_period=np.int32(1),
-        wire_bits=np.int32(FULL_PRECISION_BITS),
-        dp=ones,
-        micro_batch=ones,
-        recompute=zeros,
-        schedule=zeros,
-        tp=ones,
-        pp=ones,
-        cp=ones,
-        zero_stage=ones,
-        placement=zeros,
-    )
+    return Plan(**empty_fields(n_domains))
 
 
 def needs_reconfiguration(old: Plan, new: Plan) -> Array:

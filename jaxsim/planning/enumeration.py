@@ -29,7 +29,6 @@ from jaxsim.plan import (
     Plan,
     Problem,
     count_layouts,
-    empty_plan,
     enumerate_layouts,
     extensions,
     split_layers,
@@ -76,34 +75,7 @@ def make_plan(
         if min(stages) < 1 or len(members) > n_layers:
             return None
         splits.append(split_layers(n_layers, stages))
-    return assemble_plan(layout, tp, dps, splits, n_domains)
-
-
-def assemble_plan(
-    layout: Layout,
-    tp: int | dict[int, int],
-    dps: tuple[int, ...],
-    splits: list[tuple[list[int], list[int]]],
-    n_domains: int,
-    **fields: int,
-) -> Plan:
-    """A plan with NumPy leaves from its numbers; the free fields are left for `complete`.
-
-    `tp` holds for all domains or is {domain: tp}; `dps` is one dp per group; `splits` holds per group
-    (layers, stages) of its domains in order; further fields (zero_stage, sync_period, wire_bits)
-    hold for the whole plan.
-    """
-    plan = empty_plan(n_domains)
-    names = ("group", "position", "layers", "pp", "dp", "tp")
-    values = {name: np.array(getattr(plan, name)) for name in names}
-    for g, (members, dp, (layers, stages)) in enumerate(zip(layout, dps, splits, strict=True)):
-        values["dp"][g] = dp
-        for i, k in enumerate(members):
-            values["group"][k], values["position"][k] = g, i
-            values["layers"][k], values["pp"][k] = layers[i], stages[i]
-            values["tp"][k] = tp[k] if isinstance(tp, dict) else tp
-    whole = {k: np.full_like(getattr(plan, k), v) for k, v in fields.items()}
-    return plan.replace(**values, **whole)
+    return Plan.assemble(layout, tp, dps, splits, n_domains)
 
 
 def plan_key(plan: Plan) -> bytes:

@@ -15,7 +15,6 @@ from jaxsim.env.types import EnvParams
 from jaxsim.load.local_jobs import load_process
 from jaxsim.network.process import network_process
 from jaxsim.plan import Problem
-from jaxsim.plan.modes import Recompute, Schedule
 from jaxsim.plan.plan import Plan, default_lower_choices, empty_plan
 from jaxsim.step_time.closed_form import NetworkView, job_step_cost
 from jaxsim.workload.workload import JobSpec, ModelConfig, build_workload
@@ -104,16 +103,10 @@ def make_plan(groups, layers, shares, n_domains=2, **fields):
 
     Fields are given per group or per domain as the plan has them; a number fills the used entries.
     """
-    plan = empty_plan(n_domains)
-    values = {k: np.array(getattr(plan, k)) for k in Plan.__dataclass_fields__}
-    values["schedule"][:] = Schedule.ONE_F_ONE_B
-    values["recompute"][:] = Recompute.NONE
-    for g, (members, held, share) in enumerate(zip(groups, layers, shares, strict=True)):
-        values["batch_share"][g] = share
-        for place, (domain, n) in enumerate(zip(members, held, strict=True)):
-            values["group"][domain] = g
-            values["position"][domain] = place
-            values["layers"][domain] = n
+    splits = [(held, [1] * len(held)) for held in layers]
+    plan = Plan.assemble(groups, 1, [1] * len(groups), splits, n_domains)
+    values = {k: getattr(plan, k) for k in Plan.__dataclass_fields__}
+    values["batch_share"][: len(shares)] = shares
     for name, value in fields.items():
         values[name] = np.broadcast_to(np.asarray(value, np.int32), values[name].shape)
     return Plan(**{k: jnp.asarray(v, jnp.int32) for k, v in values.items()})

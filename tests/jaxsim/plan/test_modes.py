@@ -16,7 +16,7 @@ def test_numbers_and_words_are_those_of_files():
     schedules = ("1f1b", "eager_1f1b", "gpipe", "interleaved", "zero_bubble", "greedy")
     assert {s.word: int(s) for s in Schedule} == {word: i for i, word in enumerate(schedules)}
     assert {r.word: int(r) for r in Recompute} == {"none": 0, "selective": 1, "full": 2}
-    assert ALL_SCHEDULES == tuple(range(6)) and MENU_SCHEDULES == (0, 1, 2)
+    assert tuple(range(6)) == ALL_SCHEDULES and MENU_SCHEDULES == (0, 1, 2)
     assert json.dumps([*Schedule, *Recompute]) == "[0, 1, 2, 3, 4, 5, 0, 1, 2]"
     assert pickle.loads(pickle.dumps(Schedule.GREEDY)) is Schedule.GREEDY
 
@@ -40,5 +40,5 @@ def test_a_mode_is_found_by_word_and_by_number(said):
 def test_a_refusal_lists_the_words(said):
     with pytest.raises(InputError, match=r"^plan: schedule: unknown schedule .*1f1b, eager_1f1b"):
         Schedule.of(said, "plan: schedule")
-    with pytest.raises(InputError, match="did you mean selective.*none, selective, full"):
+    with pytest.raises(InputError, match=r"did you mean selective.*none, selective, full"):
         Recompute.of("selectiv", "plan: recompute")
