@@ -30,8 +30,7 @@ from agents.planners.stage_costs import (
 )
 from jaxsim.plan import Plan, Recompute, Schedule
 from jaxsim.planning import PlanRules, TableBuilder
-
-GRADIENT_BYTES = 2.0
+from jaxsim.workload import SENT_GRADIENT_BYTES
 
 
 def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
@@ -117,7 +116,7 @@ def sync_s(costs: StageCosts, pipe: Pipeline) -> float:
     work, cluster = costs.builder.problem.work, costs.builder.problem.cluster
     each = max(-(-n // s) for n, s in zip(pipe.layers, pipe.stages, strict=True))
     # The tp ranks of a stage share their node's network.
-    gradient_gb = each * float(work.layer_gparams) * GRADIENT_BYTES
+    gradient_gb = each * float(work.layer_gparams) * SENT_GRADIENT_BYTES
     rate = float(cluster.intra_gb_per_s) * float(costs.builder.problem.calibration.intra_efficiency)
     return 2.0 * (pipe.dp - 1) / pipe.dp * gradient_gb / rate
 

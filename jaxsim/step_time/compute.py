@@ -8,7 +8,7 @@ from jax import Array
 
 from jaxsim.cluster import Calibration, Gpu
 from jaxsim.plan import Recompute
-from jaxsim.workload import FLOAT8, FP32, Workload
+from jaxsim.workload import ACTIVATION_BYTES, FLOAT8, FP32, FP32_ACTIVATION_BYTES, Workload
 
 TILE = 128.0 * 128.0  # results that one thread block of a matrix product computes
 LAYER_KERNELS = (
@@ -137,7 +137,7 @@ def _shape(
         tp=slices,
         cp=chunks,
         tokens=batch * work.seq / chunks,
-        value_bytes=jnp.where(wide, 4.0, 2.0),
+        value_bytes=jnp.where(wide, FP32_ACTIVATION_BYTES, ACTIVATION_BYTES),
         product_tflops=core * jnp.where(work.precision == FLOAT8, cal.float8_speed, 1.0),
         core_tflops=core,
         gb_per_s=gpu.memory_gb_per_s * cal.memory_efficiency,

@@ -8,11 +8,13 @@ from jax import Array
 
 from jaxsim.cluster import Calibration
 from jaxsim.plan import Plan, Recompute
-from jaxsim.workload import Workload
-
-# 16-bit weights 2, fp32 gradients 4, fp32 master and moments 12 (Korthikanti et al. 2022, Fig. 1).
-WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2.0, 4.0, 12.0
-STATE_BYTES = WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_BYTES
+from jaxsim.workload import (
+    OPTIMIZER_BYTES,
+    STORED_GRADIENT_BYTES,
+    STORED_STATE_BYTES,
+    WEIGHT_BYTES,
+    Workload,
+)
 
 
 def state_bytes_per_param(zero_stage: Array, ranks: Array) -> Array:
@@ -23,9 +25,9 @@ def state_bytes_per_param(zero_stage: Array, ranks: Array) -> Array:
     distributed optimizer and FSDP do.
     """
     sharded = jnp.where(zero_stage >= 1, OPTIMIZER_BYTES, 0.0)
-    sharded = sharded + jnp.where(zero_stage >= 2, GRADIENT_BYTES, 0.0)
+    sharded = sharded + jnp.where(zero_stage >= 2, STORED_GRADIENT_BYTES, 0.0)
     sharded = sharded + jnp.where(zero_stage >= 3, WEIGHT_BYTES, 0.0)
-    return STATE_BYTES - sharded + sharded / ranks.astype(jnp.float32)
+    return STORED_STATE_BYTES - sharded + sharded / ranks.astype(jnp.float32)
 
 
 @struct.dataclass
@@ -116,7 +118,7 @@ def stage_memory(
     gathered = jnp.where(plan.zero_stage == 3, WEIGHT_BYTES * gathered / slices, 0.0)
     logits = cal.stored_logits * work.logits_gb / (slices * plan.cp.astype(jnp.float32))
     return StageMemory(
-        fixed_gb=state * cal.state_bytes / STATE_BYTES + gathered + cal.framework_gb,
+        fixed_gb=state * cal.state_bytes / STORED_STATE_BYTES + gathered + cal.framework_gb,
         layer=layer_memory(work, cal, plan.tp, plan.cp),
         layers=jnp.ceil(plan.layers.astype(jnp.float32) / stages),
         chunks=in_flight_chunks(stages, work.virtual_stages),
