@@ -30,6 +30,7 @@ from jaxsim.env import EnvParams, Observation, State, reset, step, world_tape
 from jaxsim.plan import empty_plan
 from jaxsim.planning import PlanTable
 from jaxsim.step_time import Transition, transition_s
+from jaxsim.trees import stack, take
 
 
 @struct.dataclass
@@ -151,7 +152,7 @@ class Trainer:
         """Begin a random scenario from a random row: good play must not depend on a good start."""
         which, where, whether = jax.random.split(key, 3)
         index = jax.random.randint(which, (), 0, self.n_scenarios)
-        tape = jax.tree.map(lambda x: x[index], self.tapes)
+        tape = take(self.tapes, index)
         runs = jnp.where(tape.rates[0].max(axis=-1) > 0, 0.0, jnp.finfo(jnp.float32).min)
         row = jax.random.categorical(where, runs)
         idle = jax.random.uniform(whether) < self.settings.idle_start
@@ -241,8 +242,7 @@ class Trainer:
             lows.append(low)
             rewards.append(reward)
             infos.append(info)
-        stack = functools.partial(jax.tree.map, lambda *xs: jnp.stack(xs))
-        return carry, (high, stack(*lows), jnp.stack(rewards), stack(*infos))
+        return carry, (high, stack(lows), jnp.stack(rewards), stack(infos))
 
     def _interval(self, policy: PolicyParams, tape: Tape, carry: _Carry, key: Array, args):
         """One lower decision, carried out in the environment."""
@@ -276,11 +276,11 @@ class Trainer:
     def _measured(self, carry: _Carry, tape: Tape) -> Measurement:
         """What `scheduler.measure` computes live, looked up on the tape."""
         observation = carry.observation
-        row, found = find_row(self.table, jax.tree.map(lambda x: x[0], observation.target))
+        row, found = find_row(self.table, take(observation.target, 0))
         row = jnp.where(found, row, make_reference(tape.base_rate).static_row)
         view = observation.view
         rate = view.bandwidth_gb_per_s * tape.params.problem.calibration.wan_efficiency
-        moves = jax.tree.map(lambda x: x[row], tape.moves)
+        moves = take(tape.moves, row)
         # On idle domains every row costs a restart and nothing has to move.
         moves = MigrationTable(
             restart_s=jnp.where(found, moves.restart_s, tape.params.problem.calibration.restart_s),

@@ -23,6 +23,7 @@ from agents.protocol import Setup, carry_out, find_row, score_table, switch_time
 from jaxsim.env import Observation, ResourceShare, step_cost
 from jaxsim.plan import Plan
 from jaxsim.planning import PlanTable
+from jaxsim.trees import take
 
 
 @struct.dataclass
@@ -48,7 +49,7 @@ class JobsMast(JobsScheduler):
         *truth: Any,
     ) -> tuple[Plan, Any]:
         del key, job, truth
-        target = jax.tree.map(lambda x: x[0], seen.target)
+        target = take(seen.target, 0)
         table, everything = own.table, others.observation.view
         row, deployed = find_row(table, target)
         # Whoever waits asks how fast it would run once those who hold the region have left.

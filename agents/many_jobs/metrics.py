@@ -12,6 +12,7 @@ from jaxsim.env import EnvParams
 from jaxsim.planning import score_plans
 from jaxsim.scenario import JobsWorld
 from jaxsim.step_time import NetworkView
+from jaxsim.trees import take
 
 DONE = 1.0 - 1e-5  # of the budget: the sum over intervals is rounded
 
@@ -120,7 +121,7 @@ def completion_alone_s(params: EnvParams, world: JobsWorld, views: NetworkView) 
 
     def best_rate(kind):
         work = params.problem.work.job(jnp.argmax(world.kind == kind))
-        table = jax.tree.map(lambda x: x[kind], world.tables)
+        table = take(world.tables, kind)
         rate, _ = score_plans(table.plans, later, params.problem.of(work))
         return jnp.where(table.mask[None], rate, 0.0).max(axis=1)
 

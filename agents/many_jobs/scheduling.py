@@ -25,6 +25,7 @@ from jaxsim.plan import Plan, needs_reconfiguration
 from jaxsim.planning import PlanTable
 from jaxsim.scenario import JobsWorld
 from jaxsim.step_time import NetworkView, job_step_cost
+from jaxsim.trees import stack, take
 
 
 @struct.dataclass
@@ -107,7 +108,7 @@ class JobsScheduler(Scheduler):
             taken = jnp.sum(others, axis=0)
             left = jnp.maximum(available - taken, 0)
             seen = observation_of(observation, job, left)
-            target = jax.tree.map(lambda x: x[0], seen.target)
+            target = take(seen.target, 0)
 
             def decides():
                 own = self.setup.of(job, taken)
@@ -139,7 +140,7 @@ class PerJobScheduler(JobsScheduler):
     @classmethod
     def of(cls, schedulers: Sequence[Scheduler]) -> Self:
         """From one scheduler for each job, all of one class, not bound to a setup."""
-        return cls(jax.tree.map(lambda *leaves: jnp.stack(leaves), *schedulers))
+        return cls(stack(schedulers))
 
     @property
     def oracle(self) -> bool:
@@ -178,7 +179,7 @@ class PerJobScheduler(JobsScheduler):
         truth = [_for_one(views, jnp.sum(others.gpus, axis=0)) for views in truth]
         scheduler = _row(self.each, job).bind(own)
         plan, memory = scheduler.decide(key, seen, memory, *truth)
-        return jax.tree.map(lambda x: x[0], plan), memory
+        return take(plan, 0), memory
 
 
 def _for_one(views: NetworkView, others: Array) -> Truth:

@@ -16,6 +16,7 @@ from jaxsim.env import EnvParams, State, TimeStep, first_states, step, with_rows
 from jaxsim.load import load_process
 from jaxsim.network import network_process
 from jaxsim.plan import MENU_SCHEDULES, Plan, Problem, default_lower_choices
+from jaxsim.trees import take
 from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
 
 EPISODE = 64  # intervals between resets
@@ -101,13 +102,13 @@ def env_episodes(case: EnvCase, numbers: jax.Array) -> jax.Array:
     Neighbours hold different plans, as they would under a policy."""
 
     def episode(number):
-        state, first = jax.tree.map(lambda x: x[number % SCENARIOS], case.first)
+        state, first = take(case.first, number % SCENARIOS)
 
         def body(carry, t):
             state, total = carry
             # Switch now and then, so that transitions run and no plan is a constant.
             row = (number + (t >> 3)) % PLANS
-            action = jax.tree.map(lambda x: x[row], case.plans)
+            action = take(case.plans, row)
             if case.params.rows is not None:
                 action = row[None]
             state, timestep = step(state.key, state, action, case.params)

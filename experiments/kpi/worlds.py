@@ -16,6 +16,7 @@ from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
 from jaxsim.planning import TableInfo, base_view, objectives, plan_objectives
 from jaxsim.scenario import ScenarioSettings, World
+from jaxsim.trees import take
 
 # The cluster beside the embedded one, of more regions than a table can hold every plan of.
 EIGHT_REGIONS = "eight-aws-regions"
@@ -83,7 +84,7 @@ class Stage:
         """[S] times [F, 3]: the front of all scored plans on each scenario's links, exact where these
         are all plans of the family (`info`)."""
         bank, family = self.scene(STEADY), self.world.family
-        picked = (jax.tree.map(lambda x, i=i: x[i], bank.params) for i in range(len(bank)))
+        picked = (take(bank.params, i) for i in range(len(bank)))
         return [front(np.asarray(_family_points(p, family)).reshape(-1, 3)) for p in picked]
 
 

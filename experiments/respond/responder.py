@@ -59,6 +59,7 @@ from jaxsim.step_time import (
     job_step_cost,
     transition_s,
 )
+from jaxsim.trees import take
 
 LINK_KEYS = ("src", "dst", "bandwidth_gbps", "rtt_ms")
 DOMAIN_KEYS = ("domain", "gpus_available")
@@ -161,7 +162,7 @@ class Responder:
         """Deploy the first plan on the network that the cluster file states."""
         settings = ScenarioSettings(jitter="none", interval_s=interval_s)
         bank, _ = scenario_bank(world, settings, range(1), "respond")
-        params = jax.tree.map(lambda x: x[0], bank)
+        params = take(bank, 0)
         cluster = params.problem.cluster
         self.spec = spec
         self._args = (scheduler, params, world.table)

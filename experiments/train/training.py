@@ -31,6 +31,7 @@ from experiments.evaluate import Evaluator
 from experiments.train.config import TrainConfig, kept
 from jaxsim.files import InputError
 from jaxsim.scenario import scenario_bank
+from jaxsim.trees import take
 
 
 class TrainingRun:
@@ -164,7 +165,7 @@ class TrainingRun:
         """Regret on held-out scenarios, per policy seed; one row each in eval.csv."""
         rows, regrets = [], {}
         for i, seed in enumerate(self.config.seeds):
-            policy = jax.tree.map(lambda x, i=i: x[i], self.state.policy)
+            policy = take(self.state.policy, i)
             settings = self.config.train
             scheduler = HiPPO(policy, jnp.int32(settings.every), settings.hidden)
             regret = self.evaluator.regret_pct(scheduler)
@@ -213,7 +214,7 @@ def _in_chunks(make, params, table, keys, horizon: int, chunk: int = 32):
     with progress(total=count, unit="scenario", desc="solve training scenarios") as bar:
         for start in range(0, count, chunk):
             index = jnp.arange(start, start + chunk) % count
-            pick = jax.tree.map(lambda x, index=index: x[index], params)
+            pick = take(params, index)
             parts.append(jax.block_until_ready(make(pick, table, keys[index], horizon)))
             bar.update(min(chunk, count - start))
     return jax.tree.map(lambda *xs: jnp.concatenate(xs)[:count], *parts)

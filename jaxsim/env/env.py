@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsim.env.chosen import Chosen, begin_transitions, chosen_plans, reconfigures, take
+from jaxsim.env.chosen import Chosen, begin_transitions, chosen_plans, reconfigures
 from jaxsim.env.observation import observe
 from jaxsim.env.reward import account
 from jaxsim.env.rows import row_cost
@@ -38,6 +38,7 @@ from jaxsim.load import gpus_available
 from jaxsim.network import NetworkState, init_network, interval_uniforms, step_network
 from jaxsim.plan import Plan
 from jaxsim.step_time import NetworkView, StepCost, Transition, advance_transition
+from jaxsim.trees import take
 
 
 def world_at(
@@ -45,7 +46,7 @@ def world_at(
 ) -> tuple[NetworkState, NetworkView]:
     """The network and the free GPUs in interval t: independent of every action."""
     if params.tape is not None:
-        return network, jax.tree.map(lambda x: x[t], params.tape)
+        return network, take(params.tape, t)
     interval_key = jax.random.fold_in(key, t)
     cluster = params.problem.cluster
     links, domains = interval_uniforms(interval_key, cluster.mask.shape[0])

@@ -22,6 +22,7 @@ from jaxsim.plan import LowerChoices, Plan, default_lower_choices
 from jaxsim.planning.enumeration import PlanTable, TableBuilder, plan_key, stack_plans
 from jaxsim.planning.scoring import base_view, one_view
 from jaxsim.planning.table import TableInfo
+from jaxsim.trees import take
 from jaxsim.workload import Workload
 
 Triple = tuple[int, int, int]  # micro-batch, recompute, schedule
@@ -152,4 +153,4 @@ def _demanded(default: LowerChoices, rules: Mapping[str, PlanRules]) -> list[Tri
 
 def _unstack(plans: Plan, rows: np.ndarray) -> list[Plan]:
     host = jax.tree.map(np.asarray, plans)
-    return [jax.tree.map(lambda x, i=i: x[i], host) for i in rows]
+    return [take(host, i) for i in rows]

@@ -37,6 +37,7 @@ from jaxsim.planning.balance import complete
 from jaxsim.planning.family import PlanFamily
 from jaxsim.planning.scoring import base_view, choice_rates, one_view
 from jaxsim.step_time import NetworkView
+from jaxsim.trees import take
 from jaxsim.workload import Workload
 
 Settings = tuple[int, tuple[int, ...]]  # tp, dp of each group
@@ -137,7 +138,7 @@ class TableBuilder:
         count = views.gpus_available.shape[0]
         at_once = 1 if count == 1 else VIEWS_AT_ONCE
         rows = [np.arange(w, w + at_once) % count for w in range(0, count, at_once)]
-        worlds = [jax.tree.map(lambda x, w=w: x[w], views) for w in rows]
+        worlds = [take(views, w) for w in rows]
         out = []
         for start in range(0, len(plans), block):
             part = plans[start : start + block]

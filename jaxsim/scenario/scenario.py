@@ -39,6 +39,7 @@ from jaxsim.planning import (
 )
 from jaxsim.scenario.settings import ScenarioSettings
 from jaxsim.step_time import NetworkView
+from jaxsim.trees import stack
 from jaxsim.workload import JobSpec, build_workload
 
 VIEWS = 96  # states of the network over which a table is chosen
@@ -137,7 +138,7 @@ def scenario_bank(
         rng = np.random.default_rng([seed, zlib.crc32(split.encode())])
         params.append(_scenario(world, settings, links, rng, weights, network_trace, load_trace))
         keys.append(int(rng.integers(2**31)))
-    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *params)
+    stacked = stack(params)
     stacked = _with_references(stacked, world.table)
     return stacked, jax.vmap(jax.random.key)(jnp.asarray(keys, jnp.uint32))
 

@@ -12,6 +12,7 @@ from flax import struct
 from jax import Array
 
 from jaxsim.files import InputError, is_file, meant, read_yaml, shown, values
+from jaxsim.trees import take
 from jaxsim.workload.number_bytes import (
     ACTIVATION_BYTES,
     FP32_ACTIVATION_BYTES,
@@ -166,7 +167,7 @@ class Workload:
 
     def job(self, j: int) -> Workload:
         """Return job j without the job axis."""
-        return jax.tree.map(lambda x: x[j], self)
+        return take(self, j)
 
     @property
     def gparams(self) -> Array:

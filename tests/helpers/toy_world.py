@@ -17,6 +17,7 @@ from jaxsim.network.process import network_process
 from jaxsim.plan import Problem
 from jaxsim.plan.plan import Plan, default_lower_choices, empty_plan
 from jaxsim.step_time.closed_form import NetworkView, job_step_cost
+from jaxsim.trees import stack
 from jaxsim.workload.workload import JobSpec, ModelConfig, build_workload
 
 GPU = {"peak_tflops": 100.0, "memory_gb": 80.0, "memory_gb_per_s": 2000.0, "nvlink_gb_per_s": 100.0}
@@ -166,7 +167,7 @@ def env_params(
         ),
         "network": network_process(k, **(network or {})),
         "load": load_process(k, **(load or {})),
-        "initial_plan": jax.tree.map(lambda *x: jnp.stack(x), *plans),
+        "initial_plan": stack(plans),
         "progress_ref": jnp.full((pad_jobs,), 100.0, jnp.float32),
         "weights": jnp.array([1.0, 0.0, 0.0, 0.0], jnp.float32),
         "interval_s": jnp.float32(60.0),

@@ -33,6 +33,7 @@ from jaxsim.step_time import (
     ring_rate_gb_per_s,
     transition_s,
 )
+from jaxsim.trees import take
 from jaxsim.workload import SENT_GRADIENT_BYTES
 
 ROUNDING = 1e-4  # by which float32 may have raised a bound
@@ -104,14 +105,14 @@ class PipelineTable:
         index = (*(x[row] for x in rows), choice)
         names = ("micro_batch", "recompute", "schedule")
         free = {n: np.repeat(menu[choice, i][:, None], n_domains, 1) for i, n in enumerate(names)}
-        every = jax.tree.map(lambda x: x[row], plans).replace(**free)
+        every = take(plans, row).replace(**free)
         weight = pipes.dp[index[2]] * menu[choice, 0]
         batch, args = int(problem.work.global_batch), (problem, gpus_available)
 
         def part(beats, chosen):
             share = np.zeros_like(every.batch_share)
             share[:, 0] = beats
-            some = jax.tree.map(lambda x: x[chosen], every.replace(batch_share=share))
+            some = take(every.replace(batch_share=share), chosen)
             return _Part.build(some, tuple(x[chosen] for x in index), args)
 
         single = part(1, np.arange(len(row)))

@@ -23,6 +23,7 @@ from jaxsim.plan import Layout, Plan, Problem, empty_plan, needs_reconfiguration
 from jaxsim.planning import PlanFamily, complete, count_subsets, list_pipelines
 from jaxsim.planning.exact.bounds import Options, PipelineTable, average_rate, ring_s
 from jaxsim.step_time import NetworkView, StepCost, begin_transition, job_step_cost, transition_s
+from jaxsim.trees import take
 
 MOST_LAYOUTS = 200_000
 BLOCK = 256  # plans that one compiled call scores
@@ -158,12 +159,12 @@ class ExactSearch:
         """Let up to BLOCK plans [P, ...] challenge the incumbent."""
         size = len(choice)
         rows = np.minimum(np.arange(BLOCK), size - 1)
-        args = jax.tree.map(lambda x: x[rows], (plans, choice.astype(np.int32)))
+        args = take((plans, choice.astype(np.int32)), rows)
         rate = np.asarray(_score_block(*args, *given))[:size]
         top = int(rate.argmax())
         best.scored += size
         if rate[top] > best.rate:
-            best.plan = jax.tree.map(lambda x: x[top], plans)
+            best.plan = take(plans, top)
             best.choice, best.rate = int(choice[top]), float(rate[top])
 
     def _leaves(

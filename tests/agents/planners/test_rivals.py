@@ -26,6 +26,7 @@ from jaxsim.planning.enumeration import TableBuilder, make_plan, plan_key
 from jaxsim.planning.scoring import one_view
 from jaxsim.planning.table import build_table
 from jaxsim.step_time import sync
+from jaxsim.trees import take
 
 
 @pytest.mark.parametrize("which", ["embedded", "random"])
@@ -407,11 +408,9 @@ def test_proposed_plans_join_the_table_once_and_the_family(joined):
         lambda x, y: np.testing.assert_array_equal(x[:n_core], y[:n_core]), core.plans, table.plans
     )
     del same
-    keys = [plan_key(jax.tree.map(lambda x, i=i: x[i], table.plans)) for i in np.flatnonzero(mask)]
+    keys = [plan_key(take(table.plans, i)) for i in np.flatnonzero(mask)]
     assert len(set(keys)) == len(keys) == info.plans_in_table
-    known = {
-        plan_key(jax.tree.map(lambda x, i=i: x[i], family)) for i in range(family.group.shape[0])
-    }
+    known = {plan_key(take(family, i)) for i in range(family.group.shape[0])}
     assert set(keys) <= known and len(family.group) == info.plans_scored
     for name, candidates in table.candidates_of.items():
         candidates = np.asarray(candidates)

@@ -15,6 +15,7 @@ from jaxsim.files.errors import InputError
 from jaxsim.plan.modes import Schedule
 from jaxsim.plan.plan import MENU_SCHEDULES
 from jaxsim.step_time.closed_form import NetworkView, choice_fits, job_step_cost
+from jaxsim.trees import stack, take
 
 K, LAYERS, PLANS, CASES = 8, JOB.model.layers, 400, 3000
 # Memory for some plans and not for others.
@@ -53,7 +54,7 @@ def random_plan(rng, schedules=SCHEDULES):
 
 def stacked(rng, n_plans, schedules=SCHEDULES):
     plans = [random_plan(rng, schedules) for _ in range(n_plans)]
-    return jax.tree.map(lambda *x: jnp.stack(x), *plans)
+    return stack(plans)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_a_row_costs_what_its_plan_costs(prepared):
     @jax.jit
     @jax.vmap
     def computed(row, view):
-        plan = jax.tree.map(lambda x: x[row], prepared.rows.plans)
+        plan = take(prepared.rows.plans, row)
         fits = choice_fits(plan, problem, view.gpus_available, prepared.schedules)
         return job_step_cost(plan, problem, view), fits
 
@@ -140,10 +141,10 @@ def test_an_episode_of_rows_is_one_of_plans():
     ]
     spec, load = cluster_spec(4, gpus=8, gbps=0.5), {"share": 0.6, "swing": 0.6}
     params = env_params(spec, JOB, plans[0], network=jitter, load=load)
-    many = jax.tree.map(lambda *x: jnp.stack(x), *plans)
+    many = stack(plans)
     rows = jnp.asarray(rng.integers(0, 4, (6, 24, 1)), jnp.int32)
     keys = jax.random.split(jax.random.key(5), 6)
-    actions = jax.tree.map(lambda x: x[rows], many)
+    actions = take(many, rows)
     several = jax.vmap(play, (None, 0, 0))
     expected = jax.jit(several)(params, keys, actions)
     got = jax.jit(several)(with_rows(params, many), keys, rows)
@@ -170,7 +171,7 @@ def test_known_scenarios_start_from_their_index():
     keys = jax.random.split(jax.random.key(0), 3)
     bank = first_states(keys, params)
     wrapped = jax.jit(auto_reset(lambda key: (jnp.int32(1), params), bank))
-    state = jax.tree.map(lambda x: x[0], bank[0])
+    state = take(bank[0], 0)
     for _ in range(2):
         state, timestep, _ = wrapped(jax.random.key(7), state, params.initial_plan, params)
     expected_state, expected = jax.jit(reset)(keys[1], params)

@@ -21,6 +21,7 @@ from jaxsim.plan import Problem
 from jaxsim.plan.plan import default_lower_choices
 from jaxsim.planning.enumeration import PlanTable
 from jaxsim.scenario.scenario import ScenarioSettings, World, scenario_bank
+from jaxsim.trees import take
 from jaxsim.workload.workload import build_workload
 
 NAMES, GPUS = ("a", "b", "c"), np.array([8, 4, 100])
@@ -118,7 +119,7 @@ def test_the_scenarios_of_bursty_settings_hold_those_bursts_and_no_more():
     gpus = np.asarray(world.problem.cluster.gpus)
     steps, keys = jnp.arange(65), jax.random.split(jax.random.key(0), 65)
     for seed in range(3):
-        one, same = (jax.tree.map(lambda x, s=seed: x[s], bank[0]) for bank in banks)
+        one, same = (take(bank[0], seed) for bank in banks)
         left = np.asarray(free(same.load, jnp.asarray(gpus), keys, steps))
         drawn = np.asarray(same.load.trace) + 0.5 * gpus
         np.testing.assert_array_equal(left, gpus - np.round(drawn).astype(int))

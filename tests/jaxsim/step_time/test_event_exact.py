@@ -34,6 +34,7 @@ from jaxsim.step_time.pipeline import pipeline_time
 from jaxsim.step_time.pipeline_inputs import PipelineInputs
 from jaxsim.step_time.schedules import FIXED_ORDERS
 from jaxsim.step_time.topology import topology
+from jaxsim.trees import stack
 from jaxsim.workload.workload import build_workload
 
 CASES = [(k, 1) for k in ALL_SCHEDULES] + [(Schedule.INTERLEAVED, v) for v in (2, 3)]
@@ -390,7 +391,7 @@ def random_inputs(rng, plans, even=False, wire=(-2.5, 1.0)):
     stacked = {k: np.stack([r[k] for r in rest]) for k in rest[0]}
     stacked = {k: v if v.dtype == np.int32 else np.float32(v) for k, v in stacked.items()}
     stacked = jax.tree.map(jnp.asarray, stacked)
-    return jax.tree.map(lambda *x: jnp.stack(x), *topos), stacked
+    return stack(topos), stacked
 
 
 @jax.jit
@@ -584,7 +585,7 @@ def test_a_plan_beyond_the_bounds_is_not_simulated():
 
 
 def test_batches_of_plans_cost_what_single_plans_do():
-    plans = jax.tree.map(lambda *x: jnp.stack(x), *PLANS.values())
+    plans = stack(PLANS.values())
     view, bounds = base_view(CLUSTER), EventBounds(8, 16, 0, FIXED_ORDERS)
     speeds = jnp.linspace(0.2, 1.0, len(PLANS))
 

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsim.plan.modes import Schedule
+from jaxsim.trees import stack
 from jaxsim.workload.workload import build_workload
 
 WORK = build_workload([JOB]).job(0)
@@ -48,7 +49,7 @@ PLANS4 = {
         [(1, 3)], [(4, 4)], [16], 4, micro_batch=2, pp=2, schedule=Schedule.INTERLEAVED
     ),
 }
-STACKED4 = jax.tree.map(lambda *x: jnp.stack(x), *PLANS4.values())
+STACKED4 = stack(PLANS4.values())
 costs_of = jax.jit(jax.vmap(cost_of, in_axes=(0, None, None, None, None)))
 matrices = st.lists(st.floats(0.0, 1.0), min_size=16, max_size=16)
 few = settings(deadline=None, max_examples=40)

@@ -14,6 +14,7 @@ from jaxsim.plan.modes import Schedule
 from jaxsim.planning.exact.cost_table import build_cost_table
 from jaxsim.planning.exact.costs import link_times, plan_costs
 from jaxsim.step_time.closed_form import NetworkView, job_step_cost
+from jaxsim.trees import stack
 from jaxsim.workload.workload import build_workload
 
 K, LAYERS, PLANS = 8, JOB.model.layers, 300
@@ -58,9 +59,7 @@ def random_plan(rng, schedules):
 
 def stacked(schedules, seed=0, n_plans=PLANS):
     rng = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda *x: jnp.stack(x), *[random_plan(rng, schedules) for _ in range(n_plans)]
-    )
+    return stack([random_plan(rng, schedules) for _ in range(n_plans)])
 
 
 def networks(rng, n):

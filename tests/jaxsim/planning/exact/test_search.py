@@ -30,6 +30,7 @@ from jaxsim.planning.family import PlanFamily, count_subsets, cut_layers
 from jaxsim.planning.scoring import score_plans
 from jaxsim.step_time.closed_form import NetworkView
 from jaxsim.step_time.reconfiguration import begin_transition, transition_s
+from jaxsim.trees import take
 from jaxsim.workload.workload import JobSpec, build_workload
 
 SPEC = dataclasses.replace(cluster_spec(3), gpus=(8, 4, 6), gpus_per_node=(4, 4, 4))
@@ -78,7 +79,7 @@ VIEWS = networks()
 
 def nth(w, size=3, **changes):
     """One of the networks, padded."""
-    view = jax.tree.map(lambda x: x[w], VIEWS).replace(**changes)
+    view = take(VIEWS, w).replace(**changes)
     fill = size - 3
     square = [jnp.pad(x, ((0, fill), (0, fill))) for x in (view.bandwidth_gb_per_s, view.rtt_s)]
     return NetworkView(*square, jnp.pad(view.gpus_available, (0, fill)))
@@ -128,12 +129,12 @@ def test_the_best_plan_is_that_of_scoring_them_all(search, rates):
 
 def test_a_switch_is_paid_out_of_the_horizon(search, rates):
     start = np.roll(rates.argmax(axis=1), 1)  # what was best under another network
-    old = jax.tree.map(lambda x: x[start], STACKED)
+    old = take(STACKED, start)
     switch_s = np.asarray(switches(old, VIEWS))
     stayed = dict.fromkeys((30.0, 300.0, 30000.0), 0)
     for w, horizon_s in itertools.product(range(NETWORKS), stayed):
         value = rates[w] * np.maximum(horizon_s - switch_s[w], 0.0) / horizon_s
-        in_force = pad_plan(jax.tree.map(lambda x, w=w: x[w], old), PADDED)
+        in_force = pad_plan(take(old, w), PADDED)
         found = search.best(nth(w, PADDED), in_force, horizon_s)
         np.testing.assert_allclose(found.rate, value.max(), rtol=1e-5)
         expected_s = switch_s[w, value.argmax()]
