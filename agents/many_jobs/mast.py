@@ -18,7 +18,7 @@ from flax import struct
 from jax import Array
 
 from agents.baselines import finish_s
-from agents.many_jobs.scheduling import JobsScheduler, JobsSetup, OtherJobs
+from agents.many_jobs.scheduling import DecidingJob, JobsScheduler, JobsSetup, OtherJobs
 from agents.protocol import Setup, carry_out, find_row, score_table, switch_times
 from jaxsim.env import Observation, ResourceShare, step_cost
 from jaxsim.plan import Plan
@@ -41,14 +41,12 @@ class JobsMast(JobsScheduler):
     def decide_one(
         self,
         key: Array,
-        job: Array,
-        own: Setup,
-        seen: Observation,
+        job: DecidingJob,
         memory: Any,
-        others: OtherJobs,
         *truth: Any,
     ) -> tuple[Plan, Any]:
-        del key, job, truth
+        del key, truth
+        own, seen, others = job.setup, job.observation, job.others
         target = take(seen.target, 0)
         table, everything = own.table, others.observation.view
         row, deployed = find_row(table, target)

@@ -14,7 +14,7 @@ from jax import Array
 
 from jaxsim.cluster import Calibration, Cluster, ClusterSpec, default_calibration
 from jaxsim.env import EnvParams
-from jaxsim.load import LoadProcess, burst_trace, load_process
+from jaxsim.load import Bursts, LoadProcess, burst_trace, load_process
 from jaxsim.network import (
     FittedLink,
     NetworkProcess,
@@ -182,9 +182,8 @@ def _load(
     """Local jobs as the settings draw them, on top of what a trace replays."""
     if settings.load_job_share > 0:
         rows = np.arange(settings.horizon + 1)
-        drawn = burst_trace(
-            gpus, settings.load_share, len(rows), settings.load_job_share, settings.load_stay, rng
-        )
+        bursts = Bursts(settings.load_share, settings.load_job_share, settings.load_stay)
+        drawn = burst_trace(gpus, bursts, len(rows), rng)
         replayed = drawn if replayed is None else drawn + replayed[(rows + offset) % len(replayed)]
         offset = 0
     return load_process(

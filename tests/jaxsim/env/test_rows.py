@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.random_plans import GPU, K, random_plan, random_plans
 from helpers.toy_world import JOB, cluster_spec, env_params, make_plan
 
 from jaxsim.env.env import auto_reset, first_states, reset, step
@@ -17,44 +18,8 @@ from jaxsim.plan.plan import MENU_SCHEDULES
 from jaxsim.step_time.closed_form import NetworkView, choice_fits, job_step_cost
 from jaxsim.trees import stack, take
 
-K, LAYERS, PLANS, CASES = 8, JOB.model.layers, 400, 3000
-# Memory for some plans and not for others.
-GPU = {"peak_tflops": 100.0, "memory_gb": 2.9, "memory_gb_per_s": 2000.0, "nvlink_gb_per_s": 100.0}
+PLANS, CASES = 400, 3000
 SPEC = cluster_spec(K, gpus=36, gpu=GPU)
-SCHEDULES = (0, 1, Schedule.GPIPE, Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE)
-
-
-def random_plan(rng, schedules=SCHEDULES):
-    """Any domains in any order, split anywhere, with any settings."""
-    order = rng.permutation(K)[: rng.integers(1, K + 1)]
-    cuts = np.flatnonzero(rng.random(len(order) - 1) < 0.4) + 1
-    groups = [tuple(map(int, g)) for g in np.split(order, cuts)]
-    layers = []
-    for group in groups:
-        ends = np.sort(rng.choice(np.arange(1, LAYERS), len(group) - 1, replace=False))
-        layers.append(tuple(map(int, np.diff([0, *ends, LAYERS]))))
-    return make_plan(
-        groups,
-        layers,
-        [int(x) for x in rng.integers(1, 40, len(groups))],
-        K,
-        dp=rng.integers(1, 4, K),
-        micro_batch=2 ** rng.integers(0, 3, K),
-        recompute=rng.integers(0, 3, K),
-        schedule=rng.choice(schedules, K),
-        tp=2 ** rng.integers(0, 2, K),
-        pp=rng.integers(1, 4, K),
-        cp=2 ** rng.integers(0, 2, K),
-        zero_stage=rng.integers(0, 4, K),
-        placement=rng.integers(0, 2, K),
-        sync_period=rng.choice([1, 1, 8]),
-        wire_bits=rng.choice([8, 16]),
-    )
-
-
-def stacked(rng, n_plans, schedules=SCHEDULES):
-    plans = [random_plan(rng, schedules) for _ in range(n_plans)]
-    return stack(plans)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +27,7 @@ def prepared():
     """Params with 400 rows, and one more: the plan in force at reset."""
     rng = np.random.default_rng(0)
     params = env_params(SPEC, JOB, random_plan(rng))
-    return with_rows(params, stacked(rng, PLANS))
+    return with_rows(params, random_plans(rng, PLANS))
 
 
 def random_views(rng, n, cluster):
@@ -202,12 +167,12 @@ def test_what_cannot_be_prepared_is_refused(prepared):
     rng = np.random.default_rng(0)
     params = env_params(SPEC, JOB, random_plan(rng, MENU_SCHEDULES), schedules=MENU_SCHEDULES)
     with pytest.raises(InputError, match="schedule"):
-        with_rows(params, stacked(rng, 3, (Schedule.GREEDY,)))
+        with_rows(params, random_plans(rng, 3, (Schedule.GREEDY,)))
     with pytest.raises(InputError, match="schedule"):
-        with_rows(params, stacked(rng, 3, (Schedule.ZERO_BUBBLE,)))
+        with_rows(params, random_plans(rng, 3, (Schedule.ZERO_BUBBLE,)))
     two = env_params(SPEC, JOB, random_plan(rng), pad_jobs=2)
     with pytest.raises(InputError, match="one job"):
-        with_rows(two, stacked(rng, 3))
+        with_rows(two, random_plans(rng, 3))
     state = jax.eval_shape(lambda: reset(jax.random.key(0), prepared)[0])
     with pytest.raises(TypeError, match="numbers of rows"):
         jax.eval_shape(step, jax.random.key(0), state, prepared.initial_plan, prepared)

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.toy_world import JOB, calibration, cluster_spec, make_plan
+from helpers.random_plans import GPU, SCHEDULES, K, random_plans
+from helpers.toy_world import JOB, calibration, cluster_spec
 
 from jaxsim.files.errors import InputError
 from jaxsim.plan import Problem
@@ -14,52 +15,18 @@ from jaxsim.plan.modes import Schedule
 from jaxsim.planning.exact.cost_table import build_cost_table
 from jaxsim.planning.exact.costs import link_times, plan_costs
 from jaxsim.step_time.closed_form import NetworkView, job_step_cost
-from jaxsim.trees import stack
 from jaxsim.workload.workload import build_workload
 
-K, LAYERS, PLANS = 8, JOB.model.layers, 300
-# Memory for some plans and not for others.
-GPU = {"peak_tflops": 100.0, "memory_gb": 2.9, "memory_gb_per_s": 2000.0, "nvlink_gb_per_s": 100.0}
+PLANS = 300
 CLUSTER = cluster_spec(K, gpus=36, gpu=GPU).to_arrays()
 CALIBRATION = calibration()
-MENU, ALL = (
-    (0, 1, Schedule.GPIPE),
-    (0, 1, Schedule.GPIPE, Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE),
-)
+MENU, ALL = SCHEDULES[:3], SCHEDULES
 costs_of = jax.jit(jax.vmap(job_step_cost, in_axes=(0, None, None)))
-
-
-def random_plan(rng, schedules):
-    """Any domains in any order, split anywhere, with any settings."""
-    order = rng.permutation(K)[: rng.integers(1, K + 1)]
-    cuts = np.flatnonzero(rng.random(len(order) - 1) < 0.4) + 1
-    groups = [tuple(map(int, g)) for g in np.split(order, cuts)]
-    layers = []
-    for group in groups:
-        ends = np.sort(rng.choice(np.arange(1, LAYERS), len(group) - 1, replace=False))
-        layers.append(tuple(map(int, np.diff([0, *ends, LAYERS]))))
-    return make_plan(
-        groups,
-        layers,
-        [int(x) for x in rng.integers(1, 40, len(groups))],
-        K,
-        dp=rng.integers(1, 4, K),
-        micro_batch=2 ** rng.integers(0, 3, K),
-        recompute=rng.integers(0, 3, K),
-        schedule=rng.choice(schedules, K),
-        tp=2 ** rng.integers(0, 2, K),
-        pp=rng.integers(1, 4, K),
-        cp=2 ** rng.integers(0, 2, K),
-        zero_stage=rng.integers(0, 4, K),
-        placement=rng.integers(0, 2, K),
-        sync_period=rng.choice([1, 1, 8]),
-        wire_bits=rng.choice([8, 16]),
-    )
 
 
 def stacked(schedules, seed=0, n_plans=PLANS):
     rng = np.random.default_rng(seed)
-    return stack([random_plan(rng, schedules) for _ in range(n_plans)])
+    return random_plans(rng, n_plans, schedules)
 
 
 def networks(rng, n):
