@@ -86,7 +86,7 @@ def init_statistics(reference: Reference) -> Statistics:
 def update_statistics(stats: Statistics, measured: Measurement) -> Statistics:
     """Take in one interval's measured rates."""
     rate = measured.rates.max(axis=-1)
-    # The first measurements count fully, then the averages settle to their decays.
+    # Both averages start as plain means; their decays hold once enough was measured.
     fast = jnp.minimum(stats.count / (stats.count + 1.0), FAST)
     slow = jnp.minimum((stats.count + 1.0) / (stats.count + 2.0), SLOW)
     mean = slow * stats.slow + (1.0 - slow) * rate

@@ -101,7 +101,7 @@ def scheduler_decisions(setup: Setup, observation) -> dict[str, Callable[[], Any
 def _whole(scheduler: Scheduler, observation):
     """[1] the plan, both levels decided."""
     memory = scheduler.init(jax.random.key(0))
-    # To an oracle the coming interval is told: here it is like the one measured.
+    # An oracle sees the coming interval as well: here it equals the one measured.
     views = jax.tree.map(lambda x: jnp.stack([x, x]), observation.view)
     truth = (Truth(views, None, None, None, None, None),) if scheduler.oracle else ()
     return scheduler.decide(jax.random.key(1), observation, memory, *truth)[0]

@@ -30,7 +30,7 @@ from experiments.common import (
     suite_table,
 )
 from experiments.evaluate import low_communication
-from experiments.evaluate.config import EvaluateConfig, kept
+from experiments.evaluate.config import EvaluateConfig, recorded
 from experiments.evaluate.contestants import contestants, requested
 from experiments.evaluate.evaluator import Evaluator, tune
 from experiments.evaluate.inputs import check_inputs
@@ -204,7 +204,7 @@ def run_evaluation(config: EvaluateConfig) -> tuple[dict, Path]:
     resume = config.resume is not None
     RunWriter.check(kind, folder, resume)
     evaluation = make(config)
-    with RunWriter.create(kind, kept(config), config.seeds, folder, resume) as writer:
+    with RunWriter.create(kind, recorded(config), config.seeds, folder, resume) as writer:
         try:
             summary = evaluation.run(writer)
         except KeyboardInterrupt:

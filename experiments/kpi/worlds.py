@@ -71,8 +71,8 @@ class Stage:
         return _played([bank.play(one.scheduler)[1] for one in everyone], bank.params)
 
     def points(self, everyone: list[Contestant], preferences) -> np.ndarray:
-        """[S, M, W, 3] objectives of the plan each policy seed has settled on, by preference, at the
-        end of an episode without jitter; infinite where it then trains nothing."""
+        """[S, M, W, 3] objectives of each policy seed's last plan in an episode without jitter, by
+        preference; infinite where that plan trains nothing."""
         bank = self.scene(STEADY)
         points = [
             [_last_point(bank.play(one.scheduler, w)[1], bank.params) for w in preferences]

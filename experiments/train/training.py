@@ -28,7 +28,7 @@ from agents.hi_ppo import (
 from analysis.records import RunWriter, load
 from experiments.common import load_world, note_efficiency, progress
 from experiments.evaluate import Evaluator
-from experiments.train.config import TrainConfig, kept
+from experiments.train.config import TrainConfig, recorded
 from jaxsim.files import InputError
 from jaxsim.scenario import scenario_bank
 from jaxsim.trees import take
@@ -87,7 +87,7 @@ class TrainingRun:
             "every": settings.every,
             "seeds": list(self.config.seeds),
             "epoch": int(self.state.epoch[0]),
-            "config": kept(self.config),
+            "config": recorded(self.config),
         }
         save_checkpoint(writer.dir / FILE_NAME, self.state, meta)
 
@@ -234,7 +234,7 @@ def train(config: TrainConfig) -> Path:
     RunWriter.check("train", folder, resume=bool(config.resume))
     run = TrainingRun(config)
     with RunWriter.create(
-        "train", kept(config), list(config.seeds), folder, resume=bool(config.resume)
+        "train", recorded(config), list(config.seeds), folder, resume=bool(config.resume)
     ) as writer:
         try:
             regrets = run.loop(writer)

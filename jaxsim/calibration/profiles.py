@@ -52,7 +52,7 @@ class Profile(NamedTuple):
 
 
 def load_profile(path: str | Path) -> Profile | None:
-    """Load one profile, told from its content; None for a file of another kind or GPU.
+    """Load one profile, whose kind its content says; None for a file of another kind or GPU.
 
     Raises InputError that names a file that cannot be read, and UnknownModel.
     """

@@ -45,7 +45,7 @@ class LayerMemory:
 
 
 def layer_memory(work: Workload, cal: Calibration, tp: Array, cp: Array) -> LayerMemory:
-    """What one layer keeps of one sequence.
+    """Activations that one layer stores of one sequence.
 
     Korthikanti et al. 2022, eqs. 1-6: none 10 + 24 / t + 5 a s / (h t) times s b h, all of it over
     t with sequence parallelism; selective without the scores; full 2. Under flash attention there
@@ -54,12 +54,12 @@ def layer_memory(work: Workload, cal: Calibration, tp: Array, cp: Array) -> Laye
     slices, chunks = tp.astype(jnp.float32), cp.astype(jnp.float32)
     copies = jnp.where(work.sequence_parallel, slices, 1.0) * chunks
     slices = slices * chunks
-    kept = work.stored.replicated_gb / copies + work.stored.sliced_gb / slices
-    kept = kept * cal.stored_values
+    plain = work.stored.replicated_gb / copies + work.stored.sliced_gb / slices
+    plain = plain * cal.stored_values
     full = work.stored.input_gb / copies * cal.stored_values
     return LayerMemory(
-        none=kept + cal.stored_scores * work.stored.scores_gb / slices,
-        selective=jnp.where(work.flash, 0.5 * (kept + full), kept),
+        none=plain + cal.stored_scores * work.stored.scores_gb / slices,
+        selective=jnp.where(work.flash, 0.5 * (plain + full), plain),
         full=full,
     )
 

@@ -235,9 +235,9 @@ class ExactSearch:
                 low_s = least_s[branch]
             sync_s = np.maximum(low_s + ring[branch], 0.0)
             bound = average_rate(total_s + sync_s + most[:, 1], most[:, 2], horizon_s)
-            kept = bound > floor
-            branch, dp, bound = branch[kept], dp[kept], bound[kept]
-            sums, most = sums[kept], most[kept]
+            open_ = bound > floor
+            branch, dp, bound = branch[open_], dp[open_], bound[open_]
+            sums, most = sums[open_], most[open_]
         leaves = _Leaves(bound, layouts[branch], common[branch], choice[branch], dp)
         return leaves.take(self._splits(leaves))
 
