@@ -255,7 +255,7 @@ class Trainer:
         trained = ~state.moving[0]
         potential = jnp.where(trained, tape.value[t_next, row], carry.potential)
         ref = tape.params.progress_ref[0]
-        # With weight w1 on relative progress, r + w1 + w1 dV / ref is minus what was lost against
+        # With weight w1 on relative progress, r + w1 + w1 dV / ref is minus the loss against
         # the clairvoyant in this interval: credit does not have to wait for a move to pay off.
         w1 = tape.params.weights[0]
         gained = self.settings.shaping * (w1 + w1 * (potential - carry.potential) / ref)

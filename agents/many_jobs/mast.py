@@ -50,7 +50,7 @@ class JobsMast(JobsScheduler):
         target = take(seen.target, 0)
         table, everything = own.table, others.observation.view
         row, deployed = find_row(table, target)
-        # Whoever waits asks how fast it would run once those who hold the region have left.
+        # A waiting job asks how fast it would run once the jobs that hold the region have left.
         view = jax.tree.map(lambda x, y: jnp.where(deployed, x, y), seen.view, everything)
         now = score_table(own, view)
         rows = table.single_domain & table.mask & (now.rate > 0)
@@ -85,7 +85,7 @@ def queueing_s(regions: Array, asked: Array, free: Array, held: Array, leaves_s:
 
 
 def _leaves_s(setup: JobsSetup, others: OtherJobs) -> Array:
-    """[J] [s] in which each of the others will be done at its present speed."""
+    """[J] [s] until each other job is done at its present speed."""
     seen: Observation = others.observation
     common: Setup = setup.common
     cost = step_cost(

@@ -79,7 +79,7 @@ def job_metrics(
     there = jnp.any(there & ~jnp.concatenate([jnp.zeros_like(complete[:1]), complete[:-1]]), axis=1)
     first_s = jnp.min(jnp.where(counts, arrival_s, jnp.inf))
     last_s = jnp.max(jnp.where(counts, finish_s, -jnp.inf))
-    # A deployment is no move: the job held nothing before.
+    # A first deployment is no move: the job held nothing before.
     deployments = jnp.any(record.switched, axis=0).astype(jnp.float32)
     held = jnp.sum(record.cost.gpus_used, axis=1)
     steps = step_metrics(record, params.problem.cluster.gpu.memory_gb)

@@ -26,6 +26,6 @@ class ReplanOracle(Hysteresis):
         (known,) = truth
         t = observation.t
         view = take(known.views, t)
-        # Where the measured rates are at hand, the true ones are: else it scores as everybody does.
+        # An episode may have scored the table ahead, for the measured network and for the true one.
         rates = None if observation.rates is None else known.rates[t]
         return super().decide(key, observation.replace(view=view, rates=rates), memory)

@@ -173,7 +173,7 @@ def _profile(builder: TableBuilder, tp: int):
     return _layer_times(*args, menu.micro_batch, menu.recompute, sizes)
 
 
-# Links do not enter most of them: rivals, and the networks that each plans for, ask alike.
+# Most cases do not depend on links: rivals and networks ask for the same splits again.
 @functools.lru_cache(maxsize=1 << 16)
 def _min_max_splits(
     n_layers: int, stages: tuple[int, ...], cases: bytes

@@ -54,7 +54,7 @@ def sharded(builder: TableBuilder, stage: int) -> list[Plan]:
     return plans
 
 
-# One stage has no order: the two schedules are the same, and the menu holds either.
+# With one stage both schedules are the same, and the menu may hold either.
 RULES = PlanRules(
     propose, (Recompute.NONE, Recompute.FULL), (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B)
 )

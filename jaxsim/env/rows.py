@@ -35,8 +35,8 @@ class PlanRows:
     job_nodes: Array  # [P, K, JOB_NODE_FEATURES] as observed while the job is active
     restart_class: Array  # [P] int32, equal where going from one to the other is free
     local_sgd: bool = struct.field(pytree_node=False)  # does any plan sync less than every step?
-    # Environments that take the general way at a time; 0: none does, and where replicas lack the cost
-    # is NaN.
+    # How many environments at a time compute the cost of their plan anew, where local jobs leave too
+    # few GPUs for all replicas. 0: none does, and the cost there is NaN.
     block: int = struct.field(pytree_node=False, default=GENERAL_BLOCK)
 
     @property

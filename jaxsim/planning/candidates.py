@@ -26,7 +26,7 @@ from jaxsim.trees import take
 from jaxsim.workload import Workload
 
 Triple = tuple[int, int, int]  # micro-batch, recompute, schedule
-# Rows of a joined table come in so many: clusters that differ in what is proposed share programs.
+# Joined tables are padded to a multiple of this: clusters with other proposals share programs.
 ROWS_STEP = 24
 
 

@@ -42,8 +42,9 @@ from jaxsim.workload import Workload
 
 Settings = tuple[int, tuple[int, ...]]  # tp, dp of each group
 Owner = tuple[Layout, int]  # of a plan, with the part of the GPUs that it was made for
-COMBINATIONS = 16  # of the dp of a layout's groups, per tp: all there are of up to four groups
-# Of the GPUs of a domain: plans for all of them need not run where local jobs hold some.
+# Combinations of the groups' dp that are tried per tp: all of them for up to four groups.
+COMBINATIONS = 16
+# Plans are made for 1 / part of each domain's GPUs: local jobs may hold the rest.
 WHOLE, PARTS = (1,), (1, 2, 4)
 VIEWS_AT_ONCE = 16  # networks under which plans are scored together
 
@@ -187,7 +188,7 @@ class TableBuilder:
             found[key].append((float(r), tp, dps[0]))
         for key, options in found.items():
             options.sort(reverse=True)
-            # A group that fits only beside others does not exist: memory is per group.
+            # Memory is per group: one that does not fit alone fits in no layout.
             self._group_settings[key] = [o for o in options if o[0] > 0][:keep]
 
     def plans_of(
@@ -251,7 +252,7 @@ class TableBuilder:
             plans, owners = self.plans_of(grown)
             if not plans:
                 break
-            # In float64, where no two rates become equal by the division.
+            # float64: the division below must not make two rates equal.
             rate = self.base_rates(plans).max(axis=-1).astype(np.float64)
             fastest = np.zeros(len(self.parts))
             np.maximum.at(fastest, [part for _, part in owners], rate)

@@ -43,10 +43,10 @@ from jaxsim.trees import stack
 from jaxsim.workload import JobSpec, build_workload
 
 VIEWS = 96  # states of the network over which a table is chosen
-# Networks for which rivals propose plans beside that of the cluster file.
-PROPOSED_FOR = 8  # at most
-MOST_PROPOSALS = 32  # at most, times domains
-PROPOSED_SPREAD = 0.25  # their base_spread
+# Rivals propose plans for the network of the cluster file and for some that are drawn beside it.
+PROPOSED_FOR = 8  # drawn networks, at most
+MOST_PROPOSALS = 32  # drawn networks times domains, at most
+PROPOSED_SPREAD = 0.25  # base_spread of the drawn networks
 
 
 @struct.dataclass

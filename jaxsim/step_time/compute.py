@@ -33,8 +33,8 @@ class LayerTime:
     forward_s: Array
     backward_s: Array  # recomputation included
     tensor_s: Array  # exposed tensor-parallel collectives of all passes
-    # Of each pass, what no other operator needs: attention and, where the host is slow, idle time. A
-    # context-parallel ring hides there.
+    # Time of each pass in which a context-parallel ring can hide: attention and, where the host is
+    # slow, idle time.
     room_forward_s: Array
     room_backward_s: Array
     head_s: Array  # logits and loss, forward and backward, last stage only
@@ -102,7 +102,7 @@ def layer_time(
         busy_s = attention_s + other_s
         alone_s = soft_max(busy_s, launch_s + extra_s)
         together_s = soft_max(busy_s + wait_s, launch_s + extra_s)
-        # Of one GPU not even a rounding.
+        # One GPU waits for nobody: exactly zero, not a rounding error.
         waiting_s = jnp.where(sliced, together_s - alone_s, 0.0)
         return alone_s * pace, waiting_s * pace, alone_s - other_s
 

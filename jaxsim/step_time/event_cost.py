@@ -195,7 +195,7 @@ def _wire(
     doubled = (inputs.schedule == Schedule.INTERLEAVED) & (members == 2.0)
     doubled = doubled & (rows.n_stages > 2)
     send_s = send_s * jnp.where(doubled, 2.0, 1.0)[None, :, None]
-    # A pipeline inside one domain leaves it nowhere.
+    # A pipeline inside one domain uses no link.
     several = (rows.of_group(jnp.ones_like(members), rows.member) > 1.0)[None]
 
     def way(of_link, inside, at_end, pairs):  # [C, K, K] -> [C, S, G]

@@ -63,7 +63,7 @@ def pipeline_events(
     `micro_batch_bound`. Differentiable in `times` but for the greedy order.
     """
     chunks = chunks if Schedule.INTERLEAVED in schedules else 1
-    if len(schedules) == 1:  # the compiler then sees which, and leaves the others' arithmetic out
+    if len(schedules) == 1:  # a constant lets the compiler drop the arithmetic of other schedules
         schedule = jnp.full((1,), schedules[0], jnp.int32)
     stage_bound = times.forward_s.shape[0]
     order = slot_order(schedule, n_stages, micro_batches, stage_bound, chunks)
@@ -174,7 +174,7 @@ def _run_slot(
     send_s = jnp.where(forward, times.next_send_s, times.prev_send_s)
     taken = transfer_s(begin, send_s, times.change_s)
 
-    # The weight gradient that is due after this input gradient delays nothing but the stage.
+    # The weight gradient that follows this input gradient delays its stage alone.
     due = order.zero_bubble & ~forward & (op.index >= stage)
     to_next, to_prev = op.runs & op.sends & forward, op.runs & op.sends & ~forward
     clocks = clocks.replace(

@@ -14,7 +14,7 @@ from jaxsim.step_time.links import HEAD_FORWARD_SHARE
 from jaxsim.step_time.pipeline_inputs import PipelineInputs
 from jaxsim.step_time.topology import Topology, crossing, transfers_per_micro_batch
 
-NEVER_S = -1e30  # of a loop that does not exist: no longer than any
+NEVER_S = -1e30  # a loop that does not exist: shorter than every real one
 
 
 def in_flight_limit(
@@ -40,7 +40,7 @@ def in_flight_limit(
         interleaved = (2.0 * (depth - 1.0) + (chunks - 1.0) * total + 1.0) / chunks
         limit = jnp.where(schedule == Schedule.INTERLEAVED, interleaved, limit)
     if Schedule.ZERO_BUBBLE in schedules:
-        # It keeps activations until the weight gradients are done: every stage holds as the first.
+        # ZB-H1 stores activations until the weight gradients are done: all stages hold as the first.
         limit = jnp.where(schedule == Schedule.ZERO_BUBBLE, total, limit)
     if Schedule.GREEDY in schedules:
         limit = jnp.where(schedule == Schedule.GREEDY, jnp.maximum(jnp.ceil(cover), depth), limit)
@@ -79,13 +79,13 @@ def pipeline_time(
     hops_s, links, inner_links = _wire(inputs, parts, chunked)
     link_s = jnp.maximum(*links)
     if chunked:
-        # Every chunk takes the links, and another way round.
+        # Every chunk crosses the links; between chunks lies the way from the last domain to the first.
         sent_s = transfers_per_micro_batch(topo, schedule, schedules) * inputs.send_s
         link_s = jnp.maximum(parts.chunks * link_s, sent_s.max(axis=1))
     own_s = parts.critical_s + 2.0 * (parts.stages - 1.0) * inner_hop_s
     sums = [parts.stages, own_s + hops_s[0], own_s]
     if chunked:
-        # Of another chunk's pass the same, but no logits; the wire leads from last to first and back.
+        # Other chunks pass without logits; their wire leads from the last stage to the first and back.
         sums += [(parts.chunks - 1.0) * (x - parts.head_s) for x in (hops_s[1], 0.0)]
     depth, round_trip_s, near_s = masked_sums(topo.after, jnp.stack(sums[:3]))
     total, fill_s, near_fill_s, *again_s = masked_sums(together, jnp.stack(sums))
@@ -143,7 +143,7 @@ def _wire(
     """[K] [s] each: to the next domain and back, and (chunked) from the last to the first and back;
     the busiest link of a domain's way forward, and back; the same without the WAN."""
     topo, send_s, latency_s = inputs.topo, inputs.send_s, inputs.latency_s
-    # A domain has one neighbour each way, so that the largest is the sum, and quicker.
+    # A domain has one neighbour each way: the largest equals the sum and is quicker.
     sent_s, there_s = (jnp.where(topo.to_next, x, 0.0).max(axis=1) for x in (send_s, latency_s))
     back_s, return_s = (
         jnp.where(topo.to_previous, x, 0.0).max(axis=0) for x in (send_s, latency_s)
@@ -323,7 +323,7 @@ def _longest_path(
 
     def returning(round_trip_s, limit, loops):
         left, limit = m - 1.0 - limit, jnp.maximum(limit, 1.0)
-        # What is left over after whole loops queues: so much longer than if all queued.
+        # Whole loops of `limit` micro-batches, then the rest queues: how much longer than queueing.
         longer_s = jnp.floor(left / limit + 1e-4) * (round_trip_s - limit * slowest_s)
         if loops is not None:
             count = jnp.floor(left[None, :] / loops.passed + 1e-4)

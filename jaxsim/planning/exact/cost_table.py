@@ -31,7 +31,8 @@ from jaxsim.step_time import (
     transfers_per_micro_batch,
 )
 
-NEVER = np.float32(-1e30)  # as the constant part of a path that a schedule does not have
+# The constant part of a path that a schedule does not have: below every real one.
+NEVER = np.float32(-1e30)
 BLOCK = 1024  # plans that one compiled call prepares
 
 

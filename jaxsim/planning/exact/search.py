@@ -27,8 +27,9 @@ from jaxsim.trees import take
 
 MOST_LAYOUTS = 200_000
 BLOCK = 256  # plans that one compiled call scores
-MOST_TABLES = 8  # of free GPUs, that a search remembers
-FIRST, MOST_BRANCHES = 64, 4096  # opened together: few, until there is a good plan to beat
+MOST_TABLES = 8  # cost tables, one for each state of free GPUs, that a search remembers
+# Branches opened together: few at first, until there is a good plan to beat.
+FIRST, MOST_BRANCHES = 64, 4096
 
 
 @dataclasses.dataclass(frozen=True)
