@@ -21,6 +21,7 @@ from jaxsim.plan import Plan, Problem, empty_plan, needs_reconfiguration
 from jaxsim.planning import PlanTable, choice_rates, complete
 from jaxsim.scenario import mean_view
 from jaxsim.step_time import NetworkView, begin_transition, transition_s
+from jaxsim.trees import take
 
 
 @struct.dataclass
@@ -169,9 +170,7 @@ def evaluate_table(
     setup: Setup, observation: Observation, job: int = 0, candidates: Array | None = None
 ) -> EvaluatedTable:
     """Score the table on what was observed; `candidates` [P, V] bool as in `best_choices`."""
-    plan, target = (
-        jax.tree.map(lambda x: x[job], p) for p in (observation.plan, observation.target)
-    )
+    plan, target = (take(p, job) for p in (observation.plan, observation.target))
     row, found = find_row(setup.table, target)
     return EvaluatedTable(
         row=row,

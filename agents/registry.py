@@ -37,6 +37,7 @@ from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.planning import PlanRules, PlanTable
 from jaxsim.scenario import JobsWorld, World
+from jaxsim.trees import take
 
 Settings = Mapping[str, float]  # {key of a Tunable: value}
 
@@ -261,8 +262,6 @@ def make_for_jobs(entry: Entry, world: JobsWorld) -> JobsScheduler:
     if entry.jobs_kind is not None:
         return entry.jobs_kind()
     n_choices = world.problem.choices.size
-    tables = [
-        jax.tree.map(lambda x, u=u: x[u], world.tables) for u in range(world.tables.mask.shape[0])
-    ]
+    tables = [take(world.tables, u) for u in range(world.tables.mask.shape[0])]
     by_table = [entry.make(table, n_choices) for table in tables]
     return PerJobScheduler.of([by_table[u] for u in np.asarray(world.kind)])

@@ -243,7 +243,7 @@ class RunWriter:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
         if error is not None:
-            with contextlib.suppress(OSError):  # `error` is what is to be told
+            with contextlib.suppress(OSError):  # `error` is what the user must see
                 self._close("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         elif self._run["status"] == "running":
             self._close("incomplete")

@@ -21,6 +21,7 @@ from jaxsim.files import InputError
 from jaxsim.plan import Plan
 from jaxsim.planning import complete, one_view, score_plans
 from jaxsim.scenario import ScenarioSettings, World, build_world, mean_view, scenario_bank
+from jaxsim.trees import take
 from jaxsim.workload import JobSpec, load_model
 
 SPREAD = 0.25  # of the links' base bandwidth between scenarios, as in training
@@ -115,7 +116,7 @@ def make(name: str = "four-aws-regions", seed: int = 0, split: str = "play") -> 
     """
     world = make_world(name)
     bank, _ = scenario_bank(world, named_world(name).scenario, range(seed, seed + 1), split)
-    params = jax.tree.map(lambda x: x[0], bank)
+    params = take(bank, 0)
     return params.replace(initial_plan=_best_static_plan(params, world))
 
 
@@ -125,6 +126,6 @@ def _best_static_plan(params: EnvParams, world: World) -> Plan:
     view, problem = mean_view(params), params.problem.job(0)
     rates, choices = score_plans(world.table.plans, one_view(view), problem)
     row = jnp.argmax(jnp.where(world.table.mask, rates[0], -1.0))
-    plan = jax.tree.map(lambda x: x[row], world.table.plans)
+    plan = take(world.table.plans, row)
     done, _ = complete(plan, choices[0, row], problem, view)
     return jax.tree.map(lambda x: x[None], done)

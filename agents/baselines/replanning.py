@@ -10,7 +10,7 @@ from jax import Array
 from agents.protocol import EvaluatedTable, TableScheduler, amortised_gain, score_table
 from jaxsim.step_time import NetworkView
 
-EVERY_GPU = 1 << 30  # counts them all
+EVERY_GPU = 1 << 30  # above any count: all GPUs are watched
 
 
 @struct.dataclass

@@ -10,8 +10,7 @@ from jax import Array
 from agents.hi_ppo.networks import GraphInputs, LowerInputs, UpperInputs
 from agents.protocol import Setup
 from jaxsim.env import JOB_NODE_FEATURES, NODE_FEATURES, Observation
-from jaxsim.plan import SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE
-from jaxsim.workload import RECOMPUTE_FULL
+from jaxsim.plan import Recompute, Schedule
 
 PROPOSAL_HORIZONS = (2.0, 4.0, 6.0, 8.0, 10.0, 14.0, 20.0, 40.0)  # intervals, on measured rates
 AVERAGE_HORIZONS = (6.0, 12.0, 24.0)  # intervals, on averaged rates
@@ -87,7 +86,7 @@ def init_statistics(reference: Reference) -> Statistics:
 def update_statistics(stats: Statistics, measured: Measurement) -> Statistics:
     """Take in one interval's measured rates."""
     rate = measured.rates.max(axis=-1)
-    # The first measurements count fully, then the averages settle to their decays.
+    # Both averages start as plain means; their decays hold once enough was measured.
     fast = jnp.minimum(stats.count / (stats.count + 1.0), FAST)
     slow = jnp.minimum((stats.count + 1.0) / (stats.count + 2.0), SLOW)
     mean = slow * stats.slow + (1.0 - slow) * rate
@@ -224,9 +223,9 @@ def _choice_features(setup: Setup, relative: Array) -> Array:
         [
             relative,
             jnp.log2(menu.micro_batch.astype(jnp.float32)) / 3.0,
-            (menu.recompute == RECOMPUTE_FULL).astype(jnp.float32),
-            (menu.schedule == SCHEDULE_EAGER_1F1B).astype(jnp.float32),
-            (menu.schedule == SCHEDULE_GPIPE).astype(jnp.float32),
+            (menu.recompute == Recompute.FULL).astype(jnp.float32),
+            (menu.schedule == Schedule.EAGER_1F1B).astype(jnp.float32),
+            (menu.schedule == Schedule.GPIPE).astype(jnp.float32),
         ],
         axis=-1,
     )

@@ -12,6 +12,7 @@ from flax import struct
 from jax import Array
 
 from agents.hi_ppo.settings import PPOSettings
+from jaxsim.trees import take
 
 
 @struct.dataclass
@@ -86,7 +87,7 @@ def ppo_update(
 
     def one_minibatch(carry, index):
         params, opt_state = carry
-        part = jax.tree.map(lambda x: x[index], batch)
+        part = take(batch, index)
         grads, losses = jax.grad(ppo_loss, has_aux=True)(params, apply, part, settings)
         # optax raises a float to an int power, which strict promotion refuses.
         with jax.numpy_dtype_promotion("standard"):

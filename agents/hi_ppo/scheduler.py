@@ -41,6 +41,7 @@ from agents.protocol import (
 )
 from jaxsim.env import EDGE_FEATURES, Observation
 from jaxsim.plan import Plan
+from jaxsim.trees import take
 
 
 @struct.dataclass
@@ -85,9 +86,7 @@ def measure(
 ) -> Measurement:
     """Score the table under what was measured. Before the first deployment the best static row
     stands for the plan in force: to stay is to deploy it."""
-    plan, target = (
-        jax.tree.map(lambda x: x[job], p) for p in (observation.plan, observation.target)
-    )
+    plan, target = (take(p, job) for p in (observation.plan, observation.target))
     row, found = find_row(setup.table, target)
     return Measurement(
         rates=measured_rates(setup, observation),

@@ -39,6 +39,7 @@ from jaxsim.env import EnvParams, Observation, State, reset, step, world_tape
 from jaxsim.plan import empty_plan
 from jaxsim.planning import PlanTable
 from jaxsim.step_time import Transition, transition_s
+from jaxsim.trees import stack, take
 
 
 @struct.dataclass
@@ -157,7 +158,7 @@ class Trainer:
         """Begin a random scenario from a random row: good play must not depend on a good start."""
         which, where, whether = jax.random.split(key, 3)
         index = jax.random.randint(which, (), 0, self.n_scenarios)
-        tape = jax.tree.map(lambda x: x[index], self.tapes)
+        tape = take(self.tapes, index)
         runs = jnp.where(tape.rates[0].max(axis=-1) > 0, 0.0, jnp.finfo(jnp.float32).min)
         row = jax.random.categorical(where, runs)
         idle = jax.random.uniform(whether) < self.settings.idle_start
@@ -256,7 +257,7 @@ class Trainer:
         trained = ~state.moving[0]
         potential = jnp.where(trained, tape.value[t_next, row], carry.potential)
         ref = tape.params.progress_ref[0]
-        # With weight w1 on relative progress, r + w1 + w1 dV / ref is minus what was lost against
+        # With weight w1 on relative progress, r + w1 + w1 dV / ref is minus the loss against
         # the clairvoyant in this interval: credit does not have to wait for a move to pay off.
         w1 = tape.params.weights[0]
         gained = self.settings.shaping * (w1 + w1 * (potential - carry.potential) / ref)
@@ -279,11 +280,11 @@ class Trainer:
 
     def _measured(self, observation: Observation, tape: Tape) -> Measurement:
         """What `scheduler.measure` computes live, looked up on the tape."""
-        row, found = find_row(self.table, jax.tree.map(lambda x: x[0], observation.target))
+        row, found = find_row(self.table, take(observation.target, 0))
         row = jnp.where(found, row, make_reference(tape.base_rate).static_row)
         view = observation.view
         rate = view.bandwidth_gb_per_s * tape.params.problem.calibration.wan_efficiency
-        moves = jax.tree.map(lambda x: x[row], tape.moves)
+        moves = take(tape.moves, row)
         # On idle domains every row costs a restart and nothing has to move.
         moves = MigrationTable(
             restart_s=jnp.where(found, moves.restart_s, tape.params.problem.calibration.restart_s),

@@ -18,11 +18,12 @@ from flax import struct
 from jax import Array
 
 from agents.baselines import finish_s
-from agents.many_jobs.scheduling import JobsScheduler, JobsSetup, OtherJobs
+from agents.many_jobs.scheduling import DecidingJob, JobsScheduler, JobsSetup, OtherJobs
 from agents.protocol import Setup, carry_out, find_row, score_table, switch_times
 from jaxsim.env import Observation, ResourceShare, step_cost
 from jaxsim.plan import Plan
 from jaxsim.planning import PlanTable
+from jaxsim.trees import take
 
 
 @struct.dataclass
@@ -40,18 +41,16 @@ class JobsMast(JobsScheduler):
     def decide_one(
         self,
         key: Array,
-        job: Array,
-        own: Setup,
-        seen: Observation,
+        job: DecidingJob,
         memory: Any,
-        others: OtherJobs,
         *truth: Any,
     ) -> tuple[Plan, Any]:
-        del key, job, truth
-        target = jax.tree.map(lambda x: x[0], seen.target)
+        del key, truth
+        own, seen, others = job.setup, job.observation, job.others
+        target = take(seen.target, 0)
         table, everything = own.table, others.observation.view
         row, deployed = find_row(table, target)
-        # Whoever waits asks how fast it would run once those who hold the region have left.
+        # A waiting job asks how fast it would run once the jobs that hold the region have left.
         view = jax.tree.map(lambda x, y: jnp.where(deployed, x, y), seen.view, everything)
         now = score_table(own, view)
         rows = table.single_domain & table.mask & (now.rate > 0)
@@ -86,7 +85,7 @@ def queueing_s(regions: Array, asked: Array, free: Array, held: Array, leaves_s:
 
 
 def _leaves_s(setup: JobsSetup, others: OtherJobs) -> Array:
-    """[J] [s] in which each of the others will be done at its present speed."""
+    """[J] [s] until each other job is done at its present speed."""
     seen: Observation = others.observation
     common: Setup = setup.common
     cost = step_cost(

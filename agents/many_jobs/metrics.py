@@ -12,6 +12,7 @@ from jaxsim.env import EnvParams
 from jaxsim.planning import score_plans
 from jaxsim.scenario import JobsWorld
 from jaxsim.step_time import NetworkView
+from jaxsim.trees import take
 
 DONE = 1.0 - 1e-5  # of the budget: the sum over intervals is rounded
 
@@ -78,7 +79,7 @@ def job_metrics(
     there = jnp.any(there & ~jnp.concatenate([jnp.zeros_like(complete[:1]), complete[:-1]]), axis=1)
     first_s = jnp.min(jnp.where(counts, arrival_s, jnp.inf))
     last_s = jnp.max(jnp.where(counts, finish_s, -jnp.inf))
-    # A deployment is no move: the job held nothing before.
+    # A first deployment is no move: the job held nothing before.
     deployments = jnp.any(record.switched, axis=0).astype(jnp.float32)
     held = jnp.sum(record.cost.gpus_used, axis=1)
     steps = step_metrics(record, params.problem.cluster.gpu.memory_gb)
@@ -120,7 +121,7 @@ def completion_alone_s(params: EnvParams, world: JobsWorld, views: NetworkView) 
 
     def best_rate(kind):
         work = params.problem.work.job(jnp.argmax(world.kind == kind))
-        table = jax.tree.map(lambda x: x[kind], world.tables)
+        table = take(world.tables, kind)
         rate, _ = score_plans(table.plans, later, params.problem.of(work))
         return jnp.where(table.mask[None], rate, 0.0).max(axis=1)
 

@@ -11,7 +11,7 @@ first of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from jaxsim.plan import Plan, needs_reconfiguration
 from jaxsim.planning import PlanTable
 from jaxsim.scenario import JobsWorld
 from jaxsim.step_time import NetworkView, job_step_cost
+from jaxsim.trees import stack, take
 
 
 @struct.dataclass
@@ -53,6 +54,15 @@ class OtherJobs:
     observation: Observation  # of all jobs
 
 
+class DecidingJob(NamedTuple):
+    """One job at its decision, with what the other jobs leave it."""
+
+    number: Array  # [] int32, its place in the order of arrival
+    setup: Setup  # of a cluster without the GPUs that the other jobs hold
+    observation: Observation  # job axis of one, the same GPUs left out
+    others: OtherJobs
+
+
 def make_jobs_setup(params: EnvParams, world: JobsWorld) -> JobsSetup:
     """Collect a scenario's public facts, as `make_setup` does for one job."""
     return JobsSetup(make_setup(params, world.tables).replace(problem=params.problem), world.kind)
@@ -79,15 +89,11 @@ class JobsScheduler(Scheduler):
     def decide_one(
         self,
         key: Array,
-        job: Array,
-        own: Setup,
-        seen: Observation,
+        job: DecidingJob,
         memory: Any,
-        others: OtherJobs,
         *truth: Any,
     ) -> tuple[Plan, Any]:
-        """One job's plan, no job axis, and its next memory. `own` and `seen` are what the others
-        leave it."""
+        """The plan of one job, no job axis, and its next memory."""
         raise NotImplementedError
 
     def decide(
@@ -107,13 +113,13 @@ class JobsScheduler(Scheduler):
             taken = jnp.sum(others, axis=0)
             left = jnp.maximum(available - taken, 0)
             seen = observation_of(observation, job, left)
-            target = jax.tree.map(lambda x: x[0], seen.target)
+            target = take(seen.target, 0)
 
             def decides():
                 own = self.setup.of(job, taken)
                 own = _within(own, self.rows(job, own.table), target, equal_part)
-                crowd = OtherJobs(others, observation)
-                plan, memory = self.decide_one(own_key, job, own, seen, own_memory, crowd, *truth)
+                deciding = DecidingJob(job, own, seen, OtherJobs(others, observation))
+                plan, memory = self.decide_one(own_key, deciding, own_memory, *truth)
                 return _if_room(own, plan, target, seen.view), memory
 
             plan, own_memory = jax.lax.cond(
@@ -139,7 +145,7 @@ class PerJobScheduler(JobsScheduler):
     @classmethod
     def of(cls, schedulers: Sequence[Scheduler]) -> Self:
         """From one scheduler for each job, all of one class, not bound to a setup."""
-        return cls(jax.tree.map(lambda *leaves: jnp.stack(leaves), *schedulers))
+        return cls(stack(schedulers))
 
     @property
     def oracle(self) -> bool:
@@ -165,20 +171,18 @@ class PerJobScheduler(JobsScheduler):
     def decide_one(
         self,
         key: Array,
-        job: Array,
-        own: Setup,
-        seen: Observation,
+        job: DecidingJob,
         memory: Any,
-        others: OtherJobs,
         *truth: Any,
     ) -> tuple[Plan, Any]:
+        seen = job.observation
         if self.each.fixed:
             deployed = jnp.any(seen.target.used, axis=1)
             seen = seen.replace(mask=seen.mask.replace(retarget=seen.mask.retarget & ~deployed))
-        truth = [_for_one(views, jnp.sum(others.gpus, axis=0)) for views in truth]
-        scheduler = _row(self.each, job).bind(own)
+        truth = [_for_one(views, jnp.sum(job.others.gpus, axis=0)) for views in truth]
+        scheduler = _row(self.each, job.number).bind(job.setup)
         plan, memory = scheduler.decide(key, seen, memory, *truth)
-        return jax.tree.map(lambda x: x[0], plan), memory
+        return take(plan, 0), memory
 
 
 def _for_one(views: NetworkView, others: Array) -> Truth:

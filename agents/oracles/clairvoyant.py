@@ -18,6 +18,7 @@ from agents.protocol import Scheduler, Setup, carry_out, find_row
 from jaxsim.env import Observation
 from jaxsim.plan import Plan
 from jaxsim.step_time import NetworkView, begin_transition
+from jaxsim.trees import take
 
 
 @struct.dataclass
@@ -161,8 +162,8 @@ class Clairvoyant(Scheduler):
         del key
         (known,) = truth
         t = observation.t
-        row, found = find_row(self.setup.table, jax.tree.map(lambda x: x[0], observation.target))
+        row, found = find_row(self.setup.table, take(observation.target, 0))
         best = jnp.where(found, known.best[t, row], known.start)
         row = jnp.where(observation.moving[0], row, best)
-        view = jax.tree.map(lambda x: x[t], known.views)
+        view = take(known.views, t)
         return carry_out(self.setup, row, known.table.choice[t, row], view), memory

@@ -20,9 +20,8 @@ from __future__ import annotations
 import numpy as np
 
 from agents.planners.stage_costs import domain_orders, fastest, tensor_sizes
-from jaxsim.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, Plan
+from jaxsim.plan import Plan, Recompute, Schedule
 from jaxsim.planning import PlanRules, TableBuilder, make_plan
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
 
 def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
@@ -41,6 +40,6 @@ def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
 
 RULES = PlanRules(
     propose,
-    (RECOMPUTE_NONE, RECOMPUTE_FULL),
-    (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B),
+    (Recompute.NONE, Recompute.FULL),
+    (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B),
 )

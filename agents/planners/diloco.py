@@ -32,9 +32,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from agents.planners.stage_costs import domain_orders, fastest, tensor_sizes
-from jaxsim.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, Plan, split_layers
-from jaxsim.planning import PlanRules, TableBuilder, assemble_plan, make_plan
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
+from jaxsim.plan import Plan, Recompute, Schedule, split_layers
+from jaxsim.planning import PlanRules, TableBuilder, make_plan
 
 PERIODS, OUTER_BITS = (50, 100, 500), (32, 8)
 STREAMING_PERIODS, STREAMING_BITS = (30,), (4,)
@@ -93,14 +92,14 @@ def workers(
                 dps = tuple(dp for _, dp in inside)
                 layout = tuple((k,) for k in order)
                 outer = {"sync_period": period, "wire_bits": bits}
-                yield assemble_plan(layout, tps, dps, splits, builder.n_domains, **outer)
+                yield Plan.assemble(layout, tps, dps, splits, builder.n_domains, **outer)
 
 
 def _rules(periods: tuple[int, ...], bits: tuple[int, ...]) -> PlanRules:
     return PlanRules(
         functools.partial(propose, periods=periods, bits=bits),
-        (RECOMPUTE_NONE, RECOMPUTE_FULL),
-        (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B),
+        (Recompute.NONE, Recompute.FULL),
+        (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B),
     )
 
 

@@ -26,9 +26,8 @@ from agents.planners.stage_costs import (
     fitting,
     full_pipelines,
 )
-from jaxsim.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, Plan
+from jaxsim.plan import Plan, Recompute, Schedule
 from jaxsim.planning import PlanRules, TableBuilder
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
 
 
 def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
@@ -51,4 +50,6 @@ def bottleneck_s(costs: StageCosts, pipe: Pipeline) -> np.ndarray:
     return slowest * costs.micro_batches(pipe)
 
 
-RULES = PlanRules(propose, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B))
+RULES = PlanRules(
+    propose, (Recompute.NONE, Recompute.FULL), (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B)
+)

@@ -24,9 +24,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from agents.planners.stage_costs import domain_orders, fastest, largest_dps, tensor_sizes
-from jaxsim.plan import SCHEDULE_1F1B, Layout, Plan, split_layers
-from jaxsim.planning import PlanRules, TableBuilder, assemble_plan
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE
+from jaxsim.plan import Layout, Plan, Recompute, Schedule, split_layers
+from jaxsim.planning import PlanRules, TableBuilder
 
 
 def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
@@ -63,7 +62,9 @@ def in_order(builder: TableBuilder, layout: Layout) -> Iterator[Plan]:
             rooms = [min(int(builder.gpus[k]) for k in g) // (tp * stages) for g in layout]
             if min(rooms) >= 1:
                 dps = largest_dps(rooms, int(builder.problem.work.global_batch))
-                yield assemble_plan(layout, tp, dps, splits, builder.n_domains)
+                yield Plan.assemble(layout, tp, dps, splits, builder.n_domains)
 
 
-RULES = PlanRules(propose, (RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL), (SCHEDULE_1F1B,))
+RULES = PlanRules(
+    propose, (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL), (Schedule.ONE_F_ONE_B,)
+)

@@ -28,11 +28,9 @@ from agents.planners.stage_costs import (
     fitting,
     tensor_sizes,
 )
-from jaxsim.plan import SCHEDULE_1F1B, Plan
+from jaxsim.plan import Plan, Recompute, Schedule
 from jaxsim.planning import PlanRules, TableBuilder
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
-
-GRADIENT_BYTES = 2.0
+from jaxsim.workload import SENT_GRADIENT_BYTES
 
 
 def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
@@ -118,9 +116,9 @@ def sync_s(costs: StageCosts, pipe: Pipeline) -> float:
     work, cluster = costs.builder.problem.work, costs.builder.problem.cluster
     each = max(-(-n // s) for n, s in zip(pipe.layers, pipe.stages, strict=True))
     # The tp ranks of a stage share their node's network.
-    gradient_gb = each * float(work.layer_gparams) * GRADIENT_BYTES
+    gradient_gb = each * float(work.layer_gparams) * SENT_GRADIENT_BYTES
     rate = float(cluster.intra_gb_per_s) * float(costs.builder.problem.calibration.intra_efficiency)
     return 2.0 * (pipe.dp - 1) / pipe.dp * gradient_gb / rate
 
 
-RULES = PlanRules(propose, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B,))
+RULES = PlanRules(propose, (Recompute.NONE, Recompute.FULL), (Schedule.ONE_F_ONE_B,))

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from jaxsim.plan import Plan, split_layers
-from jaxsim.planning import TableBuilder, assemble_plan, base_view, one_view
+from jaxsim.planning import TableBuilder, base_view, one_view
 from jaxsim.step_time import layer_time, tensor_reduce_s
 
 ALL_ORDERS_UP_TO = 5  # domains; beyond, an order grows along the fastest link
@@ -73,7 +73,7 @@ class Pipeline:
 
     def plan(self, builder: TableBuilder) -> Plan:
         splits = [(list(self.layers), list(self.stages))]
-        return assemble_plan((self.order,), self.tp, (self.dp,), splits, builder.n_domains)
+        return Plan.assemble((self.order,), self.tp, (self.dp,), splits, builder.n_domains)
 
 
 class StageCosts:
@@ -173,7 +173,7 @@ def _profile(builder: TableBuilder, tp: int):
     return _layer_times(*args, menu.micro_batch, menu.recompute, sizes)
 
 
-# Links do not enter most of them: rivals, and the networks that each plans for, ask alike.
+# Most cases do not depend on links: rivals and networks ask for the same splits again.
 @functools.lru_cache(maxsize=1 << 16)
 def _min_max_splits(
     n_layers: int, stages: tuple[int, ...], cases: bytes

@@ -25,9 +25,8 @@ from __future__ import annotations
 import numpy as np
 
 from agents.planners.stage_costs import domain_orders, fastest, largest_dps
-from jaxsim.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, Plan
-from jaxsim.planning import PlanRules, TableBuilder, assemble_plan
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
+from jaxsim.plan import Plan, Recompute, Schedule
+from jaxsim.planning import PlanRules, TableBuilder
 
 STAGES = (1, 2, 3)
 HYBRID = 3
@@ -51,9 +50,11 @@ def sharded(builder: TableBuilder, stage: int) -> list[Plan]:
         )
         layout = tuple((k,) for k in order)
         splits = [([layers], [1])] * len(layout)
-        plans.append(assemble_plan(layout, 1, dps, splits, builder.n_domains, zero_stage=stage))
+        plans.append(Plan.assemble(layout, 1, dps, splits, builder.n_domains, zero_stage=stage))
     return plans
 
 
-# One stage has no order: the two schedules are the same, and the menu holds either.
-RULES = PlanRules(propose, (RECOMPUTE_NONE, RECOMPUTE_FULL), (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B))
+# With one stage both schedules are the same, and the menu may hold either.
+RULES = PlanRules(
+    propose, (Recompute.NONE, Recompute.FULL), (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B)
+)

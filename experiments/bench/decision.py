@@ -34,6 +34,7 @@ from jaxsim.plan import Problem
 from jaxsim.planning import PlanFamily
 from jaxsim.planning.exact import ExactSearch
 from jaxsim.scenario import ScenarioSettings, build_world, sample_views, scenario_bank
+from jaxsim.trees import take
 from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
 
 # What the planner of Sailor (Strati et al., SOSP 2025) was timed on, and a model of today.
@@ -54,7 +55,7 @@ def decision(spec: ClusterSpec, repeats: int, gpus: int = GPUS, model: str = MOD
     table_s = time.perf_counter() - start
     settings = ScenarioSettings(horizon=1, interval_s=INTERVAL_S)
     params, keys = scenario_bank(world, settings, range(1), "bench")
-    one, key = jax.tree.map(lambda x: x[0], (params, keys))
+    one, key = take((params, keys), 0)
     _, timestep = jax.jit(reset)(key, one)
     observation = jax.tree.map(np.asarray, timestep.observation)
     setup = make_setup(one, world.table)
@@ -100,7 +101,7 @@ def scheduler_decisions(setup: Setup, observation) -> dict[str, Callable[[], Any
 def _whole(scheduler: Scheduler, observation):
     """[1] the plan, both levels decided."""
     memory = scheduler.init(jax.random.key(0))
-    # To an oracle the coming interval is told: here it is like the one measured.
+    # An oracle sees the coming interval as well: here it equals the one measured.
     views = jax.tree.map(lambda x: jnp.stack([x, x]), observation.view)
     truth = (Truth(views, None, None, None, None, None),) if scheduler.oracle else ()
     return scheduler.decide(jax.random.key(1), observation, memory, *truth)[0]

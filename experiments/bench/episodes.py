@@ -15,7 +15,8 @@ from jaxsim.cluster import ClusterSpec, default_calibration, load_cluster, repea
 from jaxsim.env import EnvParams, State, TimeStep, first_states, step, with_rows
 from jaxsim.load import load_process
 from jaxsim.network import network_process
-from jaxsim.plan import MENU_SCHEDULES, Plan, Problem, default_lower_choices, empty_plan
+from jaxsim.plan import MENU_SCHEDULES, Plan, Problem, default_lower_choices
+from jaxsim.trees import take
 from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
 
 EPISODE = 64  # intervals between resets
@@ -58,12 +59,10 @@ def bench_params(n_domains: int) -> EnvParams:
 
 def pipeline_plan(n_domains: int, *members: int) -> Plan:
     """A 7B pipeline over some domains, as many layers in each."""
-    plan, members = empty_plan(n_domains), list(members)
-    group, position = np.array(plan.group), np.array(plan.position)
-    layers, share, pp = np.array(plan.layers), np.array(plan.batch_share), np.array(plan.pp)
-    group[members], position[members] = 0, np.arange(len(members))
-    layers[members], pp[members], share[0] = 32 // len(members), 4, 1024
-    plan = plan.replace(group=group, position=position, layers=layers, batch_share=share, pp=pp)
+    size = len(members)
+    split = [32 // size] * size, [4] * size
+    plan = Plan.assemble((members,), 1, (1,), [split], n_domains)
+    plan.batch_share[0] = 1024
     return jax.tree.map(jnp.asarray, plan)
 
 
@@ -103,13 +102,13 @@ def env_episodes(case: EnvCase, numbers: jax.Array) -> jax.Array:
     Neighbours hold different plans, as they would under a policy."""
 
     def episode(number):
-        state, first = jax.tree.map(lambda x: x[number % SCENARIOS], case.first)
+        state, first = take(case.first, number % SCENARIOS)
 
         def body(carry, t):
             state, total = carry
             # Switch now and then, so that transitions run and no plan is a constant.
             row = (number + (t >> 3)) % PLANS
-            action = jax.tree.map(lambda x: x[row], case.plans)
+            action = take(case.plans, row)
             if case.params.rows is not None:
                 action = row[None]
             state, timestep = step(state.key, state, action, case.params)

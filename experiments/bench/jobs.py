@@ -23,6 +23,7 @@ from jaxsim.load import USEFUL_SHARE, JobMix, SubmittedJob, random_jobs, read_jo
 from jaxsim.plan import Plan
 from jaxsim.planning import PARTS, complete, one_view, score_plans
 from jaxsim.scenario import JobsWorld, ScenarioSettings, build_jobs_world, jobs_bank, mean_view
+from jaxsim.trees import take
 
 DOMAINS, ENVS = 8, 1024  # if none are asked for
 CHUNK = 512  # jobs that a core keeps in its cache
@@ -76,7 +77,7 @@ def jobs_case(
     rows = len(PARTS) * 2 * n_domains
     world = build_jobs_world(spec, submitted, rows)
     bank = jobs_bank(world, ScenarioSettings(horizon=horizon, **LOAD), range(1), "bench")
-    params = jax.tree.map(lambda x: x[0], bank[0])
+    params = take(bank[0], 0)
     return JobsCase(params, _region_plans(params, world))
 
 
@@ -88,7 +89,7 @@ def _region_plans(params: EnvParams, world: JobsWorld) -> Plan:
     view = mean_view(params)
 
     def one(work, kind, alone):
-        table = jax.tree.map(lambda x: x[kind], world.tables)
+        table = take(world.tables, kind)
         problem = params.problem.of(work)
         rate, choice = score_plans(table.plans, one_view(view), problem)
         rate = jnp.where(table.mask, rate[0], 0.0)
@@ -96,7 +97,7 @@ def _region_plans(params: EnvParams, world: JobsWorld) -> Plan:
         rate = jnp.where(jnp.any(preferred > 0), preferred, rate)
         using = jnp.where(table.plans.group >= 0, rate[:, None], 0.0)  # [P, K]
         rows = jnp.where(jnp.any(using > 0, axis=0), using.argmax(axis=0), rate.argmax())
-        plans = jax.tree.map(lambda x: x[rows], table.plans)
+        plans = take(table.plans, rows)
         finish = jax.vmap(complete, in_axes=(0, 0, None, None))
         return finish(plans, choice[0][rows], problem, view)[0]
 
@@ -112,7 +113,7 @@ def jobs_episodes(case: JobsCase, keys: jax.Array, steps: int) -> Tally:
     def episode(key, number):
         state, first = reset(key, params)
         regions = (jobs + number) % n_domains
-        action = jax.tree.map(lambda x: x[jobs, regions], case.plans)
+        action = take(case.plans, (jobs, regions))
 
         def body(carry, t):
             state, tally = carry

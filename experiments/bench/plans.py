@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxsim.cluster import ClusterSpec, default_calibration
-from jaxsim.plan import SCHEDULE_1F1B, Plan, Problem, empty_plan
+from jaxsim.plan import Plan, Problem, Schedule
 from jaxsim.step_time import (
     EventBounds,
     NetworkView,
@@ -60,17 +60,10 @@ def bench_plan(n_domains: int) -> Plan:
     """All domains in one pipeline of STAGES stages (more, if there are more domains)."""
     stages = np.full(n_domains, max(STAGES // n_domains, 1), np.int32)
     stages[: max(STAGES - stages.sum(), 0)] += 1
-    layers = np.full(n_domains, max(32 // n_domains, 1), np.int32)
-    shares = np.zeros(n_domains, np.int32)
-    shares[0] = MICRO_BATCHES
-    plan = empty_plan(n_domains).replace(
-        group=np.zeros(n_domains, np.int32),
-        position=np.arange(n_domains, dtype=np.int32),
-        layers=layers,
-        pp=stages,
-        batch_share=shares,
-        schedule=np.full(n_domains, SCHEDULE_1F1B, np.int32),
-    )
+    layers = [max(32 // n_domains, 1)] * n_domains
+    order = tuple(range(n_domains))
+    plan = Plan.assemble((order,), 1, (1,), [(layers, stages.tolist())], n_domains)
+    plan.batch_share[0] = MICRO_BATCHES
     return jax.tree.map(jnp.asarray, plan)
 
 
@@ -80,7 +73,7 @@ def event_costs(spec: ClusterSpec, plan: Plan, bandwidth: jax.Array) -> jax.Arra
     work = build_workload([JobSpec(MODEL_PRESETS["llama-7b"], MICRO_BATCHES, 4096)]).job(0)
     problem = Problem(work, cluster, default_calibration(BENCH_GPU))
     stages = max(STAGES, spec.n_domains)
-    bounds = EventBounds(stages, MICRO_BATCHES, groups=1, schedules=(SCHEDULE_1F1B,))
+    bounds = EventBounds(stages, MICRO_BATCHES, groups=1, schedules=(Schedule.ONE_F_ONE_B,))
 
     def cost(links):
         view = NetworkView(links, cluster.rtt_s, cluster.gpus)
@@ -112,13 +105,13 @@ def event_notes(repeats: int) -> dict[str, Any]:
     """
     times = _random_times(np.random.default_rng(0), CHUNK)
     one = jnp.ones((1,), jnp.int32)
-    args = (times, one * SCHEDULE_1F1B, one * STAGES, one * MICRO_BATCHES)
+    args = (times, one * Schedule.ONE_F_ONE_B, one * STAGES, one * MICRO_BATCHES)
 
     def run(*args):
-        return pipeline_events(*args, MICRO_BATCHES, (SCHEDULE_1F1B,)).total_s
+        return pipeline_events(*args, MICRO_BATCHES, (Schedule.ONE_F_ONE_B,)).total_s
 
     alone_s = best_s(jax.jit(run).lower(*args).compile(), args, repeats)
-    slots = slot_count((SCHEDULE_1F1B,), STAGES, MICRO_BATCHES)
+    slots = slot_count((Schedule.ONE_F_ONE_B,), STAGES, MICRO_BATCHES)
     bytes_per_plan = 4.0 * 12 * STAGES * slots
     rate = stream_bytes_per_s(repeats)
     return {

@@ -16,6 +16,7 @@ import numpy as np
 from experiments.bench.episodes import EnvCase, env_episodes, learner_reads
 from experiments.bench.plans import best_s, stream_bytes_per_s
 from jaxsim.network import domain_uniforms, link_uniforms
+from jaxsim.trees import take
 
 LANES, ROUNDS = (
     4096,
@@ -31,7 +32,7 @@ def roofline(case: EnvCase, n_envs: int, repeats: int) -> dict[str, Any]:
     n_domains = case.params.problem.cluster.mask.shape[0]
     flops = flops_per_step(case, n_envs)
     draws = 3 * n_domains**2 + n_domains
-    seen = jax.eval_shape(learner_reads, jax.tree.map(lambda x: x[0], case.first[1]))
+    seen = jax.eval_shape(learner_reads, take(case.first[1], 0))
     read_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(seen))
     devices = len(jax.devices())
     peak = {

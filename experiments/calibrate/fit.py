@@ -76,7 +76,7 @@ def parameter_rows(gpu: str, fit: Fit) -> list[dict]:
     for i, (name, prior) in enumerate(PRIORS.items()):
         low, high = fit.belief.interval(name)
         prior_low, prior_high = fit.prior.interval(name)
-        told = sorted(fit.told_by[name].items(), key=lambda item: -item[1])
+        shares = sorted(fit.told_by[name].items(), key=lambda item: -item[1])
         rows.append(
             {
                 "gpu": gpu,
@@ -90,7 +90,7 @@ def parameter_rows(gpu: str, fit: Fit) -> list[dict]:
                 "lo": low,
                 "hi": high,
                 "identified": fit.identified(name),
-                "told_by": "; ".join(f"{n} {x:.2f}" for n, x in told if x >= 0.05),
+                "told_by": "; ".join(f"{n} {x:.2f}" for n, x in shares if x >= 0.05),
             }
         )
     return rows

@@ -47,7 +47,7 @@ def parse(config_class: type[T], argv: list[str], prog: str, example: str = "") 
     def build(bodies: list[dict]) -> T:
         line = [*_as_arguments(bodies), *overrides]
         config = _built(config_class, prog, lambda: parser.parse_args(line))
-        return _settled(config, lambda: _set_keys(parser, line))
+        return _with_dependent_defaults(config, lambda: _set_keys(parser, line))
 
     for file, body in files:
         _check_body(config_class, body, f"{prog}: {file}")
@@ -81,7 +81,7 @@ def from_mapping(config_class: type[T], body: dict, source: str) -> T:
     _check_body(config_class, body, source)
     parser = _parser(config_class, source)
     config = _built(config_class, source, lambda: parser.parse_object(body))
-    return _settled(config, lambda: list(_keys(body)))
+    return _with_dependent_defaults(config, lambda: list(_keys(body)))
 
 
 def default_scenario() -> ScenarioSettings:
@@ -106,10 +106,13 @@ def parse_weights(text: str) -> tuple[float, float, float, float]:
     return values
 
 
-def _settled(config: T, given: Callable[[], list[str]]) -> T:
-    """The config with those defaults that depend on which keys are given: its `settled`, if any."""
-    settled = getattr(config, "settled", None)
-    return config if settled is None else settled(given())
+def _with_dependent_defaults(config: T, given: Callable[[], list[str]]) -> T:
+    """The config with those defaults that depend on which keys are given.
+
+    A configuration class that has such defaults has a method `with_dependent_defaults`.
+    """
+    complete = getattr(config, "with_dependent_defaults", None)
+    return config if complete is None else complete(given())
 
 
 def _keys(body: dict, path: str = "") -> Iterator[str]:

@@ -96,8 +96,8 @@ class EvaluateConfig:
             parse_weights(self.weights)
         _ = self.world_settings  # so that a bad override is refused before anything is loaded
 
-    def settled(self, given: list[str]) -> EvaluateConfig:
-        """With a trace the links are as it says and the file states, unless a spread is `given`."""
+    def with_dependent_defaults(self, given: list[str]) -> EvaluateConfig:
+        """With a trace, links start as the file states: the spread is 0 unless it is `given`."""
         if self.trace is None or "scenario.base_spread" in given:
             return self
         scenario = dataclasses.replace(self.scenario, base_spread=0.0)
@@ -121,8 +121,8 @@ class EvaluateConfig:
         return dataclasses.replace(self.scenario, **changes)
 
 
-def kept(config: EvaluateConfig) -> dict:
-    """What determines an evaluation's numbers, for its run folder."""
+def recorded(config: EvaluateConfig) -> dict:
+    """The settings that determine an evaluation's numbers, as its run folder records them."""
     body = dataclasses.asdict(config)
     return {key: value for key, value in body.items() if key not in ("out", "resume", "json")}
 

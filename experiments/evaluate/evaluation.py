@@ -30,7 +30,7 @@ from experiments.common import (
     suite_table,
 )
 from experiments.evaluate import low_communication
-from experiments.evaluate.config import EvaluateConfig, kept
+from experiments.evaluate.config import EvaluateConfig, recorded
 from experiments.evaluate.contestants import contestants, requested
 from experiments.evaluate.evaluator import Evaluator, tune
 from experiments.evaluate.inputs import check_inputs
@@ -47,6 +47,7 @@ from experiments.evaluate.tables import (
 from jaxsim.env import EnvParams
 from jaxsim.plan import Plan, whole_plan
 from jaxsim.planning import PlanTable
+from jaxsim.trees import take
 
 
 class Evaluation:
@@ -166,7 +167,7 @@ class Evaluation:
 def best_plan(evaluator: Evaluator, domains: tuple[str, ...]) -> dict | None:
     """The plan of the table that trains fastest on the links as the cluster file states them, at the
     configured mean load, with the lower choice that suits it best; None where none can run."""
-    world, params = evaluator.world, jax.tree.map(lambda x: x[0], evaluator.params)
+    world, params = evaluator.world, take(evaluator.params, 0)
     problem = params.problem.replace(cluster=world.problem.cluster)
     tokens_per_s, plan = _best_plan(params.replace(problem=problem), world.table)
     if tokens_per_s <= 0:
@@ -203,7 +204,7 @@ def run_evaluation(config: EvaluateConfig) -> tuple[dict, Path]:
     resume = config.resume is not None
     RunWriter.check(kind, folder, resume)
     evaluation = make(config)
-    with RunWriter.create(kind, kept(config), config.seeds, folder, resume) as writer:
+    with RunWriter.create(kind, recorded(config), config.seeds, folder, resume) as writer:
         try:
             summary = evaluation.run(writer)
         except KeyboardInterrupt:

@@ -23,6 +23,7 @@ from jaxsim.plan import Plan
 from jaxsim.planning import choice_rates
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.step_time import NetworkView
+from jaxsim.trees import take
 
 BLOCK = 8  # scenarios that are played at once: banks of 8 and more share compiled programs
 # Plans of the family, with lower choices, that the bound is over; see `Evaluator.bound`.
@@ -149,7 +150,7 @@ class Evaluator:
         size = min(count, BLOCK)
         for start in range(0, count, size):
             index = np.arange(start, start + size) % count
-            part = function(*jax.tree.map(lambda x, index=index: x[index], args))
+            part = function(*take(args, index))
             parts.append(jax.tree.map(np.asarray, part))
         return jax.tree.map(lambda *xs: np.concatenate(xs)[:count], *parts)
 
@@ -168,9 +169,9 @@ class Evaluator:
         those that come nearest to the best in any of SAMPLED intervals of these scenarios.
         """
         row, choice = np.divmod(self._contenders(), self.world.problem.choices.size)
-        plans = jax.tree.map(lambda x: x[row], self.world.family)
+        plans = take(self.world.family, row)
         scenarios = (self.taped, self.truth)
-        pick = [jax.tree.map(lambda x, i=i: x[i], scenarios) for i in range(len(self))]
+        pick = [take(scenarios, i) for i in range(len(self))]
         choice = jnp.asarray(choice, jnp.int32)
         return np.array([float(_family_bound(p, plans, choice, truth)) for p, truth in pick])
 
@@ -191,12 +192,12 @@ class Evaluator:
         scenario, t = np.divmod(
             np.arange(SAMPLED) * len(self) * self.horizon // SAMPLED, self.horizon
         )
-        views = jax.tree.map(lambda x: x[scenario, t + 1], self.truth.views)
-        params = jax.tree.map(lambda x: x[0], self.taped)
+        views = take(self.truth.views, (scenario, t + 1))
+        params = take(self.taped, 0)
         nearest = []
         for start in range(0, n_plans, BLOCK_OF_PLANS):
             rows = np.minimum(np.arange(start, start + BLOCK_OF_PLANS), n_plans - 1)
-            plans = jax.tree.map(lambda x, rows=rows: x[rows], self.world.family)
+            plans = take(self.world.family, rows)
             nearest.append(np.asarray(_rates(params, plans, views))[:, : n_plans - start])
         rates = np.concatenate(nearest, axis=1).reshape(SAMPLED, n_pairs)
         best = np.maximum(rates.max(axis=1, keepdims=True), 1e-30)
@@ -227,7 +228,7 @@ class Evaluator:
     def decision_ms(self, scheduler: Scheduler, calls: int = 200) -> np.ndarray:
         """[calls] time of one decision of both levels at batch 1 [ms]: from an observation on the
         host to a plan on the host. What the scheduler computes once lies ready on the device."""
-        one = jax.tree.map(lambda x: x[0], (self.taped, self.keys, self.truth))
+        one = take((self.taped, self.keys, self.truth), 0)
         params, key, truth = jax.device_put(one)
         setup = make_setup(params, self.world.table)
         return decision_times_ms(scheduler, setup, truth, params, key, calls)

@@ -41,6 +41,7 @@ from jaxsim.files import InputError
 from jaxsim.load import SubmittedJob, read_jobs
 from jaxsim.scenario import JobsWorld, ScenarioSettings, build_jobs_world, jobs_bank
 from jaxsim.step_time import NetworkView
+from jaxsim.trees import take
 
 if TYPE_CHECKING:
     from experiments.evaluate.config import EvaluateConfig
@@ -119,7 +120,7 @@ class JobsEvaluation:
         )
         self.scenarios = []
         for seed in range(config.seeds):
-            params, key = jax.tree.map(lambda x, seed=seed: x[seed], bank)
+            params, key = take(bank, seed)
             truth = _truth(params, self.world, key, self.settings.horizon)
             self.scenarios.append((params, key, truth))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-import jax
 import numpy as np
 import pandas as pd
 
@@ -14,6 +13,7 @@ from analysis.records import RunWriter, load
 from experiments.evaluate.evaluator import Evaluator, lost_pct
 from jaxsim.cluster import GBIT_PER_GBYTE, ClusterSpec
 from jaxsim.plan import describe
+from jaxsim.trees import take
 
 
 def scenario_rows(
@@ -48,8 +48,8 @@ def timeline_rows(
     name: str, episode: Episode, which: int, spec: ClusterSpec, interval_s: float
 ) -> list[dict]:
     """timeline.csv of one scheduler: scenario `which`, interval by interval."""
-    record = jax.tree.map(lambda x: x[which], episode.record)
-    plan = jax.tree.map(lambda x: x[which], episode.plan)
+    record = take(episode.record, which)
+    plan = take(episode.plan, which)
     rows = []
     for t in range(record.progress.shape[0]):
         ran = record.train_s[t, 0] > 0
@@ -61,7 +61,7 @@ def timeline_rows(
                 "progress_rate": float(record.progress[t, 0]) / interval_s,
                 "in_transition": int(episode.moving[which, t, 0] or record.switched[t, 0]),
                 "switched": int(record.switched[t, 0]),
-                "plan": describe(jax.tree.map(lambda x, t=t: x[t, 0], plan), spec.domains),
+                "plan": describe(take(plan, (t, 0)), spec.domains),
             }
         )
     return rows

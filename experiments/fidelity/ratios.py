@@ -17,15 +17,7 @@ import pandas as pd
 from analysis.figures import closed_against_event, save
 from analysis.records import RunWriter
 from experiments.fidelity.config import FidelityConfig
-from jaxsim.plan import (
-    SCHEDULE_1F1B,
-    SCHEDULE_EAGER_1F1B,
-    SCHEDULE_GPIPE,
-    SCHEDULE_GREEDY,
-    SCHEDULE_INTERLEAVED,
-    SCHEDULE_ZERO_BUBBLE,
-    empty_plan,
-)
+from jaxsim.plan import INTERLEAVED_CHUNKS, Schedule, empty_plan
 from jaxsim.step_time import (
     BandwidthProfile,
     EventBounds,
@@ -35,14 +27,8 @@ from jaxsim.step_time import (
     topology,
 )
 
-SCHEDULES = {
-    "1F1B": SCHEDULE_1F1B,
-    "eager 1F1B": SCHEDULE_EAGER_1F1B,
-    "GPipe": SCHEDULE_GPIPE,
-    "interleaved, 2 chunks": SCHEDULE_INTERLEAVED,
-    "ZB-H1": SCHEDULE_ZERO_BUBBLE,
-    "greedy": SCHEDULE_GREEDY,
-}
+_LABELS = {Schedule.INTERLEAVED: f"interleaved, {INTERLEAVED_CHUNKS} chunks"}
+SCHEDULES = {_LABELS.get(schedule, schedule.label): schedule for schedule in Schedule}
 DOMAINS, STAGES_EACH = 4, 2
 LATENCIES = tuple(float(x) for x in 10.0 ** np.arange(-2.5, 2.01, 0.25))
 JITTERS = tuple(float(x) for x in np.arange(0.0, 0.91, 0.1))

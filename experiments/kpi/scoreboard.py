@@ -189,9 +189,9 @@ class Scoreboard:
 
     @functools.cache  # noqa: B019
     def _coverage(self, name: str) -> dict:
-        """The row on the Pareto front of the scored plans; a scheduler that cannot be told a
+        """The row on the Pareto front of the scored plans; a scheduler that takes no
         preference has one point."""
-        preferences = PREFERENCES if self._told_preferences(name) else (self.weights,)
+        preferences = PREFERENCES if self._takes_preferences(name) else (self.weights,)
         shares, ratios, sizes = [], [], []
         for stage in self.stages:
             points = stage.points(self._everyone(stage, name), preferences)  # [S, M, W, 3]
@@ -216,7 +216,7 @@ class Scoreboard:
         reach = np.full((len(shares), 1), 100.0)
         return entry(kpis.COVERAGE, front, np.array(shares), reach, **further)
 
-    def _told_preferences(self, name: str) -> bool:
+    def _takes_preferences(self, name: str) -> bool:
         """Are weights among the policy's inputs, so that each preference is another behaviour?"""
         return name in self.checkpoints and bool(self.checkpoints[name].meta.get(CONDITIONED))
 

@@ -16,6 +16,7 @@ from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
 from jaxsim.planning import TableInfo, base_view, objectives, plan_objectives
 from jaxsim.scenario import ScenarioSettings, World
+from jaxsim.trees import take
 
 # The cluster beside the embedded one, of more regions than a table can hold every plan of.
 EIGHT_REGIONS = "eight-aws-regions"
@@ -70,8 +71,8 @@ class Stage:
         return _played([bank.play(one.scheduler)[1] for one in everyone], bank.params)
 
     def points(self, everyone: list[Contestant], preferences) -> np.ndarray:
-        """[S, M, W, 3] objectives of the plan each policy seed has settled on, by preference, at the
-        end of an episode without jitter; infinite where it then trains nothing."""
+        """[S, M, W, 3] objectives of each policy seed's last plan in an episode without jitter, by
+        preference; infinite where that plan trains nothing."""
         bank = self.scene(STEADY)
         points = [
             [_last_point(bank.play(one.scheduler, w)[1], bank.params) for w in preferences]
@@ -83,7 +84,7 @@ class Stage:
         """[S] times [F, 3]: the front of all scored plans on each scenario's links, exact where these
         are all plans of the family (`info`)."""
         bank, family = self.scene(STEADY), self.world.family
-        picked = (jax.tree.map(lambda x, i=i: x[i], bank.params) for i in range(len(bank)))
+        picked = (take(bank.params, i) for i in range(len(bank)))
         return [front(np.asarray(_family_points(p, family)).reshape(-1, 3)) for p in picked]
 
 

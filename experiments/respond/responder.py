@@ -59,14 +59,15 @@ from jaxsim.step_time import (
     job_step_cost,
     transition_s,
 )
+from jaxsim.trees import take
 
 LINK_KEYS = ("src", "dst", "bandwidth_gbps", "rtt_ms")
 DOMAIN_KEYS = ("domain", "gpus_available")
 
 
 @struct.dataclass
-class Desk:
-    """What the process keeps between two measurements."""
+class Service:
+    """State of the service between two measurements."""
 
     plan: Plan  # [J] carried out
     memory: Any  # the scheduler's
@@ -89,41 +90,41 @@ class Outcome:
 
 @jax.jit
 def respond(
-    scheduler: Scheduler, params: EnvParams, table: Any, desk: Desk, view: NetworkView
-) -> tuple[Desk, Outcome]:
-    """Decide on both levels under a measured view; returns the desk with the new plan [J] (the old
-    one where the new cannot run) and [J] what that comes to."""
+    scheduler: Scheduler, params: EnvParams, table: Any, service: Service, view: NetworkView
+) -> tuple[Service, Outcome]:
+    """Decide on both levels under a measured view; returns the service with the new plan [J] (the
+    old one where the new cannot run) and the outcome [J]."""
     setup = make_setup(params, table)
-    n_jobs, n_domains = desk.plan.group.shape
+    n_jobs, n_domains = service.plan.group.shape
     zeros = jnp.zeros((n_jobs,), jnp.float32)
     nothing_gb = jnp.zeros((n_jobs, n_domains, n_domains), jnp.float32)
     key = jax.random.key(0)
     state = State(
         key=key,
-        t=desk.t,
+        t=service.t,
         network=init_network(params.network, key),
         view=view,
-        plan=desk.plan,
-        target=desk.plan,
+        plan=service.plan,
+        target=service.plan,
         moving=jnp.zeros((n_jobs,), bool),
         transition=Transition(zeros, nothing_gb),
         owed_gb=nothing_gb,
         steps_done=zeros,
         since_sync=zeros,
-        since_switch=desk.since_switch,
+        since_switch=service.since_switch,
     )
     observation = observe(state, params)
-    key = jax.random.fold_in(jax.random.key(1), desk.t)
-    plan, memory = scheduler.bind(setup).decide(key, observation, desk.memory)
+    key = jax.random.fold_in(jax.random.key(1), service.t)
+    plan, memory = scheduler.bind(setup).decide(key, observation, service.memory)
     outcome = jax.vmap(_outcome, (0, 0, 0, None, None, None))(
-        desk.plan, plan, params.problem.work, params.problem, view, params.schedules
+        service.plan, plan, params.problem.work, params.problem, view, params.schedules
     )
     # What cannot run is not put into force.
     plan = jax.tree.map(
-        lambda new, old: jnp.where(_like(outcome.feasible, new), new, old), plan, desk.plan
+        lambda new, old: jnp.where(_like(outcome.feasible, new), new, old), plan, service.plan
     )
-    since = jnp.where(outcome.switch, 0, desk.since_switch + 1)
-    return Desk(plan, memory, since, desk.t + 1), outcome
+    since = jnp.where(outcome.switch, 0, service.since_switch + 1)
+    return Service(plan, memory, since, service.t + 1), outcome
 
 
 def _like(flags: jax.Array, array: jax.Array) -> jax.Array:
@@ -155,13 +156,13 @@ def _outcome(
 
 
 class Responder:
-    """A scheduler at its desk: the network as last measured, the plan as last decided."""
+    """A scheduler as a service: the network as last measured, the plan as last decided."""
 
     def __init__(self, world: World, spec: ClusterSpec, scheduler: Scheduler, interval_s: float):
         """Deploy the first plan on the network that the cluster file states."""
         settings = ScenarioSettings(jitter="none", interval_s=interval_s)
         bank, _ = scenario_bank(world, settings, range(1), "respond")
-        params = jax.tree.map(lambda x: x[0], bank)
+        params = take(bank, 0)
         cluster = params.problem.cluster
         self.spec = spec
         self._args = (scheduler, params, world.table)
@@ -170,7 +171,7 @@ class Responder:
         self._rtt, self._free = np.array(cluster.rtt_s), np.array(cluster.gpus)
         n_jobs = params.initial_plan.group.shape[0]
         memory = scheduler.bind(make_setup(params, world.table)).init(jax.random.key(0))
-        self._desk = Desk(
+        self._service = Service(
             params.initial_plan, memory, jnp.full((n_jobs,), 1000, jnp.int32), jnp.int32(1)
         )
         self.first = self.decide()
@@ -179,10 +180,10 @@ class Responder:
         """The answer to the network as it is now known."""
         start = time.perf_counter()
         view = NetworkView(self._bandwidth, self._rtt, self._free)
-        before = self._desk.plan
-        self._desk, outcome = respond(*self._args, self._desk, view)
+        before = self._service.plan
+        self._service, outcome = respond(*self._args, self._service, view)
         plan, old, outcome = jax.tree.map(
-            lambda x: np.asarray(x)[0], (self._desk.plan, before, outcome)
+            lambda x: np.asarray(x)[0], (self._service.plan, before, outcome)
         )
         decision_ms = 1e3 * (time.perf_counter() - start)
         feasible = bool(outcome.feasible)

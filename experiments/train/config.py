@@ -75,8 +75,8 @@ def _are_seeds(seeds: tuple[int, ...]) -> bool:
     return few and len(set(seeds)) == len(seeds) and 0 <= min(seeds) <= max(seeds) < 2**32
 
 
-def kept(config: TrainConfig) -> dict:
-    """What determines a training run's results, for its run folder."""
+def recorded(config: TrainConfig) -> dict:
+    """The settings that determine a training run's results, as its run folder records them."""
     body = dataclasses.asdict(config)
     return {k: v for k, v in body.items() if k not in ("out", "resume")}
 

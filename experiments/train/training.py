@@ -28,9 +28,10 @@ from agents.hi_ppo import (
 from analysis.records import RunWriter, load
 from experiments.common import load_world, note_efficiency, progress
 from experiments.evaluate import Evaluator
-from experiments.train.config import TrainConfig, kept
+from experiments.train.config import TrainConfig, recorded
 from jaxsim.files import InputError
 from jaxsim.scenario import scenario_bank
+from jaxsim.trees import take
 
 
 class TrainingRun:
@@ -86,7 +87,7 @@ class TrainingRun:
             "every": settings.every,
             "seeds": list(self.config.seeds),
             "epoch": int(self.state.epoch[0]),
-            "config": kept(self.config),
+            "config": recorded(self.config),
         }
         save_checkpoint(writer.dir / FILE_NAME, self.state, meta)
 
@@ -164,7 +165,7 @@ class TrainingRun:
         """Regret on held-out scenarios, per policy seed; one row each in eval.csv."""
         rows, regrets = [], {}
         for i, seed in enumerate(self.config.seeds):
-            policy = jax.tree.map(lambda x, i=i: x[i], self.state.policy)
+            policy = take(self.state.policy, i)
             settings = self.config.train
             scheduler = HiPPO(policy, jnp.int32(settings.every), settings.hidden)
             regret = self.evaluator.regret_pct(scheduler)
@@ -213,7 +214,7 @@ def _in_chunks(make, params, table, keys, horizon: int, chunk: int = 32):
     with progress(total=count, unit="scenario", desc="solve training scenarios") as bar:
         for start in range(0, count, chunk):
             index = jnp.arange(start, start + chunk) % count
-            pick = jax.tree.map(lambda x, index=index: x[index], params)
+            pick = take(params, index)
             parts.append(jax.block_until_ready(make(pick, table, keys[index], horizon)))
             bar.update(min(chunk, count - start))
     return jax.tree.map(lambda *xs: jnp.concatenate(xs)[:count], *parts)
@@ -233,7 +234,7 @@ def train(config: TrainConfig) -> Path:
     RunWriter.check("train", folder, resume=bool(config.resume))
     run = TrainingRun(config)
     with RunWriter.create(
-        "train", kept(config), list(config.seeds), folder, resume=bool(config.resume)
+        "train", recorded(config), list(config.seeds), folder, resume=bool(config.resume)
     ) as writer:
         try:
             regrets = run.loop(writer)

@@ -69,13 +69,13 @@ class Fit:
         parameters = {}
         for name, i in zip(moved, places, strict=True):
             low, high = self.belief.interval(name)
-            told = {e: round(float(x), 2) for e, x in self.told_by[name].items() if x >= 0.05}
+            shares = {e: round(float(x), 2) for e, x in self.told_by[name].items() if x >= 0.05}
             parameters[name] = {
                 "value": _short(PRIORS[name].from_free(self.belief.centre[i])),
                 "ci95": [_short(low), _short(high)],
                 "spread": _short(self.belief.spread[i]),
                 "identified": round(self.identified(name), 2),
-                "told_by": told,
+                "told_by": shares,
             }
         rows = [[round(float(x), 3) for x in row] for row in correlation]
         return {"fitted_on": dict(fitted_on), "parameters": parameters, "correlation": rows}
@@ -248,10 +248,10 @@ def fit_in_stages(
     if not evidence:
         return fit([], prior) if first is None else first
     second = fit(evidence, start)
-    told: Mapping[str, dict[str, float]] = {} if first is None else first.told_by
+    before: Mapping[str, dict[str, float]] = {} if first is None else first.told_by
     from_profiles = 1.0 - np.minimum(start.spread / prior.spread, 1.0)
     merged = {
-        name: _mixed(told.get(name, {}), second.told_by[name], float(from_profiles[i]))
+        name: _mixed(before.get(name, {}), second.told_by[name], float(from_profiles[i]))
         for i, name in enumerate(PRIORS)
     }
     return dataclasses.replace(second, prior=prior, told_by=merged)

@@ -12,16 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsim.cluster import GPU_ALIASES, GPU_PRESETS, Calibration, Cluster
-from jaxsim.files import (
-    InputError,
-    listed,
-    meant,
-    read_header,
-    read_text_table,
-    shown,
-    values,
-)
-from jaxsim.plan import SCHEDULE_1F1B, Plan, Problem, empty_plan
+from jaxsim.files import InputError, listed, meant, read_header, read_text_table, shown, values
+from jaxsim.plan import Plan, Problem, Recompute, Schedule, empty_plan
 from jaxsim.step_time import (
     NetworkView,
     StepCost,
@@ -30,15 +22,7 @@ from jaxsim.step_time import (
     layer_memory,
     state_bytes_per_param,
 )
-from jaxsim.workload import (
-    PRECISIONS,
-    RECOMPUTE_FULL,
-    RECOMPUTE_NONE,
-    RECOMPUTE_SELECTIVE,
-    JobSpec,
-    ModelConfig,
-    build_workload,
-)
+from jaxsim.workload import PRECISIONS, JobSpec, ModelConfig, build_workload
 
 GIB = 2.0**30
 # Network of one node [GB/s] per direction, of the systems these GPUs were measured in: eight HDR
@@ -46,12 +30,8 @@ GIB = 2.0**30
 NODE_GB_PER_S = {"A100": 200.0, "H100": 400.0, "GH200": 100.0, "V100": 12.5}
 INTRA_RTT_S = 5e-6
 MEASURABLE = (1e-6, 1e9)  # [s], [GiB]
-RECOMPUTE = {
-    "none": RECOMPUTE_NONE,
-    "selective": RECOMPUTE_SELECTIVE,
-    "per-op SAC": RECOMPUTE_SELECTIVE,
-    "full": RECOMPUTE_FULL,
-}
+# Selective activation checkpointing, operator by operator, is PyTorch's name for the same.
+RECOMPUTE = {mode.word: mode for mode in Recompute} | {"per-op SAC": Recompute.SELECTIVE}
 COUNTS = ("n_gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn", "ffn_matrices")
 COUNTS += ("vocab", "seq", "tp", "cp", "pp", "dp", "micro_batch", "global_batch")
 REQUIRED = ("row_id", "gpu", *COUNTS, "recompute", "attention", "precision", "step_s")
@@ -245,7 +225,7 @@ def _plan(run: MeasuredRun) -> Plan:
         "dp": run.dp,
         "micro_batch": run.micro_batch,
         "recompute": RECOMPUTE[run.recompute],
-        "schedule": SCHEDULE_1F1B,
+        "schedule": Schedule.ONE_F_ONE_B,
         "tp": run.tp,
         "pp": run.pp,
         "cp": run.cp,

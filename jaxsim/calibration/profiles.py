@@ -12,8 +12,9 @@ from jax import Array
 
 from jaxsim.cluster import GPU_PRESETS, Calibration
 from jaxsim.files import InputError, listed, numbers, one_line, read_json, read_text_table, values
+from jaxsim.plan import Recompute
 from jaxsim.step_time import gemm_alone_s, layer_time
-from jaxsim.workload import RECOMPUTE_NONE, JobSpec, ModelConfig, build_workload
+from jaxsim.workload import JobSpec, ModelConfig, build_workload
 
 # Which GPU a public profile was taken on, by what its file name contains.
 GPU_OF_FILE = {
@@ -51,7 +52,7 @@ class Profile(NamedTuple):
 
 
 def load_profile(path: str | Path) -> Profile | None:
-    """Load one profile, told from its content; None for a file of another kind or GPU.
+    """Load one profile, whose kind its content says; None for a file of another kind or GPU.
 
     Raises InputError that names a file that cannot be read, and UnknownModel.
     """
@@ -191,7 +192,7 @@ def _layers(path: Path, gpu: str) -> Profile | None:
     def predict(cal: Calibration) -> Array:
         rate = arrays.nvlink_gb_per_s * cal.nvlink_efficiency
         reduce_s = cal.collective_alpha_s * jnp.log2(n) + 2.0 * (n - 1.0) / n * volume / rate
-        mode = jnp.full_like(tp, RECOMPUTE_NONE)
+        mode = jnp.full_like(tp, int(Recompute.NONE))
         args = (micro_batch, mode, tp, jnp.ones_like(tp), reduce_s)
         layer = layer_time(work, arrays, cal, *args)
         busy = layer.forward_s + layer.backward_s + layer.tensor_s

@@ -348,7 +348,7 @@ def _legal(value: Any, limits: tuple[float, float], where: str) -> float:
     low, high = limits
     below = " and below 1" if limits == SHARES else ""
     top = 1.0 if limits == SHARES else math.inf
-    # A number that is legal but extreme is told the limits; any other what kind is expected.
+    # For a number that is only too extreme the message gives limits, else the kind of value.
     kind = isinstance(value, int | float) and not isinstance(value, bool)
     extreme = kind and 0 < value < top
     words = f"a number from {low:g} to {high:g}" if extreme else f"a number above 0{below}"

@@ -77,5 +77,5 @@ def gpu_spec(value: str | Mapping, source: str) -> GpuSpec:
 
 
 def gpu_name(value: str) -> str:
-    """The name under which a GPU type is kept, whatever name it was asked for by."""
+    """The name of a GPU type in GPU_PRESETS, from that name or an alias of it."""
     return GPU_ALIASES.get(value, value)

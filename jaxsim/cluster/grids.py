@@ -2,7 +2,7 @@
 
 The grids are CSV files as Skyplane (Jain et al., NSDI 2023) publishes them: one row for each test
 of a directed pair of regions, by network tier. Of these the premium tier is read, the provider's
-own backbone, which is what a pair of virtual machines uses unless told otherwise.
+own backbone, which is what a pair of virtual machines uses by default.
 """
 
 from __future__ import annotations

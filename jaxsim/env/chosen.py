@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,7 @@ from jax import Array
 from jaxsim.env.types import EnvParams
 from jaxsim.plan import Plan, needs_reconfiguration
 from jaxsim.step_time import Transition, begin_transition, moved_gb
-
-
-def take(tree: Any, rows: Array) -> Any:
-    """Rows of every leaf: [P, ...] and [...] int32 -> [...]."""
-    return jax.tree.map(lambda x: x[rows], tree)
+from jaxsim.trees import take
 
 
 class Chosen(NamedTuple):

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsim.env.chosen import Chosen, begin_transitions, chosen_plans, reconfigures, take
+from jaxsim.env.chosen import Chosen, begin_transitions, chosen_plans, reconfigures
 from jaxsim.env.observation import observe
 from jaxsim.env.reward import account, weighted_reward
 from jaxsim.env.rows import row_cost
@@ -38,6 +38,7 @@ from jaxsim.load import gpus_available
 from jaxsim.network import NetworkState, init_network, interval_uniforms, step_network
 from jaxsim.plan import Plan
 from jaxsim.step_time import NetworkView, StepCost, Transition, advance_transition
+from jaxsim.trees import take
 
 
 def world_at(
@@ -45,7 +46,7 @@ def world_at(
 ) -> tuple[NetworkState, NetworkView]:
     """The network and the free GPUs in interval t: independent of every action."""
     if params.tape is not None:
-        return network, jax.tree.map(lambda x: x[t], params.tape)
+        return network, take(params.tape, t)
     interval_key = jax.random.fold_in(key, t)
     cluster = params.problem.cluster
     links, domains = interval_uniforms(interval_key, cluster.mask.shape[0])
@@ -205,8 +206,8 @@ def _apply(state: State, action: Chosen, params: EnvParams):
     may = may_retarget(state)
     chosen, target = Chosen(state.plan, state.row), Chosen(state.target, state.target_row)
     changes = reconfigures(params, chosen, action)
-    # While moving, the target is what a new plan must differ from: holding on to a target whose
-    # domain is lost does not start over, going back to the plan in force does (a restart).
+    # During a move a new plan is compared with the target. To hold on to a target whose
+    # domain is lost does not start over; to go back to the plan in force does (a restart).
     differs = jnp.where(state.moving, reconfigures(params, target, action), changes)
     # A finished job stays as it is: its moves would only crowd the links of the others.
     switched = may & differs & active(state, params)
@@ -254,7 +255,7 @@ def _play(
     cost, lower = _step_cost(params, view, following, shares)
     owed_gb = _owed_gb(params, following.plan, cost)
     if shares is not None:
-        # At the links' whole rate a move might have ended: its target's GPUs were reserved for that.
+        # The target's GPUs were reserved: at the links' whole rate the move might have ended.
         # Moves begin together: each is as slow as their sum.
         crowd = jnp.maximum(jnp.sum((moves.bytes_gb > 0).astype(jnp.float32), axis=0), 1.0)
         found = rate[None] * jnp.minimum(shares.share, 1.0 / crowd[None])

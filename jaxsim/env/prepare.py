@@ -10,7 +10,7 @@ from jaxsim.env.observation import job_nodes
 from jaxsim.env.rows import PlanRows
 from jaxsim.env.types import EnvParams
 from jaxsim.files import InputError
-from jaxsim.plan import FREE_FIELDS, Plan
+from jaxsim.plan import FREE_FIELDS, Plan, Schedule
 from jaxsim.planning.exact import build_step_table
 from jaxsim.step_time import LayerSpan, choice_fits
 
@@ -29,9 +29,10 @@ def with_rows(params: EnvParams, plans: Plan) -> EnvParams:
     used = plans.group >= 0
     strange = set(plans.schedule[used].tolist()) - set(params.schedules)
     if strange:
-        raise InputError(
-            f"plans: schedule: {sorted(strange)} are not among {sorted(params.schedules)}"
-        )
+        words = [
+            ", ".join(Schedule(x).word for x in sorted(s)) for s in (strange, params.schedules)
+        ]
+        raise InputError(f"plans: schedule: {words[0]} not among those of params: {words[1]}")
     problem = params.problem.job(0)
 
     @jax.jit

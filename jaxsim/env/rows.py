@@ -19,6 +19,7 @@ from jax.custom_batching import custom_vmap
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning.exact import StepTable, all_replicas_run, row_step_cost
 from jaxsim.step_time import LayerSpan, NetworkView, StepCost, choice_fits, job_step_cost
+from jaxsim.trees import take
 
 GENERAL_BLOCK = 32  # environments that compute their plan at a time, where rows lack replicas
 
@@ -34,8 +35,8 @@ class PlanRows:
     job_nodes: Array  # [P, K, JOB_NODE_FEATURES] as observed while the job is active
     restart_class: Array  # [P] int32, equal where going from one to the other is free
     local_sgd: bool = struct.field(pytree_node=False)  # does any plan sync less than every step?
-    # Environments that take the general way at a time; 0: none does, and where replicas lack the cost
-    # is NaN.
+    # How many environments at a time compute the cost of their plan anew, where local jobs leave too
+    # few GPUs for all replicas. 0: none does, and the cost there is NaN.
     block: int = struct.field(pytree_node=False, default=GENERAL_BLOCK)
 
     @property
@@ -56,7 +57,7 @@ def row_cost(
         return row_step_cost(rows.costs, row, view, problem.calibration), rows.lower[row]
 
     def computed(rows, row, problem, view):
-        plan = jax.tree.map(lambda x: x[row], rows.plans)
+        plan = take(rows.plans, row)
         cost = job_step_cost(plan, problem, view, schedules=schedules)
         return cost, choice_fits(plan, problem, view.gpus_available, schedules)
 

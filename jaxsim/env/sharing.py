@@ -17,7 +17,8 @@ from jaxsim.step_time import NetworkView, StepCost, job_step_cost, replicas_runn
 
 SHARING = ("fair", "crux")
 CRUX_LEVELS = 8  # priorities that network cards and switches tell apart
-STARVED = 1e-6  # share of a link that is left to whom the others leave nothing: times stay finite
+# Least share of a link, for a job to which the others leave nothing: times stay finite.
+STARVED = 1e-6
 
 
 @struct.dataclass
@@ -88,7 +89,8 @@ def share_links(use: Array, level: Array) -> Array:
     peers = level[:, None] == level[None, :]
     above = (level[None, :] > level[:, None]).astype(jnp.float32)
     left = jnp.maximum(1.0 - jnp.einsum("jk,kab->jab", above, use), 0.0)
-    # The water level: the k-th user is among the satisfied if all below it leave room for it.
+    # Max-min: smaller requests are met in full, the rest is divided equally; the water level is the
+    # largest equal part.
     smaller = peers[:, :, None, None] & (use[None, :] < use[:, None])
     served = jnp.sum(jnp.where(smaller, use[None, :], 0.0), axis=1)
     rest = jnp.sum((peers[:, :, None, None] & ~smaller).astype(jnp.float32), axis=1)

@@ -29,7 +29,7 @@ class EnvParams:
     tape: NetworkView | None = None
     # Plans prepared once, see `with_rows`: actions are then their numbers. None = actions are plans.
     rows: PlanRows | None = None
-    # Static: those that plans may have; one with another does not run.
+    # Static: the schedules that plans may have. A plan with another one does not run.
     schedules: tuple[int, ...] = struct.field(pytree_node=False, default=ALL_SCHEDULES)
     sharing: str = struct.field(
         pytree_node=False, default="fair"

@@ -89,7 +89,7 @@ def is_file(name: str) -> bool:
 
 
 def unpacked(path: str | Path, kind: str, content: bytes, most: int) -> bytes:
-    """What a packed file holds, told by the end of its name; `content` as it is for any other."""
+    """The content of a file packed as the end of its name says; `content` itself for any other name."""
     suffix = Path(path).suffix.lower()
     if suffix not in (*_UNPACK, ".zip"):
         return content

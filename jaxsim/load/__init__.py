@@ -8,6 +8,7 @@ jobs_drawn  lists of jobs drawn from a trace of cluster jobs, or at random
 from jaxsim.load.jobs_drawn import USEFUL_SHARE, V100_TFLOPS, JobMix, jobs_from_trace, random_jobs
 from jaxsim.load.jobs_file import MOST_JOBS, SubmittedJob, read_jobs, write_jobs
 from jaxsim.load.local_jobs import (
+    Bursts,
     LoadProcess,
     burst_trace,
     gpus_available,
@@ -19,6 +20,7 @@ __all__ = [
     "MOST_JOBS",
     "USEFUL_SHARE",
     "V100_TFLOPS",
+    "Bursts",
     "JobMix",
     "LoadProcess",
     "SubmittedJob",

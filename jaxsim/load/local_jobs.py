@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,9 @@ from jax import Array
 from jaxsim.files import InputError, known_names, read_text_table, values
 from jaxsim.network import check_span, domain_uniforms
 
-SETTLED = 4.0  # mean stays after which the empty start of a load is forgotten (e^-4 of it is left)
+WARM_UP_STAYS = 4.0  # mean stays drawn ahead of a trace: e^-4 of the empty start is left
 LASTING = "a number > 0 (at least 0.001)"
-SHORTEST_S, LATEST_S = 1e-3, 1e15  # [s] of a local job; what ends too late is told by its end
+SHORTEST_S, LATEST_S = 1e-3, 1e15  # [s] of a local job; a job that ends later is named by its end
 LOAD_COLUMNS = ("arrival_s", "domain", "gpus", "duration_s")
 
 
@@ -59,20 +60,23 @@ def gpus_available(
     return jnp.clip(gpus - jnp.round(held).astype(jnp.int32), 0, gpus)
 
 
+class Bursts(NamedTuple):
+    """How local jobs come and go."""
+
+    share: float  # of a domain's GPUs that they would hold on average if all of them fitted
+    job_share: float  # mean GPUs of one job, as a share of the domain's
+    stay: float  # [intervals] mean time for which one runs
+
+
 def bursty_load(
-    gpus: np.ndarray,
-    share: float,
-    intervals: int,
-    job_share: float,
-    stay: float,
-    rng: np.random.Generator,
+    gpus: np.ndarray, bursts: Bursts, intervals: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Draw a trace [R, K] of GPUs held by local jobs, which swings further the larger they are.
 
-    Jobs arrive at random (Poisson), hold a geometric number of GPUs with mean `job_share` of the
-    domain's for an exponential time with mean `stay` [intervals], and would hold `share` of all on
-    average; one that does not fit goes elsewhere (Erlang's loss system), so that they hold less.
+    Jobs arrive at random (Poisson) and hold a geometric number of GPUs for an exponential time. One
+    that does not fit goes elsewhere (Erlang's loss system), so that they hold less than the share.
     """
+    share, job_share, stay = bursts
     held = np.zeros((intervals, len(gpus)), np.float32)
     for k, total in enumerate(np.asarray(gpus, int)):
         size = max(1.0, job_share * total)
@@ -88,18 +92,13 @@ def bursty_load(
 
 
 def burst_trace(
-    gpus: np.ndarray,
-    share: float,
-    intervals: int,
-    job_share: float,
-    stay: float,
-    rng: np.random.Generator,
+    gpus: np.ndarray, bursts: Bursts, intervals: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """[R, K] what `bursty_load`, long since under way, holds beyond `share` of the GPUs (often less):
-    the trace of a process of that share, so that the share alone is known ahead."""
-    before = math.ceil(SETTLED * stay)
-    held = bursty_load(gpus, share, before + intervals, job_share, stay, rng)[before:]
-    return held - np.float32(share) * np.asarray(gpus, np.float32)
+    """Draw the trace [R, K] of a `LoadProcess` with `bursts.share`: GPUs held beyond that share, often
+    below 0. The load has been under way for long when the trace begins."""
+    before = math.ceil(WARM_UP_STAYS * bursts.stay)
+    held = bursty_load(gpus, bursts, before + intervals, rng)[before:]
+    return held - np.float32(bursts.share) * np.asarray(gpus, np.float32)
 
 
 def read_load_trace(

@@ -2,7 +2,7 @@
 
 Measured paths differ more from each other than a path does from itself, so a file keeps the paths
 apart and every link of a scenario is given one of them, drawn by weight. What a path's rate was does
-not carry over to another network; how it moved around its usual rate does.
+not carry over to another network; how it moved around its median rate does.
 
     interval_s: 60              # [s] what was fitted: means over intervals of this length
     source: where the measurements are from

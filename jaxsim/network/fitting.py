@@ -16,10 +16,10 @@ from scipy import optimize, special, stats
 from jaxsim.network.fitted_links import BODY_LIMITS, FittedLink
 from jaxsim.network.series import Series
 
-OUTAGE_BELOW = 0.5  # half of the usual rate is gone
+OUTAGE_BELOW = 0.5  # of the median rate: what is lower is an outage
 SHORT_LAGS = tuple(range(1, 13))  # intervals; bursts of tests are hardly longer
 LONG_LAGS = tuple(range(1, 501))  # intervals; from one burst to the next
-MAX_TAU = 500.0  # intervals; a memory much longer than the records cannot be told from a constant
+MAX_TAU = 500.0  # intervals; a memory much longer than the records looks like a constant
 LEAST_SCALE = 1e-4
 PRIOR_TRIALS = 1.0  # a path that shows one episode is half itself, half like all paths
 
@@ -140,7 +140,7 @@ def fit_heavy(series: Series, interval_s: float) -> Fit:
 
 
 def fit_outage(series: Series, interval_s: float) -> Fit:
-    """Gilbert-Elliott: intervals below half of the usual rate are outages, the rest is the body."""
+    """Gilbert-Elliott: intervals below half of the median rate are outages, the rest is the body."""
     out = series.factor < OUTAGE_BELOW
     body = _body(np.log(series.factor[~out]), series.row[~out], interval_s)
     return {"body": body, "outage": _state(out, series, interval_s, default_level=0.25)}, out
@@ -217,10 +217,10 @@ def _filter(x, gaps, parameters, spread):
     densities = np.exp(-0.5 * ((x[:, None] - means) / sd) ** 2) / sd + 1e-9
     memory = np.exp(-gaps / tau)
     total, p, forward = 0.0, float(share), np.empty(len(x))
-    for i, (usual, other) in enumerate(densities.tolist()):
+    for i, (normal, other) in enumerate(densities.tolist()):
         if i:
             p = share + (p - share) * memory[i - 1]
-        both = (1.0 - p) * usual + p * other
+        both = (1.0 - p) * normal + p * other
         p = p * other / both
         total += math.log(both)
         forward[i] = p

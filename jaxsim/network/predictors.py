@@ -36,7 +36,7 @@ class Windows:
     valid: Array  # [N, W] bool, measured; the last interval of a window always is
     targets: Array  # [N, H] bandwidth at the horizons
     known: Array  # [N, H] bool, the target was measured
-    scale: Array  # [N] usual bandwidth of the link: errors are relative to it
+    scale: Array  # [N] median bandwidth of the link: errors are relative to it
 
 
 @struct.dataclass
@@ -173,7 +173,7 @@ def _weighted(values: Array, valid: Array, alpha: Array) -> Array:
 
 
 def absolute_errors(predictor: Callable[[Array, Array], Array], data: Windows) -> Array:
-    """[N, H] absolute errors relative to the link's usual bandwidth; NaN where nothing is known."""
+    """[N, H] absolute errors relative to the link's bandwidth `scale`; NaN where nothing is known."""
     error = jnp.abs(predictor(data.values, data.valid) - data.targets) / data.scale[:, None]
     return jnp.where(data.known, error, jnp.nan)
 
@@ -199,7 +199,7 @@ def fit_ar(data: Windows, order: int = 4, ridge: float = 1.0, rounds: int = 20) 
     x = np.asarray(_deviations(data.values, data.valid, centre), float)[:, -order:]
     y = np.asarray(data.targets / centre[:, None] - 1.0, float)
     known = np.asarray(data.known)
-    scale = np.asarray(centre / data.scale, float)  # errors count relative to the usual bandwidth
+    scale = np.asarray(centre / data.scale, float)  # errors count relative to the link's bandwidth
     rows = []
     for h in range(y.shape[1]):
         a, b, size = x[known[:, h]], y[known[:, h], h], scale[known[:, h]]

@@ -49,7 +49,7 @@ class HeavyTail:
 
 @struct.dataclass
 class TwoState:
-    """A Markov chain of a usual state and another."""
+    """A Markov chain between the normal state of a link (factors 1) and another."""
 
     level: Array  # factor of the bandwidth in the other state, > 0
     rtt: Array  # factor of the round trip in it, > 0

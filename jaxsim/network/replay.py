@@ -24,7 +24,7 @@ import pandas as pd
 from jaxsim.files import InputError, check_names, listed, numbers, read_text_table
 
 ROUNDS = 5
-MIN_INTERVALS = 5  # below this a median says nothing about what is usual
+MIN_INTERVALS = 5  # below this a median says little about a path
 FLOOR = 0.01  # a stalled interval: a link of bandwidth 0 would never finish a transfer
 WIDE = 0.3  # the +-30 % that samples are compared with
 

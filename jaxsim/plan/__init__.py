@@ -1,24 +1,25 @@
 """The decision: which domains take part, who computes what, and how.
 
 plan     the plan as a pytree, its free fields, lower choices
+build    the fields of a plan from numbers or from a description in words
+modes    schedules and recompute modes: number, word, label
 problem  what a plan solves: work, cluster, efficiency, menu
 layouts  domains into ordered groups, layers onto stages
 """
 
+from jaxsim.plan.build import FULL_PRECISION_BITS
 from jaxsim.plan.layouts import Layout, count_layouts, enumerate_layouts, extensions, split_layers
-from jaxsim.plan.plan import (
+from jaxsim.plan.modes import (
     ALL_SCHEDULES,
-    FREE_FIELDS,
-    FULL_PRECISION_BITS,
     INTERLEAVED_CHUNKS,
     MENU_SCHEDULES,
+    Mode,
+    Recompute,
+    Schedule,
+)
+from jaxsim.plan.plan import (
+    FREE_FIELDS,
     PLACEMENT_DP_INNER,
-    SCHEDULE_1F1B,
-    SCHEDULE_EAGER_1F1B,
-    SCHEDULE_GPIPE,
-    SCHEDULE_GREEDY,
-    SCHEDULE_INTERLEAVED,
-    SCHEDULE_ZERO_BUBBLE,
     LowerChoices,
     Plan,
     default_lower_choices,
@@ -41,16 +42,13 @@ __all__ = [
     "INTERLEAVED_CHUNKS",
     "MENU_SCHEDULES",
     "PLACEMENT_DP_INNER",
-    "SCHEDULE_1F1B",
-    "SCHEDULE_EAGER_1F1B",
-    "SCHEDULE_GPIPE",
-    "SCHEDULE_GREEDY",
-    "SCHEDULE_INTERLEAVED",
-    "SCHEDULE_ZERO_BUBBLE",
     "Layout",
     "LowerChoices",
+    "Mode",
     "Plan",
     "Problem",
+    "Recompute",
+    "Schedule",
     "count_layouts",
     "default_lower_choices",
     "describe",

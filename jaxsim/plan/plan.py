@@ -8,7 +8,8 @@ their number. Groups are numbered from 0 without gaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,40 +17,20 @@ import numpy as np
 from flax import struct
 from jax import Array
 
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE
+from jaxsim.cluster import ClusterSpec
+from jaxsim.plan.build import assembled_fields, described_fields, empty_fields
+from jaxsim.plan.layouts import Layout
+from jaxsim.plan.modes import ALL_SCHEDULES, MENU_SCHEDULES, Recompute, Schedule
+from jaxsim.workload import JobSpec
 
-# Pipeline schedules by the micro-batches that a stage at distance d from the last (counted from 1)
-# may hold in flight: d, 2 d - 1 (Zhuang et al., MLSys 2023, hides the wire), all of them.
-SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE = 0, 1, 2
-# Narayanan et al., SC 2021; ZB-H1 of Qi et al., ICLR 2024; list scheduling on the network as it is.
-# `jaxsim.step_time.schedules` defines the orders.
-SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE, SCHEDULE_GREEDY = 3, 4, 5
-MENU_SCHEDULES = (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE)  # of the default menu
-ALL_SCHEDULES = (*MENU_SCHEDULES, SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE, SCHEDULE_GREEDY)
-SCHEDULE_NAMES = {
-    SCHEDULE_1F1B: "1F1B",
-    SCHEDULE_EAGER_1F1B: "eager 1F1B",
-    SCHEDULE_GPIPE: "GPipe",
-    SCHEDULE_INTERLEAVED: "interleaved",
-    SCHEDULE_ZERO_BUBBLE: "ZB-H1",
-    SCHEDULE_GREEDY: "greedy",
-}
-RECOMPUTE_NAMES = {
-    RECOMPUTE_NONE: "nothing",
-    RECOMPUTE_SELECTIVE: "attention",
-    RECOMPUTE_FULL: "whole layers",
-}
-INTERLEAVED_CHUNKS = 2  # model chunks per stage under SCHEDULE_INTERLEAVED
 PLACEMENT_DP_INNER, PLACEMENT_PP_INNER = 0, 1
-UNUSED = -1
-FULL_PRECISION_BITS = 16
 
 
 @struct.dataclass
 class Plan:
     """Leaves are int32; [K] runs over domains, [G] over groups (G = K)."""
 
-    group: Array  # [K] UNUSED or the number of the domain's group
+    group: Array  # [K] the number of the domain's group, -1 = unused
     position: Array  # [K] place in the group's pipeline, 0 = first
     layers: Array  # [K] layers held; those of one group sum to the model's
     batch_share: Array  # [G] micro-batches per replica and step
@@ -57,8 +38,8 @@ class Plan:
     wire_bits: Array  # [] bits per value on the WAN
     dp: Array  # [G] replicas of the pipeline inside the group
     micro_batch: Array  # [G] [sequences]
-    recompute: Array  # [G] RECOMPUTE_*
-    schedule: Array  # [G] SCHEDULE_*
+    recompute: Array  # [G] Recompute
+    schedule: Array  # [G] Schedule
     tp: Array  # [K] tensor parallelism
     pp: Array  # [K] pipeline stages inside the domain
     cp: Array  # [K] context parallelism
@@ -75,6 +56,54 @@ class Plan:
         """[K] int32 GPUs that the plan asks for."""
         return per_domain(self, self.dp) * self.tp * self.pp * self.cp * self.used.astype(jnp.int32)
 
+    @classmethod
+    def build(
+        cls,
+        cluster: ClusterSpec,
+        job: JobSpec,
+        groups: Sequence[Sequence[str | int]],
+        **fields: Any,
+    ) -> Plan:
+        """A complete plan that `cluster` and `job` allow, from a short description.
+
+        `groups` lists the domains of each group in pipeline order, by name or by index. `fields` are
+        those of a plan; what is not given has its default:
+
+            tp, cp, zero_stage  one number, or {domain: number}; 1
+            layers              {domain: number}; as even as whole domains allow
+            pp                  one number, or {domain: number}; as many stages as GPUs allow
+            dp, micro_batch     one number, or a list with one per group; 1
+            batch_share         the same, in micro-batches per replica and step; dealt evenly
+            recompute           none, selective or full, or a list with one per group; none
+            schedule            1f1b, eager_1f1b, gpipe, ... (`Schedule`), or such a list; 1f1b
+            sync_period         steps between gradient syncs over the WAN; 1
+            wire_bits           bits per value on the WAN, up to 32; 16
+
+        Raises InputError, one line that names the field, for a plan that cannot be carried out:
+        a domain unknown or used twice, more GPUs than there are, layers or sequences that do not add
+        up. Memory is not looked at: `StepCost` says whether a plan fits.
+        """
+        found = described_fields(cluster, job, groups, **fields)
+        return cls(**{name: jnp.asarray(value, jnp.int32) for name, value in found.items()})
+
+    @classmethod
+    def assemble(
+        cls,
+        layout: Layout,
+        tp: int | dict[int, int],
+        dps: Sequence[int],
+        splits: Sequence[tuple[list[int], list[int]]],
+        n_domains: int,
+        **fields: int,
+    ) -> Plan:
+        """A plan with NumPy leaves from its numbers; the free fields are left for `complete`.
+
+        `tp` holds for all domains or is {domain: tp}; `dps` is one dp per group; `splits` holds per
+        group (layers, stages) of its domains in order; further fields (zero_stage, sync_period,
+        wire_bits) hold for the whole plan. Nothing is checked.
+        """
+        return cls(**assembled_fields(layout, tp, dps, splits, n_domains, **fields))
+
 
 # Fields that change without stopping the job; all others force a reconfiguration.
 FREE_FIELDS = ("batch_share", "micro_batch", "recompute", "schedule", "wire_bits")
@@ -85,8 +114,8 @@ class LowerChoices:
     """The lower policy's menu: settings that change at no cost, [V] each, the same in all groups."""
 
     micro_batch: Array  # [V] int32 [sequences]
-    recompute: Array  # [V] int32
-    schedule: Array  # [V] int32
+    recompute: Array  # [V] int32 Recompute
+    schedule: Array  # [V] int32 Schedule
     # Static: those that occur. What only others need is not compiled.
     schedules: tuple[int, ...] = struct.field(pytree_node=False, default=ALL_SCHEDULES)
 
@@ -106,10 +135,10 @@ class LowerChoices:
 def default_lower_choices() -> LowerChoices:
     """Micro-batches 1, 2, 4, each with four settings from fast and large to slow and small."""
     settings = [
-        (RECOMPUTE_NONE, SCHEDULE_1F1B),
-        (RECOMPUTE_NONE, SCHEDULE_EAGER_1F1B),
-        (RECOMPUTE_FULL, SCHEDULE_EAGER_1F1B),
-        (RECOMPUTE_FULL, SCHEDULE_GPIPE),
+        (Recompute.NONE, Schedule.ONE_F_ONE_B),
+        (Recompute.NONE, Schedule.EAGER_1F1B),
+        (Recompute.FULL, Schedule.EAGER_1F1B),
+        (Recompute.FULL, Schedule.GPIPE),
     ]
     return LowerChoices.of((b, *s) for b in (1, 2, 4) for s in settings)
 
@@ -138,25 +167,7 @@ def n_groups(plan: Plan) -> Array:
 
 def empty_plan(n_domains: int) -> Plan:
     """A plan that uses nothing; a starting point for building one on the host (NumPy leaves)."""
-    zeros = np.zeros(n_domains, np.int32)
-    ones = np.ones(n_domains, np.int32)
-    return Plan(
-        group=zeros - 1,
-        position=zeros,
-        layers=zeros,
-        batch_share=zeros,
-        sync_period=np.int32(1),
-        wire_bits=np.int32(FULL_PRECISION_BITS),
-        dp=ones,
-        micro_batch=ones,
-        recompute=zeros,
-        schedule=zeros,
-        tp=ones,
-        pp=ones,
-        cp=ones,
-        zero_stage=ones,
-        placement=zeros,
-    )
+    return Plan(**empty_fields(n_domains))
 
 
 def needs_reconfiguration(old: Plan, new: Plan) -> Array:
@@ -219,8 +230,8 @@ def whole_plan(plan: Plan, names: tuple[str, ...]) -> list[dict]:
                 "dp": int(plan.dp[g]),
                 "micro_batches": int(plan.batch_share[g]),
                 "micro_batch": int(plan.micro_batch[g]),
-                "recompute": RECOMPUTE_NAMES[int(plan.recompute[g])],
-                "schedule": SCHEDULE_NAMES[int(plan.schedule[g])],
+                "recompute": Recompute(int(plan.recompute[g])).label,
+                "schedule": Schedule(int(plan.schedule[g])).label,
             }
         )
     return pipelines

@@ -17,7 +17,6 @@ from jaxsim.planning.enumeration import (
     WHOLE,
     PlanTable,
     TableBuilder,
-    assemble_plan,
     make_plan,
 )
 from jaxsim.planning.family import Choice, Pipelines, PlanFamily, count_subsets, list_pipelines
@@ -36,7 +35,6 @@ __all__ = [
     "TableBuilder",
     "TableInfo",
     "add_candidates",
-    "assemble_plan",
     "base_view",
     "best_rate",
     "build_table",

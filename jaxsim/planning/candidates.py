@@ -22,10 +22,11 @@ from jaxsim.plan import LowerChoices, Plan, default_lower_choices
 from jaxsim.planning.enumeration import PlanTable, TableBuilder, plan_key, stack_plans
 from jaxsim.planning.scoring import base_view, one_view
 from jaxsim.planning.table import TableInfo
+from jaxsim.trees import take
 from jaxsim.workload import Workload
 
 Triple = tuple[int, int, int]  # micro-batch, recompute, schedule
-# Rows of a joined table come in so many: clusters that differ in what is proposed share programs.
+# Joined tables are padded to a multiple of this: clusters with other proposals share programs.
 ROWS_STEP = 24
 
 
@@ -35,8 +36,8 @@ class PlanRules:
     which lower choices of the builder's menu it may use [V] bool."""
 
     propose: Callable[[TableBuilder, np.ndarray], list[Plan]]
-    recompute: tuple[int, ...]  # RECOMPUTE_*
-    schedules: tuple[int, ...]  # SCHEDULE_*
+    recompute: tuple[int, ...]  # Recompute
+    schedules: tuple[int, ...]  # Schedule
 
     def allowed(self, menu: LowerChoices) -> np.ndarray:
         """[V] bool: the choices that the rules know."""
@@ -152,4 +153,4 @@ def _demanded(default: LowerChoices, rules: Mapping[str, PlanRules]) -> list[Tri
 
 def _unstack(plans: Plan, rows: np.ndarray) -> list[Plan]:
     host = jax.tree.map(np.asarray, plans)
-    return [jax.tree.map(lambda x, i=i: x[i], host) for i in rows]
+    return [take(host, i) for i in rows]

@@ -29,7 +29,6 @@ from jaxsim.plan import (
     Plan,
     Problem,
     count_layouts,
-    empty_plan,
     enumerate_layouts,
     extensions,
     split_layers,
@@ -38,12 +37,14 @@ from jaxsim.planning.balance import complete
 from jaxsim.planning.family import PlanFamily
 from jaxsim.planning.scoring import base_view, choice_rates, one_view
 from jaxsim.step_time import NetworkView
+from jaxsim.trees import take
 from jaxsim.workload import Workload
 
 Settings = tuple[int, tuple[int, ...]]  # tp, dp of each group
 Owner = tuple[Layout, int]  # of a plan, with the part of the GPUs that it was made for
-COMBINATIONS = 16  # of the dp of a layout's groups, per tp: all there are of up to four groups
-# Of the GPUs of a domain: plans for all of them need not run where local jobs hold some.
+# Combinations of the groups' dp that are tried per tp: all of them for up to four groups.
+COMBINATIONS = 16
+# Plans are made for 1 / part of each domain's GPUs: local jobs may hold the rest.
 WHOLE, PARTS = (1,), (1, 2, 4)
 VIEWS_AT_ONCE = 16  # networks under which plans are scored together
 
@@ -76,34 +77,7 @@ def make_plan(
         if min(stages) < 1 or len(members) > n_layers:
             return None
         splits.append(split_layers(n_layers, stages))
-    return assemble_plan(layout, tp, dps, splits, n_domains)
-
-
-def assemble_plan(
-    layout: Layout,
-    tp: int | dict[int, int],
-    dps: tuple[int, ...],
-    splits: list[tuple[list[int], list[int]]],
-    n_domains: int,
-    **fields: int,
-) -> Plan:
-    """A plan with NumPy leaves from its numbers; the free fields are left for `complete`.
-
-    `tp` holds for all domains or is {domain: tp}; `dps` is one dp per group; `splits` holds per group
-    (layers, stages) of its domains in order; further fields (zero_stage, sync_period, wire_bits)
-    hold for the whole plan.
-    """
-    plan = empty_plan(n_domains)
-    names = ("group", "position", "layers", "pp", "dp", "tp")
-    values = {name: np.array(getattr(plan, name)) for name in names}
-    for g, (members, dp, (layers, stages)) in enumerate(zip(layout, dps, splits, strict=True)):
-        values["dp"][g] = dp
-        for i, k in enumerate(members):
-            values["group"][k], values["position"][k] = g, i
-            values["layers"][k], values["pp"][k] = layers[i], stages[i]
-            values["tp"][k] = tp[k] if isinstance(tp, dict) else tp
-    whole = {k: np.full_like(getattr(plan, k), v) for k, v in fields.items()}
-    return plan.replace(**values, **whole)
+    return Plan.assemble(layout, tp, dps, splits, n_domains)
 
 
 def plan_key(plan: Plan) -> bytes:
@@ -165,7 +139,7 @@ class TableBuilder:
         count = views.gpus_available.shape[0]
         at_once = 1 if count == 1 else VIEWS_AT_ONCE
         rows = [np.arange(w, w + at_once) % count for w in range(0, count, at_once)]
-        worlds = [jax.tree.map(lambda x, w=w: x[w], views) for w in rows]
+        worlds = [take(views, w) for w in rows]
         out = []
         for start in range(0, len(plans), block):
             part = plans[start : start + block]
@@ -214,7 +188,7 @@ class TableBuilder:
             found[key].append((float(r), tp, dps[0]))
         for key, options in found.items():
             options.sort(reverse=True)
-            # A group that fits only beside others does not exist: memory is per group.
+            # Memory is per group: one that does not fit alone fits in no layout.
             self._group_settings[key] = [o for o in options if o[0] > 0][:keep]
 
     def plans_of(
@@ -278,7 +252,7 @@ class TableBuilder:
             plans, owners = self.plans_of(grown)
             if not plans:
                 break
-            # In float64, where no two rates become equal by the division.
+            # float64: the division below must not make two rates equal.
             rate = self.base_rates(plans).max(axis=-1).astype(np.float64)
             fastest = np.zeros(len(self.parts))
             np.maximum.at(fastest, [part for _, part in owners], rate)

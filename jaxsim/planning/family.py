@@ -66,9 +66,10 @@ class PlanFamily:
     choices: tuple[Choice, ...] = dataclasses.field(default_factory=_default_choices)
 
     def __post_init__(self):
-        known = set(MENU_SCHEDULES)
-        if any(schedule not in known for _, _, schedule in self.choices):
-            raise InputError("choices: schedules: a search knows 1F1B, eager 1F1B and GPipe only")
+        if any(schedule not in MENU_SCHEDULES for _, _, schedule in self.choices):
+            *first, last = (schedule.label for schedule in MENU_SCHEDULES)
+            known = f"{', '.join(first)} and {last}"
+            raise InputError(f"choices: schedules: a search knows {known} only")
 
     @staticmethod
     def within(n_domains: int, layouts: int, **limits) -> PlanFamily:

@@ -23,11 +23,11 @@ from jaxsim.planning.enumeration import (
 from jaxsim.planning.scoring import base_view
 from jaxsim.step_time import NetworkView, job_step_cost
 
-EVERY_PLAN = (
-    12_000  # a family of so many is scored as a whole; of a larger one the best of each layout
-)
-CANDIDATES = 1000  # plans for a table: those nearest to the best
-FIRST_VIEWS = 16  # in any of so many states of the network
+# A family up to this size is scored as a whole; of a larger one, the best plans of each layout.
+EVERY_PLAN = 12_000
+# A table is chosen from so many plans: those that come nearest to the best in any of FIRST_VIEWS
+# states of the network.
+CANDIDATES, FIRST_VIEWS = 1000, 16
 FAMILY = (
     "ordered groups of ordered domains, even stages, one tp, dp per group, cp 1, "
     "ZeRO-1, H 1, 16 bits"

@@ -25,6 +25,7 @@ from jaxsim.scenario.scenario import (
     scenario_bank,
 )
 from jaxsim.scenario.settings import ScenarioSettings
+from jaxsim.trees import stack, take
 from jaxsim.workload import DataSets, JobSpec, build_workload
 
 
@@ -60,7 +61,7 @@ def build_jobs_world(
     first = kinds[0][0]
     return JobsWorld(
         problem=first.problem.of(jobs),
-        tables=jax.tree.map(lambda *x: jnp.stack(x), *tables),
+        tables=stack(tables),
         kind=jnp.asarray(kind, jnp.int32),
     )
 
@@ -124,7 +125,7 @@ def _joined(tables: list[PlanTable], rows: int) -> PlanTable:
     """One table of all, padded to `rows` by mask."""
     joined = jax.tree.map(lambda *x: jnp.concatenate(x), *tables)
     index = np.minimum(np.arange(rows), joined.size - 1)
-    padded = jax.tree.map(lambda x: x[index], joined)
+    padded = take(joined, index)
     return padded.replace(mask=padded.mask & (jnp.arange(rows) < joined.size))
 
 
@@ -139,7 +140,7 @@ def jobs_bank(
 ) -> tuple[EnvParams, Array]:
     """Params and keys of many scenarios, leaves [S, ...]: `jaxsim.scenario.scenario_bank`, with
     nothing deployed at the start. The same seed is the same world as for one job."""
-    table = jax.tree.map(lambda x: x[0], world.tables)
+    table = take(world.tables, 0)
     one_job = jax.tree.map(lambda x: x[:1], world.problem.work)
     params, keys = scenario_bank(
         World(world.problem.of(one_job), table=table, family=table.plans),
@@ -169,7 +170,7 @@ def _references(params: EnvParams, world: JobsWorld) -> Array:
 
     def one(work, kind):
         alone = params.replace(problem=params.problem.of(jax.tree.map(lambda x: x[None], work)))
-        rate, _ = best_static_row(alone, jax.tree.map(lambda x: x[kind], world.tables))
+        rate, _ = best_static_row(alone, take(world.tables, kind))
         return rate * params.interval_s
 
     return jax.lax.map(lambda job: one(*job), (params.problem.work, world.kind))

@@ -14,7 +14,7 @@ from jax import Array
 
 from jaxsim.cluster import Calibration, Cluster, ClusterSpec, default_calibration
 from jaxsim.env import EnvParams
-from jaxsim.load import LoadProcess, burst_trace, load_process
+from jaxsim.load import Bursts, LoadProcess, burst_trace, load_process
 from jaxsim.network import (
     FittedLink,
     NetworkProcess,
@@ -39,13 +39,14 @@ from jaxsim.planning import (
 )
 from jaxsim.scenario.settings import ScenarioSettings
 from jaxsim.step_time import NetworkView
+from jaxsim.trees import stack
 from jaxsim.workload import JobSpec, build_workload
 
 VIEWS = 96  # states of the network over which a table is chosen
-# Networks for which rivals propose plans beside that of the cluster file.
-PROPOSED_FOR = 8  # at most
-MOST_PROPOSALS = 32  # at most, times domains
-PROPOSED_SPREAD = 0.25  # their base_spread
+# Rivals propose plans for the network of the cluster file and for some that are drawn beside it.
+PROPOSED_FOR = 8  # drawn networks, at most
+MOST_PROPOSALS = 32  # drawn networks times domains, at most
+PROPOSED_SPREAD = 0.25  # base_spread of the drawn networks
 
 
 @struct.dataclass
@@ -137,7 +138,7 @@ def scenario_bank(
         rng = np.random.default_rng([seed, zlib.crc32(split.encode())])
         params.append(_scenario(world, settings, links, rng, weights, network_trace, load_trace))
         keys.append(int(rng.integers(2**31)))
-    stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *params)
+    stacked = stack(params)
     stacked = _with_references(stacked, world.table)
     return stacked, jax.vmap(jax.random.key)(jnp.asarray(keys, jnp.uint32))
 
@@ -181,9 +182,8 @@ def _load(
     """Local jobs as the settings draw them, on top of what a trace replays."""
     if settings.load_job_share > 0:
         rows = np.arange(settings.horizon + 1)
-        drawn = burst_trace(
-            gpus, settings.load_share, len(rows), settings.load_job_share, settings.load_stay, rng
-        )
+        bursts = Bursts(settings.load_share, settings.load_job_share, settings.load_stay)
+        drawn = burst_trace(gpus, bursts, len(rows), rng)
         replayed = drawn if replayed is None else drawn + replayed[(rows + offset) % len(replayed)]
         offset = 0
     return load_process(

@@ -32,7 +32,7 @@ class ScenarioSettings:
         jitter: ou = drift plus white noise, uniform = white noise alone, none = steady links;
             regime, heavy, outage = as measured paths move, each link as one of them; or a file of
             `hippo network fit`, FILE.yaml or FILE.yaml:KIND
-        uniform: amplitude of the uniform jitter (0.3 = +-30 %, the usual setting)
+        uniform: amplitude of the uniform jitter (0.3 = +-30 %, the setting of the KPIs)
         white: range of the white noise beside the drift
         ou_sigma: range of the drift's standard deviation
         ou_tau: range of the drift's correlation time [intervals], drawn log-uniformly

@@ -53,11 +53,10 @@ from jaxsim.step_time.reconfiguration import (
 )
 from jaxsim.step_time.schedules import slot_count
 from jaxsim.step_time.stages import replicas_running, stages
-from jaxsim.step_time.sync import GRADIENT_BYTES, ring_rate_gb_per_s, statistical_efficiency
+from jaxsim.step_time.sync import ring_rate_gb_per_s, statistical_efficiency
 from jaxsim.step_time.topology import topology, transfers_per_micro_batch
 
 __all__ = [
-    "GRADIENT_BYTES",
     "BandwidthProfile",
     "EventBounds",
     "LayerSpan",

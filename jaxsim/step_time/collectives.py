@@ -7,7 +7,7 @@ from jax import Array
 
 from jaxsim.cluster import Calibration, Cluster
 from jaxsim.plan import PLACEMENT_DP_INNER, Plan
-from jaxsim.workload import Workload
+from jaxsim.workload import SENT_GRADIENT_BYTES, Workload
 
 
 def ring_gb_per_s(cluster: Cluster, calibration: Calibration, stride: Array, ranks: Array) -> Array:
@@ -105,6 +105,6 @@ def data_parallel_pass_s(
     inner = jnp.where(plan.placement == PLACEMENT_DP_INNER, 1, plan.pp).astype(jnp.int32)
     rate = ring_gb_per_s(cluster, calibration, plan.tp * inner, ranks)
     rate = rate * calibration.data_parallel_efficiency
-    volume_s = (n - 1.0) * 2.0 * params_per_gpu / (n * rate)
+    volume_s = (n - 1.0) * SENT_GRADIENT_BYTES * params_per_gpu / (n * rate)
     latency_s = calibration.collective_alpha_s * jnp.log2(n)
     return jnp.where(ranks > 1, volume_s + latency_s, 0.0)

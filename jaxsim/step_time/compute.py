@@ -7,7 +7,8 @@ from flax import struct
 from jax import Array
 
 from jaxsim.cluster import Calibration, Gpu
-from jaxsim.workload import FLOAT8, FP32, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Workload
+from jaxsim.plan import Recompute
+from jaxsim.workload import ACTIVATION_BYTES, FLOAT8, FP32, FP32_ACTIVATION_BYTES, Workload
 
 TILE = 128.0 * 128.0  # results that one thread block of a matrix product computes
 LAYER_KERNELS = (
@@ -32,8 +33,8 @@ class LayerTime:
     forward_s: Array
     backward_s: Array  # recomputation included
     tensor_s: Array  # exposed tensor-parallel collectives of all passes
-    # Of each pass, what no other operator needs: attention and, where the host is slow, idle time. A
-    # context-parallel ring hides there.
+    # Time of each pass in which a context-parallel ring can hide: attention and, where the host is
+    # slow, idle time.
     room_forward_s: Array
     room_backward_s: Array
     head_s: Array  # logits and loss, forward and backward, last stage only
@@ -101,7 +102,7 @@ def layer_time(
         busy_s = attention_s + other_s
         alone_s = soft_max(busy_s, launch_s + extra_s)
         together_s = soft_max(busy_s + wait_s, launch_s + extra_s)
-        # Of one GPU not even a rounding.
+        # One GPU waits for nobody: exactly zero, not a rounding error.
         waiting_s = jnp.where(sliced, together_s - alone_s, 0.0)
         return alone_s * pace, waiting_s * pace, alone_s - other_s
 
@@ -109,10 +110,10 @@ def layer_time(
     back = passed(attention_back_s, other_back_s, cal.launch_backward_s)
     backward_s, backward_wait_s, room_back_s = back
     some = jnp.where(work.flash, 0.5 * forward_s, attention_s * pace)
-    again_s = jnp.where(recompute == RECOMPUTE_FULL, forward_s, 0.0)
-    again_s = jnp.where(recompute == RECOMPUTE_SELECTIVE, some, again_s)
-    repeats = jnp.where(recompute == RECOMPUTE_FULL, 1.0, 0.0)
-    half = (recompute == RECOMPUTE_SELECTIVE) & work.flash
+    again_s = jnp.where(recompute == Recompute.FULL, forward_s, 0.0)
+    again_s = jnp.where(recompute == Recompute.SELECTIVE, some, again_s)
+    repeats = jnp.where(recompute == Recompute.FULL, 1.0, 0.0)
+    half = (recompute == Recompute.SELECTIVE) & work.flash
     repeats = jnp.where(half, 0.5, repeats)
     return LayerTime(
         forward_s=forward_s,
@@ -136,7 +137,7 @@ def _shape(
         tp=slices,
         cp=chunks,
         tokens=batch * work.seq / chunks,
-        value_bytes=jnp.where(wide, 4.0, 2.0),
+        value_bytes=jnp.where(wide, FP32_ACTIVATION_BYTES, ACTIVATION_BYTES),
         product_tflops=core * jnp.where(work.precision == FLOAT8, cal.float8_speed, 1.0),
         core_tflops=core,
         gb_per_s=gpu.memory_gb_per_s * cal.memory_efficiency,

@@ -11,7 +11,7 @@ from flax import struct
 from jax import Array
 from jax.custom_batching import custom_vmap
 
-from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, SCHEDULE_INTERLEAVED, Plan, Problem
+from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, Plan, Problem, Schedule
 from jaxsim.step_time.closed_form import NetworkView, StepCost, job_step_cost
 from jaxsim.step_time.event_exact import pipeline_events
 from jaxsim.step_time.links import StageTimes
@@ -192,10 +192,10 @@ def _wire(
     send_s, latency_s = inputs.send_s[None], inputs.latency_s[None]
     send_s = send_s if profile is None else send_s * profile.slowdown
     members = topo.together.astype(jnp.float32).sum(axis=1)
-    doubled = (inputs.schedule == SCHEDULE_INTERLEAVED) & (members == 2.0)
+    doubled = (inputs.schedule == Schedule.INTERLEAVED) & (members == 2.0)
     doubled = doubled & (rows.n_stages > 2)
     send_s = send_s * jnp.where(doubled, 2.0, 1.0)[None, :, None]
-    # A pipeline inside one domain leaves it nowhere.
+    # A pipeline inside one domain uses no link.
     several = (rows.of_group(jnp.ones_like(members), rows.member) > 1.0)[None]
 
     def way(of_link, inside, at_end, pairs):  # [C, K, K] -> [C, S, G]

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.plan import SCHEDULE_GREEDY, SCHEDULE_INTERLEAVED
+from jaxsim.plan import Schedule
 from jaxsim.step_time.greedy import greedy_clocks
 from jaxsim.step_time.links import StageTimes, transfer_s
 from jaxsim.step_time.schedules import (
@@ -57,29 +57,29 @@ def pipeline_events(
     """Run one step of each of B pipelines.
 
     schedule, n_stages and micro_batches are [B] int32, or [1] where all pipelines are alike, which
-    is faster. `schedules` (static) lists the SCHEDULE_* that may occur; `chunks` (static) is the
+    is faster. `schedules` (static) lists the Schedule that may occur; `chunks` (static) is the
     number of model chunks per stage of interleaved pipelines; `in_flight` [S, B] float32 are the
     limits of greedy ones. n_stages and micro_batches must keep to the bounds: S of `times` and
     `micro_batch_bound`. Differentiable in `times` but for the greedy order.
     """
-    chunks = chunks if SCHEDULE_INTERLEAVED in schedules else 1
-    if len(schedules) == 1:  # the compiler then sees which, and leaves the others' arithmetic out
+    chunks = chunks if Schedule.INTERLEAVED in schedules else 1
+    if len(schedules) == 1:  # a constant lets the compiler drop the arithmetic of other schedules
         schedule = jnp.full((1,), schedules[0], jnp.int32)
     stage_bound = times.forward_s.shape[0]
     order = slot_order(schedule, n_stages, micro_batches, stage_bound, chunks)
-    fixed = tuple(k for k in schedules if k != SCHEDULE_GREEDY)
+    fixed = tuple(k for k in schedules if k != Schedule.GREEDY)
     total_s, next_s, prev_s = jnp.zeros((), jnp.float32), None, None
     if fixed:
         slots = slot_count(fixed, stage_bound, micro_batch_bound, chunks)
         total_s, next_s, prev_s = _fixed_order(times, order, slots, chunks)
-    if SCHEDULE_GREEDY in schedules:
+    if Schedule.GREEDY in schedules:
         if in_flight is None:
             raise ValueError("the greedy order needs in_flight limits")
         greedy = greedy_clocks(times, n_stages, micro_batches, micro_batch_bound, in_flight)
         if not fixed:
             total_s, next_s, prev_s = greedy
         else:
-            here = schedule == SCHEDULE_GREEDY
+            here = schedule == Schedule.GREEDY
             total_s = jnp.where(here, greedy[0], total_s)
             next_s = jnp.where(here[None], greedy[1], next_s)
             prev_s = jnp.where(here[None], greedy[2], prev_s)
@@ -174,7 +174,7 @@ def _run_slot(
     send_s = jnp.where(forward, times.next_send_s, times.prev_send_s)
     taken = transfer_s(begin, send_s, times.change_s)
 
-    # The weight gradient that is due after this input gradient delays nothing but the stage.
+    # The weight gradient that follows this input gradient delays its stage alone.
     due = order.zero_bubble & ~forward & (op.index >= stage)
     to_next, to_prev = op.runs & op.sends & forward, op.runs & op.sends & ~forward
     clocks = clocks.replace(

@@ -124,7 +124,7 @@ def _turn(
         prev_busy=state.prev_busy + jnp.where(to_prev, taken, 0.0),
         forwards=forwards,
         backwards=backwards,
-        # The first stage's input is always there; others may just have been waiting for this.
+        # The first stage always has input. Another may wait for the forward that just arrived.
         input_f=jnp.where(
             stage == 0, 0.0, jnp.where((new_f >= 0) & (sent_f == forwards), new_f, input_f)
         ),

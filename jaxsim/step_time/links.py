@@ -61,6 +61,6 @@ def transfer_s(begin_s: Array, send_s: Array, change_s: Array) -> Array:
 
     state = (begin_s, zero + 1.0, zero)
     if send_s.shape[0] > 1:
-        # A loop, although short: XLA would compute an unrolled one again for every use of its result.
+        # A loop, although short: XLA would recompute an unrolled one for every use of its result.
         state, _ = jax.lax.scan(segment, state, (send_s[:-1], change_s))
     return state[2] + state[1] * send_s[-1]

@@ -7,12 +7,14 @@ from flax import struct
 from jax import Array
 
 from jaxsim.cluster import Calibration
-from jaxsim.plan import Plan
-from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, Workload
-
-# 16-bit weights 2, fp32 gradients 4, fp32 master and moments 12 (Korthikanti et al. 2022, Fig. 1).
-WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2.0, 4.0, 12.0
-STATE_BYTES = WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_BYTES
+from jaxsim.plan import Plan, Recompute
+from jaxsim.workload import (
+    OPTIMIZER_BYTES,
+    STORED_GRADIENT_BYTES,
+    STORED_STATE_BYTES,
+    WEIGHT_BYTES,
+    Workload,
+)
 
 
 def state_bytes_per_param(zero_stage: Array, ranks: Array) -> Array:
@@ -23,9 +25,9 @@ def state_bytes_per_param(zero_stage: Array, ranks: Array) -> Array:
     distributed optimizer and FSDP do.
     """
     sharded = jnp.where(zero_stage >= 1, OPTIMIZER_BYTES, 0.0)
-    sharded = sharded + jnp.where(zero_stage >= 2, GRADIENT_BYTES, 0.0)
+    sharded = sharded + jnp.where(zero_stage >= 2, STORED_GRADIENT_BYTES, 0.0)
     sharded = sharded + jnp.where(zero_stage >= 3, WEIGHT_BYTES, 0.0)
-    return STATE_BYTES - sharded + sharded / ranks.astype(jnp.float32)
+    return STORED_STATE_BYTES - sharded + sharded / ranks.astype(jnp.float32)
 
 
 @struct.dataclass
@@ -38,12 +40,12 @@ class LayerMemory:
 
     def held(self, recompute: Array) -> Array:
         """What stays until the backward pass."""
-        held = jnp.where(recompute == RECOMPUTE_FULL, self.full, self.none)
-        return jnp.where(recompute == RECOMPUTE_SELECTIVE, self.selective, held)
+        held = jnp.where(recompute == Recompute.FULL, self.full, self.none)
+        return jnp.where(recompute == Recompute.SELECTIVE, self.selective, held)
 
 
 def layer_memory(work: Workload, cal: Calibration, tp: Array, cp: Array) -> LayerMemory:
-    """What one layer keeps of one sequence.
+    """Activations that one layer stores of one sequence.
 
     Korthikanti et al. 2022, eqs. 1-6: none 10 + 24 / t + 5 a s / (h t) times s b h, all of it over
     t with sequence parallelism; selective without the scores; full 2. Under flash attention there
@@ -52,12 +54,12 @@ def layer_memory(work: Workload, cal: Calibration, tp: Array, cp: Array) -> Laye
     slices, chunks = tp.astype(jnp.float32), cp.astype(jnp.float32)
     copies = jnp.where(work.sequence_parallel, slices, 1.0) * chunks
     slices = slices * chunks
-    kept = work.stored.replicated_gb / copies + work.stored.sliced_gb / slices
-    kept = kept * cal.stored_values
+    plain = work.stored.replicated_gb / copies + work.stored.sliced_gb / slices
+    plain = plain * cal.stored_values
     full = work.stored.input_gb / copies * cal.stored_values
     return LayerMemory(
-        none=kept + cal.stored_scores * work.stored.scores_gb / slices,
-        selective=jnp.where(work.flash, 0.5 * (kept + full), kept),
+        none=plain + cal.stored_scores * work.stored.scores_gb / slices,
+        selective=jnp.where(work.flash, 0.5 * (plain + full), plain),
         full=full,
     )
 
@@ -88,7 +90,7 @@ class StageMemory:
         last stage of the whole pipeline does."""
         held = self.layer.held(recompute) * self.layers
         # While the backward pass recomputes a layer, its full activations exist once.
-        working = jnp.where(recompute == RECOMPUTE_NONE, 0.0, self.layer.none)
+        working = jnp.where(recompute == Recompute.NONE, 0.0, self.layer.none)
         many = held * in_flight * self.chunks
         of_last = held * in_flight_last + self.logits_gb
         # One stage holds the logits, another the most micro-batches: the fullest counts, not both.
@@ -116,7 +118,7 @@ def stage_memory(
     gathered = jnp.where(plan.zero_stage == 3, WEIGHT_BYTES * gathered / slices, 0.0)
     logits = cal.stored_logits * work.logits_gb / (slices * plan.cp.astype(jnp.float32))
     return StageMemory(
-        fixed_gb=state * cal.state_bytes / STATE_BYTES + gathered + cal.framework_gb,
+        fixed_gb=state * cal.state_bytes / STORED_STATE_BYTES + gathered + cal.framework_gb,
         layer=layer_memory(work, cal, plan.tp, plan.cp),
         layers=jnp.ceil(plan.layers.astype(jnp.float32) / stages),
         chunks=in_flight_chunks(stages, work.virtual_stages),

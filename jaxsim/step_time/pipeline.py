@@ -9,22 +9,12 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.plan import (
-    ALL_SCHEDULES,
-    INTERLEAVED_CHUNKS,
-    SCHEDULE_1F1B,
-    SCHEDULE_EAGER_1F1B,
-    SCHEDULE_GPIPE,
-    SCHEDULE_GREEDY,
-    SCHEDULE_INTERLEAVED,
-    SCHEDULE_ZERO_BUBBLE,
-    masked_sums,
-)
+from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, Schedule, masked_sums
 from jaxsim.step_time.links import HEAD_FORWARD_SHARE
 from jaxsim.step_time.pipeline_inputs import PipelineInputs
 from jaxsim.step_time.topology import Topology, crossing, transfers_per_micro_batch
 
-NEVER_S = -1e30  # of a loop that does not exist: no longer than any
+NEVER_S = -1e30  # a loop that does not exist: shorter than every real one
 
 
 def in_flight_limit(
@@ -44,17 +34,17 @@ def in_flight_limit(
     """
     total = depth if total is None else total
     cover = micro_batches if cover is None else cover
-    limit = jnp.where(schedule == SCHEDULE_EAGER_1F1B, 2.0 * depth - 1.0, depth)
-    if SCHEDULE_INTERLEAVED in schedules:
+    limit = jnp.where(schedule == Schedule.EAGER_1F1B, 2.0 * depth - 1.0, depth)
+    if Schedule.INTERLEAVED in schedules:
         chunks = float(INTERLEAVED_CHUNKS)
         interleaved = (2.0 * (depth - 1.0) + (chunks - 1.0) * total + 1.0) / chunks
-        limit = jnp.where(schedule == SCHEDULE_INTERLEAVED, interleaved, limit)
-    if SCHEDULE_ZERO_BUBBLE in schedules:
-        # It keeps activations until the weight gradients are done: every stage holds as the first.
-        limit = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, total, limit)
-    if SCHEDULE_GREEDY in schedules:
-        limit = jnp.where(schedule == SCHEDULE_GREEDY, jnp.maximum(jnp.ceil(cover), depth), limit)
-    return jnp.where(schedule == SCHEDULE_GPIPE, micro_batches, jnp.minimum(limit, micro_batches))
+        limit = jnp.where(schedule == Schedule.INTERLEAVED, interleaved, limit)
+    if Schedule.ZERO_BUBBLE in schedules:
+        # ZB-H1 stores activations until the weight gradients are done: all stages hold as the first.
+        limit = jnp.where(schedule == Schedule.ZERO_BUBBLE, total, limit)
+    if Schedule.GREEDY in schedules:
+        limit = jnp.where(schedule == Schedule.GREEDY, jnp.maximum(jnp.ceil(cover), depth), limit)
+    return jnp.where(schedule == Schedule.GPIPE, micro_batches, jnp.minimum(limit, micro_batches))
 
 
 @struct.dataclass
@@ -85,17 +75,17 @@ def pipeline_time(
     inner_hop_s = inputs.hop_s
     parts = stage_parts(inputs, schedules)
     together = topo.together
-    chunked = SCHEDULE_INTERLEAVED in schedules
+    chunked = Schedule.INTERLEAVED in schedules
     hops_s, links, inner_links = _wire(inputs, parts, chunked)
     link_s = jnp.maximum(*links)
     if chunked:
-        # Every chunk takes the links, and another way round.
+        # Every chunk crosses the links; between chunks lies the way from the last domain to the first.
         sent_s = transfers_per_micro_batch(topo, schedule, schedules) * inputs.send_s
         link_s = jnp.maximum(parts.chunks * link_s, sent_s.max(axis=1))
     own_s = parts.critical_s + 2.0 * (parts.stages - 1.0) * inner_hop_s
     sums = [parts.stages, own_s + hops_s[0], own_s]
     if chunked:
-        # Of another chunk's pass the same, but no logits; the wire leads from last to first and back.
+        # Other chunks pass without logits; their wire leads from the last stage to the first and back.
         sums += [(parts.chunks - 1.0) * (x - parts.head_s) for x in (hops_s[1], 0.0)]
     depth, round_trip_s, near_s = masked_sums(topo.after, jnp.stack(sums[:3]))
     total, fill_s, near_fill_s, *again_s = masked_sums(together, jnp.stack(sums))
@@ -105,7 +95,7 @@ def pipeline_time(
     counts = (depth, micro_batches, total, cover)
     holds, limits = run_ahead(schedule, parts, *counts, schedules)
     within_s = (parts.stages - 1.0) * (parts.pass_s + 2.0 * inner_hop_s)  # first to last stage
-    greedy = schedule == SCHEDULE_GREEDY if SCHEDULE_GREEDY in schedules else None
+    greedy = schedule == Schedule.GREEDY if Schedule.GREEDY in schedules else None
     loops = _loops(topo, parts, within_s, round_trip_s, greedy, *limits)
 
     def longest(round_trip, fill, links, loops, again=None):
@@ -116,10 +106,10 @@ def pipeline_time(
             if loops is not None:
                 trips_s = jnp.maximum(trips_s, micro_batches * _largest(together, link_s))
             path = jnp.where(parts.chunks > 1.0, jnp.maximum(path, trips_s), path)
-        if loops is None or SCHEDULE_GPIPE not in schedules:
+        if loops is None or Schedule.GPIPE not in schedules:
             return path
         gpipe = fill + (micro_batches - 1.0) * _two_flow_shops_s(together, parts, links)
-        return jnp.where(schedule == SCHEDULE_GPIPE, gpipe, path)
+        return jnp.where(schedule == Schedule.GPIPE, gpipe, path)
 
     period_s = jnp.maximum(beat_s, _throttled_s(within_s, round_trip_s, loops, *limits))
     return PipelineTime(
@@ -153,7 +143,7 @@ def _wire(
     """[K] [s] each: to the next domain and back, and (chunked) from the last to the first and back;
     the busiest link of a domain's way forward, and back; the same without the WAN."""
     topo, send_s, latency_s = inputs.topo, inputs.send_s, inputs.latency_s
-    # A domain has one neighbour each way, so that the largest is the sum, and quicker.
+    # A domain has one neighbour each way: the largest equals the sum and is quicker.
     sent_s, there_s = (jnp.where(topo.to_next, x, 0.0).max(axis=1) for x in (send_s, latency_s))
     back_s, return_s = (
         jnp.where(topo.to_previous, x, 0.0).max(axis=0) for x in (send_s, latency_s)
@@ -184,13 +174,13 @@ def run_ahead(
     """
     holds = in_flight_limit(schedule, depth, micro_batches, total, cover, schedules)
     order, first = schedule, holds
-    if SCHEDULE_ZERO_BUBBLE in schedules:
-        order = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, SCHEDULE_1F1B, schedule)
+    if Schedule.ZERO_BUBBLE in schedules:
+        order = jnp.where(schedule == Schedule.ZERO_BUBBLE, Schedule.ONE_F_ONE_B, schedule)
         first = in_flight_limit(order, depth, micro_batches, total, cover, schedules)
     of_last = depth - parts.stages + 1.0
     last = in_flight_limit(order, of_last, micro_batches, total, None, schedules)
-    if SCHEDULE_GREEDY in schedules:
-        last = jnp.where(schedule == SCHEDULE_GREEDY, first, last)
+    if Schedule.GREEDY in schedules:
+        last = jnp.where(schedule == Schedule.GREEDY, first, last)
     return holds, (first, last)
 
 
@@ -220,14 +210,14 @@ def stage_parts(inputs: PipelineInputs, schedules: tuple[int, ...] = ALL_SCHEDUL
     stages = inputs.pp.astype(jnp.float32)
     forward_s = stage_s / 3.0 if inputs.forward_s is None else inputs.forward_s
     apart = jnp.float32(0.0)
-    if SCHEDULE_ZERO_BUBBLE in schedules:
+    if Schedule.ZERO_BUBBLE in schedules:
         apart = jnp.minimum(forward_s if weight_s is None else weight_s, stage_s - forward_s)
-        apart = jnp.where(schedule == SCHEDULE_ZERO_BUBBLE, apart, 0.0)
+        apart = jnp.where(schedule == Schedule.ZERO_BUBBLE, apart, 0.0)
     backward_s = stage_s - forward_s - apart
     last_s = jnp.where(topo.last, inputs.head_s, 0.0)
     chunks, head = jnp.float32(1.0), last_s
-    if SCHEDULE_INTERLEAVED in schedules:
-        chunks = jnp.where(schedule == SCHEDULE_INTERLEAVED, float(INTERLEAVED_CHUNKS), 1.0)
+    if Schedule.INTERLEAVED in schedules:
+        chunks = jnp.where(schedule == Schedule.INTERLEAVED, float(INTERLEAVED_CHUNKS), 1.0)
         head = jnp.where(chunks > 1.0, 0.0, last_s)
     one = (forward_s + backward_s) / chunks
     alone = jnp.where(stages > 1.0, 0.0, 1.0) * last_s  # the first stage is the last as well
@@ -333,7 +323,7 @@ def _longest_path(
 
     def returning(round_trip_s, limit, loops):
         left, limit = m - 1.0 - limit, jnp.maximum(limit, 1.0)
-        # What is left over after whole loops queues: so much longer than if all queued.
+        # Whole loops of `limit` micro-batches, then the rest queues: how much longer than queueing.
         longer_s = jnp.floor(left / limit + 1e-4) * (round_trip_s - limit * slowest_s)
         if loops is not None:
             count = jnp.floor(left[None, :] / loops.passed + 1e-4)

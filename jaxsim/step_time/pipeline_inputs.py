@@ -19,7 +19,7 @@ class PipelineInputs:
 
     topo: Topology
     pp: Array  # [K] int32 stages inside the domain
-    schedule: Array  # [K] int32 SCHEDULE_*
+    schedule: Array  # [K] int32 Schedule
     micro_batches: Array  # [K] float32 in one step
     stage_s: Array  # [K] [s] forward + backward on one stage of the domain
     head_s: Array  # [K] [s] the logits, on the last stage of a pipeline

@@ -28,21 +28,14 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.plan import (
-    ALL_SCHEDULES,
-    SCHEDULE_1F1B,
-    SCHEDULE_EAGER_1F1B,
-    SCHEDULE_GPIPE,
-    SCHEDULE_INTERLEAVED,
-    SCHEDULE_ZERO_BUBBLE,
-)
+from jaxsim.plan import ALL_SCHEDULES, Schedule
 
 FIXED_ORDERS = (
-    SCHEDULE_1F1B,
-    SCHEDULE_EAGER_1F1B,
-    SCHEDULE_GPIPE,
-    SCHEDULE_INTERLEAVED,
-    SCHEDULE_ZERO_BUBBLE,
+    Schedule.ONE_F_ONE_B,
+    Schedule.EAGER_1F1B,
+    Schedule.GPIPE,
+    Schedule.INTERLEAVED,
+    Schedule.ZERO_BUBBLE,
 )
 
 
@@ -92,9 +85,9 @@ def slot_order(
     kind, stages, count = schedule[None], n_stages[None], micro_batches[None]
     s = jnp.arange(stage_bound, dtype=jnp.int32)[:, None]
     after = stages - 1 - s  # stages behind this one
-    v = jnp.where(kind == SCHEDULE_INTERLEAVED, chunks, 1)
-    hop = (kind == SCHEDULE_EAGER_1F1B) | (kind == SCHEDULE_INTERLEAVED)
-    gpipe = kind == SCHEDULE_GPIPE
+    v = jnp.where(kind == Schedule.INTERLEAVED, chunks, 1)
+    hop = (kind == Schedule.EAGER_1F1B) | (kind == Schedule.INTERLEAVED)
+    gpipe = kind == Schedule.GPIPE
     forward_slot = jnp.where(hop, 2 * s, s)
     eager = 2 * s + 4 * after + 2 * (v - 1) * stages + 1
     backward_slot = jnp.where(hop, eager, stages + after)
@@ -103,7 +96,7 @@ def slot_order(
         forward_slot=forward_slot,
         backward_slot=jnp.where(gpipe, count + stages - 1 + after, backward_slot),
         chunks=v,
-        zero_bubble=kind == SCHEDULE_ZERO_BUBBLE,
+        zero_bubble=kind == Schedule.ZERO_BUBBLE,
         n_stages=stages,
         micro_batches=count,
     )
@@ -116,11 +109,11 @@ def slot_count(
     s, m = stage_bound, micro_batch_bound
     interleaved = 2 * ((m + s - 1) * chunks - 1) + 4 * (s - 1) + 2 * (chunks - 1) * s + 2
     counts = {
-        SCHEDULE_1F1B: 2 * (m + s - 1),
-        SCHEDULE_ZERO_BUBBLE: 2 * (m + s - 1),
-        SCHEDULE_GPIPE: 2 * (m + s - 1),
-        SCHEDULE_EAGER_1F1B: 2 * m + 4 * (s - 1),
-        SCHEDULE_INTERLEAVED: interleaved,
+        Schedule.ONE_F_ONE_B: 2 * (m + s - 1),
+        Schedule.ZERO_BUBBLE: 2 * (m + s - 1),
+        Schedule.GPIPE: 2 * (m + s - 1),
+        Schedule.EAGER_1F1B: 2 * m + 4 * (s - 1),
+        Schedule.INTERLEAVED: interleaved,
     }
     return max((counts[k] for k in schedules if k in counts), default=0)
 

@@ -52,7 +52,7 @@ def replicas_running(plan: Plan, gpus_available: Array) -> Array:
     return jnp.where(plan.used, tightest, 0)
 
 
-# Traced once for all its callers, which compile to what they would without.
+# An inlined jit is traced once for all callers and leaves their programs as they are.
 @functools.partial(jax.jit, inline=True)
 def stages(
     plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, gpus_available: Array

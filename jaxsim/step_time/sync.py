@@ -8,9 +8,7 @@ from jax import Array
 from jaxsim.cluster import GBIT_PER_GBYTE, Calibration
 from jaxsim.plan import FULL_PRECISION_BITS, Plan, layer_range, n_groups
 from jaxsim.step_time.topology import Topology
-from jaxsim.workload import Workload
-
-GRADIENT_BYTES = 2  # 16-bit gradients on the wire
+from jaxsim.workload import SENT_GRADIENT_BYTES, Workload
 
 
 def layer_overlap(start_a: Array, end_a: Array, start_b: Array, end_b: Array) -> Array:
@@ -38,7 +36,7 @@ def ring_bytes_gb(work: Workload, plan: Plan, topo: Topology) -> Array:
     gparams = gparams + tables * work.embedding_gparams
     groups = jnp.maximum(n, 1).astype(jnp.float32)
     precision = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
-    volume = 2.0 * (groups - 1.0) / groups * GRADIENT_BYTES * precision
+    volume = 2.0 * (groups - 1.0) / groups * SENT_GRADIENT_BYTES * precision
     return jnp.where(ring, volume * gparams, 0.0)
 
 

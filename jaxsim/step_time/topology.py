@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, SCHEDULE_INTERLEAVED, Plan, steps_ahead
+from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, Plan, Schedule, steps_ahead
 
 
 @struct.dataclass
@@ -47,9 +47,9 @@ def transfers_per_micro_batch(
 ) -> Array:
     """[K, K] float32 activations and gradients of a micro-batch over each link, `schedule` [K]:
     one of every chunk each way, and between chunks from the last domain to the first and back."""
-    if SCHEDULE_INTERLEAVED not in schedules:
+    if Schedule.INTERLEAVED not in schedules:
         return (topo.to_next | topo.to_previous).astype(jnp.float32)
-    interleaved = schedule == SCHEDULE_INTERLEAVED
+    interleaved = schedule == Schedule.INTERLEAVED
     chunks = jnp.where(interleaved, float(INTERLEAVED_CHUNKS), 1.0)[:, None]
     wrap = crossing(topo)
     between = jnp.where(wrap | wrap.T, chunks - 1.0, 0.0)

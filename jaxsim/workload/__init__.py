@@ -1,16 +1,23 @@
 """The model and the batch being trained.
 
-workload  a transformer as a table of operators: FLOPs, bytes, parameters, activations
+workload      a transformer as a table of operators: FLOPs, bytes, parameters, activations
+number_bytes  bytes of an activation, a gradient, a weight and its optimizer state
 """
 
+from jaxsim.workload.number_bytes import (
+    ACTIVATION_BYTES,
+    FP32_ACTIVATION_BYTES,
+    OPTIMIZER_BYTES,
+    SENT_GRADIENT_BYTES,
+    STORED_GRADIENT_BYTES,
+    STORED_STATE_BYTES,
+    WEIGHT_BYTES,
+)
 from jaxsim.workload.workload import (
     FLOAT8,
     FP32,
     MODEL_PRESETS,
     PRECISIONS,
-    RECOMPUTE_FULL,
-    RECOMPUTE_NONE,
-    RECOMPUTE_SELECTIVE,
     DataSets,
     JobSpec,
     ModelConfig,
@@ -20,13 +27,17 @@ from jaxsim.workload.workload import (
 )
 
 __all__ = [
+    "ACTIVATION_BYTES",
     "FLOAT8",
     "FP32",
+    "FP32_ACTIVATION_BYTES",
     "MODEL_PRESETS",
+    "OPTIMIZER_BYTES",
     "PRECISIONS",
-    "RECOMPUTE_FULL",
-    "RECOMPUTE_NONE",
-    "RECOMPUTE_SELECTIVE",
+    "SENT_GRADIENT_BYTES",
+    "STORED_GRADIENT_BYTES",
+    "STORED_STATE_BYTES",
+    "WEIGHT_BYTES",
     "DataSets",
     "JobSpec",
     "ModelConfig",

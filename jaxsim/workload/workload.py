@@ -12,20 +12,20 @@ from flax import struct
 from jax import Array
 
 from jaxsim.files import InputError, is_file, meant, read_yaml, shown, values
+from jaxsim.trees import take
+from jaxsim.workload.number_bytes import (
+    ACTIVATION_BYTES,
+    FP32_ACTIVATION_BYTES,
+    MOVED_STATE_BYTES,
+)
 
-# Recompute modes: nothing, the attention core only, the whole layer.
-RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
 # Of a model file: beyond these no transformer is near, and FLOPs leave float32.
 LARGEST_SHAPE = {"layers": 10_000, "hidden": 2**20, "heads": 2**16, "kv_heads": 2**16}
 LARGEST_SHAPE |= {"ffn": 2**22, "ffn_matrices": 2**24, "vocab": 2**24}
 OPERATORS = ("qkv", "attention", "projection", "ffn", "elementwise")
-ACTIVATION_BYTES = 2  # 16-bit activations and gradients on the wire
 # What activations are stored in and matrix products computed in; float8 only multiplies.
 PRECISIONS = ("bf16", "fp16", "fp32", "float8")
 FP32, FLOAT8 = PRECISIONS.index("fp32"), PRECISIONS.index("float8")
-STATE_BYTES_PER_PARAM = (
-    14  # bf16 weight 2 + fp32 master, momentum, variance 12: what a move carries
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Workload:
 
     def job(self, j: int) -> Workload:
         """Return job j without the job axis."""
-        return jax.tree.map(lambda x: x[j], self)
+        return take(self, j)
 
     @property
     def gparams(self) -> Array:
@@ -177,7 +177,7 @@ class Workload:
     @property
     def state_gb_per_layer(self) -> Array:
         """[J] [GB] weights and optimizer state that move with a layer; embeddings spread evenly."""
-        return STATE_BYTES_PER_PARAM * self.gparams / self.layers.astype(jnp.float32)
+        return MOVED_STATE_BYTES * self.gparams / self.layers.astype(jnp.float32)
 
 
 def operator_tflop(job: JobSpec) -> np.ndarray:
@@ -212,7 +212,7 @@ def stored_bytes(job: JobSpec) -> dict[str, float]:
 
 def value_bytes(job: JobSpec) -> float:
     """Return the bytes of one activation."""
-    return 4.0 if job.precision == "fp32" else float(ACTIVATION_BYTES)
+    return FP32_ACTIVATION_BYTES if job.precision == "fp32" else ACTIVATION_BYTES
 
 
 def build_workload(jobs: Sequence[JobSpec], pad_to: int | None = None) -> Workload:

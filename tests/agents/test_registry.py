@@ -22,6 +22,7 @@ from agents.registry import ENTRIES, find, jobs_names, plan_rules, rivals_with_r
 from jaxsim.env.env import reset
 from jaxsim.files.errors import InputError
 from jaxsim.planning.enumeration import PlanTable
+from jaxsim.trees import stack
 
 ROWS = 3
 PLANS = [
@@ -37,7 +38,7 @@ def only(row):
 
 
 TABLE = PlanTable(
-    plans=jax.tree.map(lambda *x: jnp.stack(x), *PLANS),
+    plans=stack(PLANS),
     mask=jnp.ones(ROWS, bool),
     base_rate=jnp.ones(ROWS, jnp.float32),
     single_domain=jnp.array([False, True, False]),

@@ -15,9 +15,10 @@ from jaxsim.env.types import EnvParams
 from jaxsim.load.local_jobs import load_process
 from jaxsim.network.process import network_process
 from jaxsim.plan import Problem
-from jaxsim.plan.plan import SCHEDULE_1F1B, Plan, default_lower_choices, empty_plan
+from jaxsim.plan.plan import Plan, default_lower_choices, empty_plan
 from jaxsim.step_time.closed_form import NetworkView, job_step_cost
-from jaxsim.workload.workload import RECOMPUTE_NONE, JobSpec, ModelConfig, build_workload
+from jaxsim.trees import stack
+from jaxsim.workload.workload import JobSpec, ModelConfig, build_workload
 
 GPU = {"peak_tflops": 100.0, "memory_gb": 80.0, "memory_gb_per_s": 2000.0, "nvlink_gb_per_s": 100.0}
 MODEL = ModelConfig(
@@ -103,16 +104,10 @@ def make_plan(groups, layers, shares, n_domains=2, **fields):
 
     Fields are given per group or per domain as the plan has them; a number fills the used entries.
     """
-    plan = empty_plan(n_domains)
-    values = {k: np.array(getattr(plan, k)) for k in Plan.__dataclass_fields__}
-    values["schedule"][:] = SCHEDULE_1F1B
-    values["recompute"][:] = RECOMPUTE_NONE
-    for g, (members, held, share) in enumerate(zip(groups, layers, shares, strict=True)):
-        values["batch_share"][g] = share
-        for place, (domain, n) in enumerate(zip(members, held, strict=True)):
-            values["group"][domain] = g
-            values["position"][domain] = place
-            values["layers"][domain] = n
+    splits = [(held, [1] * len(held)) for held in layers]
+    plan = Plan.assemble(groups, 1, [1] * len(groups), splits, n_domains)
+    values = {k: getattr(plan, k) for k in Plan.__dataclass_fields__}
+    values["batch_share"][: len(shares)] = shares
     for name, value in fields.items():
         values[name] = np.broadcast_to(np.asarray(value, np.int32), values[name].shape)
     return Plan(**{k: jnp.asarray(v, jnp.int32) for k, v in values.items()})
@@ -172,7 +167,7 @@ def env_params(
         ),
         "network": network_process(k, **(network or {})),
         "load": load_process(k, **(load or {})),
-        "initial_plan": jax.tree.map(lambda *x: jnp.stack(x), *plans),
+        "initial_plan": stack(plans),
         "progress_ref": jnp.full((pad_jobs,), 100.0, jnp.float32),
         "weights": jnp.array([1.0, 0.0, 0.0, 0.0], jnp.float32),
         "interval_s": jnp.float32(60.0),

@@ -28,12 +28,13 @@ from jaxsim.planning import Choice, Pipelines
 from jaxsim.planning.exact.cost_table import build_cost_table
 from jaxsim.planning.exact.costs import PlanCostTable, link_times, plan_costs
 from jaxsim.step_time import (
-    GRADIENT_BYTES,
     NetworkView,
     begin_transition,
     ring_rate_gb_per_s,
     transition_s,
 )
+from jaxsim.trees import take
+from jaxsim.workload import SENT_GRADIENT_BYTES
 
 ROUNDING = 1e-4  # by which float32 may have raised a bound
 
@@ -104,14 +105,14 @@ class PipelineTable:
         index = (*(x[row] for x in rows), choice)
         names = ("micro_batch", "recompute", "schedule")
         free = {n: np.repeat(menu[choice, i][:, None], n_domains, 1) for i, n in enumerate(names)}
-        every = jax.tree.map(lambda x: x[row], plans).replace(**free)
+        every = take(plans, row).replace(**free)
         weight = pipes.dp[index[2]] * menu[choice, 0]
         batch, args = int(problem.work.global_batch), (problem, gpus_available)
 
         def part(beats, chosen):
             share = np.zeros_like(every.batch_share)
             share[:, 0] = beats
-            some = jax.tree.map(lambda x: x[chosen], every.replace(batch_share=share))
+            some = take(every.replace(batch_share=share), chosen)
             return _Part.build(some, tuple(x[chosen] for x in index), args)
 
         single = part(1, np.arange(len(row)))
@@ -189,7 +190,7 @@ def ring_s(
     rate = np.asarray(ring_rate_gb_per_s(view.bandwidth_gb_per_s, jnp.int32(1), calibration))
     inside = np.zeros((len(pipes.members), len(rate)), np.float32)
     inside[np.nonzero(pipes.members >= 0)[0], pipes.members[pipes.members >= 0]] = 1.0
-    sent_gb = 2.0 * (n - 1) / n * GRADIENT_BYTES * float(work.gparams)
+    sent_gb = 2.0 * (n - 1) / n * SENT_GRADIENT_BYTES * float(work.gparams)
     pairs = zip(layouts.T, np.roll(layouts, -1, axis=1).T, strict=True)
     together = [np.einsum("ni,ij,nj->n", inside[a], rate, inside[b]) for a, b in pairs]
     return sent_gb / np.min(together, axis=0)

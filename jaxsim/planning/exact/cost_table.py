@@ -15,15 +15,7 @@ import numpy as np
 from jax import Array
 
 from jaxsim.files import InputError
-from jaxsim.plan import (
-    SCHEDULE_GPIPE,
-    SCHEDULE_GREEDY,
-    SCHEDULE_INTERLEAVED,
-    Plan,
-    Problem,
-    masked_sums,
-    n_groups,
-)
+from jaxsim.plan import Plan, Problem, Schedule, masked_sums, n_groups
 from jaxsim.planning.exact.costs import PlanCostTable
 from jaxsim.step_time import (
     NetworkView,
@@ -39,7 +31,8 @@ from jaxsim.step_time import (
     transfers_per_micro_batch,
 )
 
-NEVER = np.float32(-1e30)  # as the constant part of a path that a schedule does not have
+# The constant part of a path that a schedule does not have: below every real one.
+NEVER = np.float32(-1e30)
 BLOCK = 1024  # plans that one compiled call prepares
 
 
@@ -64,7 +57,7 @@ def step_parts(
     whole: bool = False,
 ) -> dict[str, np.ndarray]:
     """What no link changes in P plans, [P, ...] each; `whole`: all that a `StepCost` needs."""
-    if np.any(np.asarray(plans.schedule)[np.asarray(plans.group) >= 0] == SCHEDULE_GREEDY):
+    if np.any(np.asarray(plans.schedule)[np.asarray(plans.group) >= 0] == Schedule.GREEDY):
         raise InputError("plans: schedule: the greedy order follows the network, no table holds it")
     cluster = problem.cluster
     free = cluster.gpus if gpus_available is None else gpus_available
@@ -225,8 +218,8 @@ def _link_rows(slots: Slots, rows: dict, transfers: np.ndarray) -> dict:
 def _path_rows(slots: Slots, r: dict, virtual_stages: float) -> dict:
     """What `jaxsim.step_time.pipeline` says of the paths, without the wire."""
     m, stage_count, used = r["m"], r["stages"], slots.used
-    simple = used & (r["chunks"] == 1.0) & (r["schedule"] != SCHEDULE_GPIPE)
-    ordered = used & (r["schedule"] != SCHEDULE_GPIPE)
+    simple = used & (r["chunks"] == 1.0) & (r["schedule"] != Schedule.GPIPE)
+    ordered = used & (r["schedule"] != Schedule.GPIPE)
     within_s = (stage_count - 1.0) * (r["pass_s"] + 2.0 * r["inner_hop_s"])
 
     def held_back(stage):
@@ -292,7 +285,7 @@ def _loop_rows(slots: Slots, r: dict, left_last: np.ndarray, exists: np.ndarray)
 def _rare_rows(slots: Slots, r: dict, transfers: np.ndarray, virtual_stages: float) -> dict:
     """Rows that only some schedules need, none where no plan has one."""
     none = np.zeros((0, slots.used.shape[1]), np.float32)
-    gpipe = slots.first & (r["schedule"] == SCHEDULE_GPIPE)
+    gpipe = slots.first & (r["schedule"] == Schedule.GPIPE)
     inner_s = np.where(r["stages"] > 1.0, r["inner_hop_s"], 0.0)
     out = {
         "gpipe_forward_s": np.maximum(r["forward_s"], inner_s),
@@ -300,7 +293,7 @@ def _rare_rows(slots: Slots, r: dict, transfers: np.ndarray, virtual_stages: flo
         "gpipe": np.where(gpipe, r["m"] - 1.0, -1.0),
     }
     out = {k: v if gpipe.any() else none for k, v in out.items()}
-    begins = slots.first & (r["schedule"] == SCHEDULE_INTERLEAVED)
+    begins = slots.first & (r["schedule"] == Schedule.INTERLEAVED)
     last = slots.last_of()
     wraps = begins & (last > np.arange(len(last))[:, None])
     plan = np.arange(slots.order.shape[0])[None, :]

@@ -153,7 +153,7 @@ def read_table(table: PlanCostTable, links: LinkTimes, xp: ModuleType = jnp) -> 
     """Read a prepared network for all plans of a table."""
 
     def take(values, index):
-        # For indices known to be right.
+        # The indices are in range by construction: no clamping.
         return values[index] if xp is np else values.at[index].get(mode="promise_in_bounds")
 
     wires = (links.inverse, links.inverse_back, links.both_ways_s)
@@ -253,7 +253,7 @@ class _Hop:
     """[P]: from one slot to the next."""
 
     linked: Any  # bool
-    forward_s: Any  # a transfer occupies the link for
+    forward_s: Any  # for which a transfer occupies the link
     back_s: Any
     both_ways_s: Any  # transfers and latencies
 

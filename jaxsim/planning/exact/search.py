@@ -23,11 +23,13 @@ from jaxsim.plan import Layout, Plan, Problem, empty_plan, needs_reconfiguration
 from jaxsim.planning import PlanFamily, complete, count_subsets, list_pipelines
 from jaxsim.planning.exact.bounds import Options, PipelineTable, average_rate, ring_s
 from jaxsim.step_time import NetworkView, StepCost, begin_transition, job_step_cost, transition_s
+from jaxsim.trees import take
 
 MOST_LAYOUTS = 200_000
 BLOCK = 256  # plans that one compiled call scores
-MOST_TABLES = 8  # of free GPUs, that a search remembers
-FIRST, MOST_BRANCHES = 64, 4096  # opened together: few, until there is a good plan to beat
+MOST_TABLES = 8  # cost tables, one for each state of free GPUs, that a search remembers
+# Branches opened together: few at first, until there is a good plan to beat.
+FIRST, MOST_BRANCHES = 64, 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,12 +160,12 @@ class ExactSearch:
         """Let up to BLOCK plans [P, ...] challenge the incumbent."""
         size = len(choice)
         rows = np.minimum(np.arange(BLOCK), size - 1)
-        args = jax.tree.map(lambda x: x[rows], (plans, choice.astype(np.int32)))
+        args = take((plans, choice.astype(np.int32)), rows)
         rate = np.asarray(_score_block(*args, *given))[:size]
         top = int(rate.argmax())
         best.scored += size
         if rate[top] > best.rate:
-            best.plan = jax.tree.map(lambda x: x[top], plans)
+            best.plan = take(plans, top)
             best.choice, best.rate = int(choice[top]), float(rate[top])
 
     def _leaves(
@@ -234,9 +236,9 @@ class ExactSearch:
                 low_s = least_s[branch]
             sync_s = np.maximum(low_s + ring[branch], 0.0)
             bound = average_rate(total_s + sync_s + most[:, 1], most[:, 2], horizon_s)
-            kept = bound > floor
-            branch, dp, bound = branch[kept], dp[kept], bound[kept]
-            sums, most = sums[kept], most[kept]
+            open_ = bound > floor
+            branch, dp, bound = branch[open_], dp[open_], bound[open_]
+            sums, most = sums[open_], most[open_]
         leaves = _Leaves(bound, layouts[branch], common[branch], choice[branch], dp)
         return leaves.take(self._splits(leaves))
 

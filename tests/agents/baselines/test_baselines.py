@@ -22,6 +22,7 @@ from jaxsim.env.env import reset, step
 from jaxsim.files.errors import InputError
 from jaxsim.plan.plan import empty_plan
 from jaxsim.planning.enumeration import PlanTable
+from jaxsim.trees import stack, take
 
 ROWS, STEPS = 3, 6
 PLANS = [
@@ -30,7 +31,7 @@ PLANS = [
     make_plan([(0,), (1,)], [(8,), (8,)], [4, 4], dp=2, micro_batch=2),
 ]
 TABLE = PlanTable(
-    plans=jax.tree.map(lambda *x: jnp.stack(x), *PLANS),
+    plans=stack(PLANS),
     mask=jnp.ones(ROWS, bool),
     base_rate=jnp.ones(ROWS, jnp.float32),
     single_domain=jnp.array([False, True, False]),
@@ -204,7 +205,7 @@ def played():
         def body(carry, t):
             state, observation = carry
             plan = jax.lax.switch(which, decide, jax.random.fold_in(key, t), observation)
-            row, found = find_row(TABLE, jax.tree.map(lambda x: x[0], plan))
+            row, found = find_row(TABLE, take(plan, 0))
             allowed = observation.mask.retarget[0] & ~observation.moving[0]
             state, timestep = step(key, state, plan, world)
             return (state, timestep.observation), (jnp.where(found, row, -1), allowed)

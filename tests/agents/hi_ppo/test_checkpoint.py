@@ -15,6 +15,7 @@ from agents.hi_ppo import checkpoint
 from agents.hi_ppo.checkpoint import load_checkpoint, policies, restore, save_checkpoint
 from agents.hi_ppo.scheduler import PolicyParams
 from jaxsim.files.errors import InputError
+from jaxsim.trees import take
 
 META = {"hidden": 8, "every": 2, "seeds": [3, 5], "epoch": 4, "config": {"model": "toy"}}
 
@@ -59,7 +60,7 @@ def test_there_is_one_policy_per_seed(saved):
     found = policies(load_checkpoint(saved))
     assert len(found) == 2
     for i, policy in enumerate(found):
-        same(policy, jax.tree.map(lambda x, i=i: x[i], tree()["policy"]))
+        same(policy, take(tree()["policy"], i))
 
 
 def refused(path):

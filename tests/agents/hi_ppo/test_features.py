@@ -17,8 +17,7 @@ from agents.hi_ppo.features import (
     update_statistics,
     upper_inputs,
 )
-from jaxsim.plan.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE
-from jaxsim.workload.workload import RECOMPUTE_FULL, RECOMPUTE_NONE
+from jaxsim.plan.modes import Recompute, Schedule
 
 BASE = np.array([1.0, 2.0])
 update = jax.jit(update_statistics)
@@ -121,8 +120,8 @@ def world(interval_s=60.0, may=True, moving=False):
         problem=SimpleNamespace(
             choices=SimpleNamespace(
                 micro_batch=jnp.array([1, 2, 8], jnp.int32),
-                recompute=jnp.array([RECOMPUTE_NONE, RECOMPUTE_FULL, RECOMPUTE_NONE]),
-                schedule=jnp.array([SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE]),
+                recompute=jnp.array([Recompute.NONE, Recompute.FULL, Recompute.NONE]),
+                schedule=jnp.array([Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE]),
             )
         ),
     )

@@ -42,7 +42,7 @@ def parameters(n, seed=0):
     [
         (1.0, 2.0, 2.0),
         (1.5, 2.0, 1.2 * 2.0),  # beyond the range nothing more is promised
-        (0.5, 2.0, 0.5 * 2.0),  # but a loss is admitted whole
+        (0.5, 2.0, 0.5 * 2.0),  # but a loss counts in full
         (1.5, -2.0, 1.5 * -2.0),
         (0.5, -2.0, 0.8 * -2.0),
     ],

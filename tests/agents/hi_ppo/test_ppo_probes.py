@@ -19,6 +19,7 @@ from agents.hi_ppo.networks import GraphInputs, LowerInputs, LowerNetwork, Upper
 from agents.hi_ppo.ppo import Decisions, PPOSettings, make_optimizer, ppo_loss, ppo_update
 from agents.hi_ppo.training import _decisions, _sample
 from jaxsim.env.observation import EDGE_FEATURES
+from jaxsim.trees import stack, take
 
 ACTIONS, OBSERVATIONS, STEPS, BATCH, UPDATES = 3, 2, 2, 64, 100
 SETTINGS = PPOSettings(learning_rate=0.02, epochs=2, minibatches=2)
@@ -98,7 +99,7 @@ def learned(level):
             rewards.append(probe.reward[t, seen, before, choice.action])
             choices.append(choice)
             before = choice.action
-        return jax.tree.map(lambda *x: jnp.stack(x), *choices), jnp.stack(rewards)
+        return stack(choices), jnp.stack(rewards)
 
     def update(probe, carry, key):
         params, opt_state = carry
@@ -222,7 +223,7 @@ def test_rows_with_one_or_no_legal_action_leave_loss_and_gradient_finite(level):
     @jax.jit
     def start(key):
         rows = jax.vmap(lambda mask: inputs_of(level, zero, zero, zero, mask))(masks)
-        params = network.init(key, jax.tree.map(lambda x: x[0], rows))
+        params = network.init(key, take(rows, 0))
         output = jax.vmap(network.apply, (None, 0))(params, rows)
         return params, jax.vmap(_sample)(jax.random.split(key, 3), output, rows)
 

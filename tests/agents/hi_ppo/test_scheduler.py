@@ -24,6 +24,7 @@ from agents.hi_ppo.training import Trainer, make_tape
 from agents.protocol import find_row, make_setup, score_table
 from jaxsim.env.env import reset, step
 from jaxsim.planning.enumeration import PlanTable
+from jaxsim.trees import stack, take
 
 STEPS, CHANGE, ROWS, HIDDEN, EVERY = 8, 4, 3, 8, 2
 PLANS = [
@@ -32,7 +33,7 @@ PLANS = [
     make_plan([(2,), (0,)], [(8,), (8,)], [4, 4], 3, dp=2, micro_batch=2),
 ]
 TABLE = PlanTable(
-    plans=jax.tree.map(lambda *x: jnp.stack(x), *PLANS),
+    plans=stack(PLANS),
     mask=jnp.ones(ROWS, bool),
     base_rate=jnp.ones(ROWS, jnp.float32),
     single_domain=jnp.zeros(ROWS, bool),
@@ -59,7 +60,7 @@ def worlds():
         )
         for trace in (calm, wild)
     ]
-    return jax.tree.map(lambda *x: jnp.stack(x), *both)
+    return stack(both)
 
 
 def policy_of(setup, observation):
@@ -128,7 +129,7 @@ def played():
 
     episodes = []
     for which in range(2):
-        params, tape = jax.tree.map(lambda x, i=which: x[i], (both, tapes))
+        params, tape = take((both, tapes), which)
         state, observation, policy, memory = start(params)
         if which == 1:
             policy = episodes[0][0]["policy"]
@@ -190,7 +191,7 @@ def test_the_networks_are_given_live_what_they_were_trained_on():
 def test_every_decision_can_be_carried_out():
     episodes, both = played()
     for which, episode in enumerate(episodes):
-        params = jax.tree.map(lambda x, i=which: x[i], both)
+        params = take(both, which)
         for interval in episode:
             plan = jax.tree.map(lambda x: np.asarray(x[0]), interval["plan"])
             check_plan(
@@ -203,9 +204,7 @@ def test_every_decision_can_be_carried_out():
 
 def test_the_upper_level_decides_every_other_interval_and_waits_while_moving():
     for episode in played()[0]:
-        targets = [
-            int(find_row(TABLE, jax.tree.map(lambda x: x[0], i["plan"]))[0]) for i in episode
-        ]
+        targets = [int(find_row(TABLE, take(i["plan"], 0))[0]) for i in episode]
         assert [i["clock"] for i in episode] == [t % EVERY for t in range(STEPS)]
         for t, interval in enumerate(episode):
             held = interval["clock"] != 0 or bool(interval["observation"].moving[0])

@@ -27,6 +27,7 @@ from jaxsim.load.local_jobs import load_process
 from jaxsim.scenario.jobs import build_jobs_world, jobs_bank
 from jaxsim.scenario.scenario import ScenarioSettings
 from jaxsim.step_time.closed_form import StepCost
+from jaxsim.trees import take
 from jaxsim.workload.workload import JobSpec, ModelConfig
 
 SPEC = cluster_spec(3, gpus=4, gbps=2.0)
@@ -53,7 +54,7 @@ def world():
 @pytest.fixture(scope="module")
 def bank(world):
     params, keys = jobs_bank(world, SETTINGS, range(1), "test")
-    return jax.tree.map(lambda x: x[0], (params, keys))
+    return take((params, keys), 0)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def test_mast_goes_where_the_data_is_unless_the_gpus_there_are_not():
     jobs = [dataclasses.replace(job, **data) for job in submitted((0, 5000), (0, 5000))]
     world = build_jobs_world(SPEC, jobs, table_size=18)
     steady = ScenarioSettings(horizon=8, jitter="none", latency=0.0)
-    params, key = jax.tree.map(lambda x: x[0], jobs_bank(world, steady, range(1), "test"))
+    params, key = take(jobs_bank(world, steady, range(1), "test"), 0)
     links = np.asarray(world.problem.cluster.bandwidth_gb_per_s)[2, :2]
     fetch_s = 30.0 / (links.max() * float(world.problem.calibration.wan_efficiency))
     restart_s = float(world.problem.calibration.restart_s)
@@ -374,8 +375,8 @@ def test_one_job_decides_as_it_would_without_turns(world):
         kind=world.kind[:1],
     )
     idle = ScenarioSettings(horizon=HORIZON)
-    params, keys = jax.tree.map(lambda x: x[0], jobs_bank(alone, idle, range(1), "test"))
-    table = jax.tree.map(lambda x: x[0], world.tables)
+    params, keys = take(jobs_bank(alone, idle, range(1), "test"), 0)
+    table = take(world.tables, 0)
 
     @jax.jit
     def decide(params, key):

@@ -36,6 +36,7 @@ from jaxsim.plan.plan import empty_plan
 from jaxsim.planning.enumeration import PlanTable
 from jaxsim.planning.scoring import one_view
 from jaxsim.step_time.reconfiguration import begin_transition
+from jaxsim.trees import stack, take
 
 WORLDS, ROWS, STEPS = 240, 3, 5
 IDLE = -1
@@ -45,7 +46,7 @@ PLANS = [
     make_plan([(2,), (0,)], [(8,), (8,)], [4, 4], 3, dp=2, micro_batch=2, sync_period=8),
 ]
 TABLE = PlanTable(
-    plans=jax.tree.map(lambda *x: jnp.stack(x), *PLANS),
+    plans=stack(PLANS),
     mask=jnp.ones(ROWS, bool),
     base_rate=jnp.ones(ROWS, jnp.float32),
     single_domain=jnp.array([False, False, True]),
@@ -104,14 +105,14 @@ def all_moves(work):
 @pytest.fixture(scope="module")
 def move_gb(worlds):
     """[P, P, K, K] [GB]; the same in all worlds."""
-    moves = all_moves(jax.tree.map(lambda x: x[0], worlds[0]).problem.work.job(0))
+    moves = all_moves(take(worlds[0], 0).problem.work.job(0))
     return np.array([[np.asarray(q.bytes_gb, np.float64) for q in p] for p in moves])
 
 
 @pytest.fixture(scope="module")
 def worlds():
     """Params, keys and truths of all worlds, leaves [WORLDS, ...]."""
-    params = jax.tree.map(lambda *x: jnp.stack(x), *(world(s) for s in range(WORLDS)))
+    params = stack(world(s) for s in range(WORLDS))
     keys = jax.vmap(jax.random.key)(jnp.arange(WORLDS, dtype=jnp.uint32))
     return params, keys, truth_of(params, keys, TABLE.mask)
 
@@ -128,7 +129,7 @@ def play_every_sequence(params, keys, truths):
         state, _ = reset(key, params)
 
         def action(t, row):
-            view = jax.tree.map(lambda x: x[t], truth.views)
+            view = take(truth.views, t)
             return carry_out(setup, row, truth.table.choice[t, row], view)
 
         times, rows = jnp.arange(1, STEPS + 1), jnp.arange(ROWS)
@@ -137,7 +138,7 @@ def play_every_sequence(params, keys, truths):
         def one_sequence(sequence):
             def body(state, chosen):
                 options, row = chosen
-                state, timestep = step(key, state, jax.tree.map(lambda x: x[row], options), params)
+                state, timestep = step(key, state, take(options, row), params)
                 return state, (timestep.record.progress[0], timestep.reward)
 
             _, (progress, reward) = jax.lax.scan(body, state, (menu, sequence))
@@ -185,7 +186,7 @@ def test_clairvoyant_value_holds_from_every_row_and_interval(worlds, move_gb):
     """The programme's own table, by recursion over the physics in float64."""
     params, _, truths = worlds
     for w in range(0, WORLDS, 8):
-        one = jax.tree.map(lambda x, w=w: x[w], (params, truths))
+        one = take((params, truths), w)
         expected = recursion(*one, move_gb)
         np.testing.assert_allclose(one[1].value[1:], expected[1:], rtol=2e-4, atol=1e-2)
 
@@ -280,7 +281,7 @@ def decide_first(params, keys, truths, at_hand=False):
         oracle, peer = ReplanOracle(3.0).bind(setup), Hysteresis(3.0).bind(setup)
         sees, _ = oracle.decide(key, seen, oracle.init(key), truth)
         guesses, _ = peer.decide(key, seen, peer.init(key))
-        return [find_row(TABLE, jax.tree.map(lambda x: x[0], p))[0] for p in (sees, guesses)]
+        return [find_row(TABLE, take(p, 0))[0] for p in (sees, guesses)]
 
     return jax.vmap(one)(params, keys, truths)
 
@@ -343,7 +344,7 @@ def test_padding_rows_are_never_moved_to(worlds):
 def spread(two):
     """[2, ...] -> [WORLDS, ...], the last one repeated."""
     index = jnp.minimum(jnp.arange(WORLDS), 1)
-    return jax.tree.map(lambda x: x[index], two)
+    return take(two, index)
 
 
 @pytest.mark.parametrize(
@@ -385,7 +386,7 @@ def two_futures():
         (jnp.asarray(links), jnp.asarray(load)) for links, load in ((calm, free), (wild, taken))
     ]
     params = [world(6, *pair) for pair in traces]
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *params)
+    stacked = stack(params)
     keys = jax.vmap(jax.random.key)(jnp.array([11, 11], jnp.uint32))
     truth = truth_of(*spread((stacked, keys)), TABLE.mask)  # as many worlds: one compilation
     return stacked, keys, jax.tree.map(lambda x: x[:2], truth)

@@ -11,7 +11,7 @@ from helpers.toy_world import base_view
 from agents.planners import alpa, hyperion, sailor
 from agents.planners.stage_costs import Pipeline, StageCosts, domain_orders
 from agents.registry import names, plan_rules
-from jaxsim.plan.plan import SCHEDULE_EAGER_1F1B
+from jaxsim.plan.modes import Schedule
 from jaxsim.planning import candidates as proposals
 from jaxsim.planning.enumeration import make_plan
 from jaxsim.planning.exact.search import ExactSearch
@@ -262,4 +262,4 @@ def test_crosspipe_orders_its_operations_anew_for_the_network_at_hand():
         )
         row = b.choice_rates(plan, one_view(fast))[0, 0] * allowed
         chosen.append((int(MENU.recompute[row.argmax()]), int(MENU.schedule[row.argmax()])))
-    assert chosen[0][1] == SCHEDULE_EAGER_1F1B and chosen[0] != chosen[1]
+    assert chosen[0][1] == Schedule.EAGER_1F1B and chosen[0] != chosen[1]

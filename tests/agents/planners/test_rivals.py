@@ -18,14 +18,15 @@ from agents.baselines import Replanning, mast, replanning, static
 from agents.planners import diloco, megatron, zero
 from agents.planners.stage_costs import domain_orders, largest_dps, min_max_layers
 from agents.protocol import Estimate, EvaluatedTable, Setup
-from jaxsim.plan.plan import SCHEDULE_1F1B, SCHEDULE_GREEDY, default_lower_choices
+from jaxsim.plan.modes import Recompute, Schedule
+from jaxsim.plan.plan import default_lower_choices
 from jaxsim.planning import candidates as proposals
 from jaxsim.planning.candidates import add_candidates
 from jaxsim.planning.enumeration import TableBuilder, make_plan, plan_key
 from jaxsim.planning.scoring import one_view
 from jaxsim.planning.table import build_table
 from jaxsim.step_time import sync
-from jaxsim.workload.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE
+from jaxsim.trees import take
 
 
 @pytest.mark.parametrize("which", ["embedded", "random"])
@@ -173,8 +174,8 @@ def test_megatron_offers_data_parallelism_over_the_wan_a_pipeline_over_it_and_on
 def test_megatron_recomputes_selectively_before_fully():
     allowed = EVERYONE["megatron"].allowed(MENU)
     kinds = {(int(MENU.recompute[v]), int(MENU.schedule[v])) for v in np.flatnonzero(allowed)}
-    modes = (RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL)
-    assert kinds == {(mode, SCHEDULE_1F1B) for mode in modes}
+    modes = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+    assert kinds == {(mode, Schedule.ONE_F_ONE_B) for mode in modes}
     # Where both fit at the same micro-batch, the selective one is faster, so it is what is run.
     b = builder("embedded")
     row = b.base_rates(proposed("embedded", "megatron"))
@@ -183,13 +184,13 @@ def test_megatron_recomputes_selectively_before_fully():
             m: np.flatnonzero(
                 (MENU.micro_batch == size)
                 & (MENU.recompute == m)
-                & (MENU.schedule == SCHEDULE_1F1B)
+                & (MENU.schedule == Schedule.ONE_F_ONE_B)
             )[0]
             for m in modes
         }
-        both = (row[:, at[RECOMPUTE_SELECTIVE]] > 0) & (row[:, at[RECOMPUTE_FULL]] > 0)
+        both = (row[:, at[Recompute.SELECTIVE]] > 0) & (row[:, at[Recompute.FULL]] > 0)
         assert both.any()
-        assert np.all((row[:, at[RECOMPUTE_SELECTIVE]] > row[:, at[RECOMPUTE_FULL]])[both])
+        assert np.all((row[:, at[Recompute.SELECTIVE]] > row[:, at[Recompute.FULL]])[both])
 
 
 # ZeRO
@@ -407,11 +408,9 @@ def test_proposed_plans_join_the_table_once_and_the_family(joined):
         lambda x, y: np.testing.assert_array_equal(x[:n_core], y[:n_core]), core.plans, table.plans
     )
     del same
-    keys = [plan_key(jax.tree.map(lambda x, i=i: x[i], table.plans)) for i in np.flatnonzero(mask)]
+    keys = [plan_key(take(table.plans, i)) for i in np.flatnonzero(mask)]
     assert len(set(keys)) == len(keys) == info.plans_in_table
-    known = {
-        plan_key(jax.tree.map(lambda x, i=i: x[i], family)) for i in range(family.group.shape[0])
-    }
+    known = {plan_key(take(family, i)) for i in range(family.group.shape[0])}
     assert set(keys) <= known and len(family.group) == info.plans_scored
     for name, candidates in table.candidates_of.items():
         candidates = np.asarray(candidates)
@@ -445,7 +444,7 @@ def test_plans_are_proposed_for_other_links_too_and_each_is_there_once(monkeypat
 
 
 def test_the_menu_grows_only_by_what_somebody_wants(monkeypatch):
-    ordered = dataclasses.replace(EVERYONE["crosspipe"], schedules=(SCHEDULE_GREEDY,))
+    ordered = dataclasses.replace(EVERYONE["crosspipe"], schedules=(Schedule.GREEDY,))
     rules = {"megatron": EVERYONE["megatron"], "ordered": ordered}
     monkeypatch.setattr(proposals, "TableBuilder", padded)
     b = builder("embedded")
@@ -454,4 +453,4 @@ def test_the_menu_grows_only_by_what_somebody_wants(monkeypatch):
     assert proposals._triples(menu)[: default.size] == proposals._triples(default)
     more = {triple[2] for triple in proposals._triples(menu)[default.size :]}
     offered = proposals._demanded(default, rules)
-    assert more == {SCHEDULE_GREEDY} and menu.size < len(offered) and set(plans) == set(rules)
+    assert more == {Schedule.GREEDY} and menu.size < len(offered) and set(plans) == set(rules)

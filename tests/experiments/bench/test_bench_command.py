@@ -24,6 +24,7 @@ from experiments.bench import measure as bench
 from experiments.bench import plans as bench_plans
 from experiments.bench.roofline import flops_per_step
 from experiments.common.errors import CheckError
+from jaxsim.trees import take
 from jaxsim.workload.workload import MODEL_PRESETS, JobSpec, build_workload
 
 ROOT = Path(__file__).parents[3]
@@ -211,7 +212,7 @@ def test_the_closed_form_s_plans_are_many_and_legal():
     assert set(used.sum(axis=1)) == set(range(1, 9))
     assert set(plans.group.max(axis=1) + 1) >= {1, 2, 3, 4}
     assert set(plans.schedule[used]) == {0, 1, 2}
-    one = [jax.tree.map(lambda x, i=i: x[i], plans) for i in range(200)]
+    one = [take(plans, i) for i in range(200)]
     for plan in one:
         share = plan.batch_share * plan.micro_batch * plan.dp
         assert 0.5 * 1024 < share.sum() <= 1024

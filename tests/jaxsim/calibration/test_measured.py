@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 from helpers.measured_runs import ROW, made_run, varied_runs, write_runs
@@ -17,6 +16,7 @@ from jaxsim.calibration.measured import (
 )
 from jaxsim.cluster.efficiency import prior_calibration
 from jaxsim.files.errors import InputError
+from jaxsim.trees import take
 from jaxsim.workload.workload import ModelConfig
 
 
@@ -137,9 +137,7 @@ def test_a_run_is_a_plan_that_can_be_carried_out():
     runs = varied_runs()
     plans, works, clusters, views = run_arrays(runs)
     for i, run in enumerate(runs):
-        plan, work, cluster = (
-            jax.tree.map(lambda x, i=i: x[i], t) for t in (plans, works, clusters)
-        )
+        plan, work, cluster = (take(t, i) for t in (plans, works, clusters))
         check_plan(plan, work, np.asarray(cluster.gpus), ("a",))
         assert int(plan.gpus[0]) == run.n_gpus
         assert float(cluster.intra_gb_per_s) == NODE_GB_PER_S["A100"]

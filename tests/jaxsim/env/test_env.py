@@ -9,6 +9,7 @@ from helpers.toy_world import JOB, cluster_spec, env_params, make_plan, pad_plan
 
 from jaxsim.env.env import auto_reset, reset, step
 from jaxsim.plan.plan import empty_plan
+from jaxsim.trees import stack, take
 from jaxsim.workload.workload import JobSpec, build_workload
 
 SPEC = cluster_spec(4, gpus=8, gbps=0.5)
@@ -35,8 +36,8 @@ def scenario(seed=0, **changes):
 def actions(rows, n_domains=4, n_jobs=1):
     """[T, J, ...] full plans; padded jobs stay idle."""
     idle = [jax.tree.map(jnp.asarray, empty_plan(n_domains))] * (n_jobs - 1)
-    each = [jax.tree.map(lambda *x: jnp.stack(x), pad_plan(p, n_domains), *idle) for p in PLANS]
-    return jax.tree.map(lambda *x: jnp.stack(x), *(each[r] for r in rows))
+    each = [stack([pad_plan(p, n_domains), *idle]) for p in PLANS]
+    return stack(each[r] for r in rows)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +167,7 @@ def test_vmap_over_scenarios_and_params_is_a_loop():
     many = [scenario(seed) for seed in range(3)]
     keys = jax.random.split(KEY, 3)
     menu = [actions(rows) for rows in SEQUENCES]
-    stacked, moves = (jax.tree.map(lambda *x: jnp.stack(x), *t) for t in (many, menu))
+    stacked, moves = (stack(t) for t in (many, menu))
     states, steps = jax.jit(jax.vmap(play))(stacked, keys, moves)
     for b in range(3):
         one_states, one = play(many[b], keys[b], menu[b])
@@ -197,11 +198,11 @@ def test_truncated_at_the_horizon_and_terminated_by_the_budget(small):
 
 def test_auto_reset_keeps_the_final_observation():
     bank = [scenario(seed, horizon=jnp.int32(2)) for seed in range(2)]
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *bank)
+    stacked = stack(bank)
 
     def draw(key):
         index = jax.random.randint(key, (), 0, 2)
-        return jax.random.fold_in(key, 1), jax.tree.map(lambda x: x[index], stacked)
+        return jax.random.fold_in(key, 1), take(stacked, index)
 
     wrapped = jax.jit(chex.assert_max_traces(auto_reset(draw), n=1))
     params = bank[0]
@@ -270,17 +271,14 @@ def test_a_finished_job_moves_no_more():
     params = env_params(spec, JOB, old, pad_domains=8, pad_jobs=2)
 
     def both(first, second):
-        return jax.tree.map(lambda *x: jnp.stack(x), pad_plan(first, 8), pad_plan(second, 8))
+        return stack([pad_plan(first, 8), pad_plan(second, 8)])
 
     params = params.replace(
         problem=params.problem.of(build_workload(jobs)), initial_plan=both(old, old)
     )
     ends = both(old, old)  # the first job is done after this interval
     moves, stays = both(new, new), both(old, new)
-    told, alone = (
-        play(params, KEY, jax.tree.map(lambda *x: jnp.stack(x), ends, *[after] * 7))
-        for after in (moves, stays)
-    )
+    told, alone = (play(params, KEY, stack([ends, *[after] * 7])) for after in (moves, stays))
     np.testing.assert_array_equal(told[1].record.switched[:, 0], False)
     assert not np.any(told[0].moving[:, 0])
     assert np.any(told[1].record.switched[:, 1])

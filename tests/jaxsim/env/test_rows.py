@@ -6,59 +6,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.random_plans import GPU, K, random_plan, random_plans
 from helpers.toy_world import JOB, cluster_spec, env_params, make_plan
 
 from jaxsim.env.env import auto_reset, first_states, reset, step
 from jaxsim.env.prepare import with_rows
 from jaxsim.env.rows import row_cost, where_needed
 from jaxsim.files.errors import InputError
-from jaxsim.plan.plan import (
-    MENU_SCHEDULES,
-    SCHEDULE_GPIPE,
-    SCHEDULE_GREEDY,
-    SCHEDULE_INTERLEAVED,
-    SCHEDULE_ZERO_BUBBLE,
-)
+from jaxsim.plan.modes import Schedule
+from jaxsim.plan.plan import MENU_SCHEDULES
 from jaxsim.step_time.closed_form import NetworkView, choice_fits, job_step_cost
+from jaxsim.trees import stack, take
 
-K, LAYERS, PLANS, CASES = 8, JOB.model.layers, 400, 3000
-# Memory for some plans and not for others.
-GPU = {"peak_tflops": 100.0, "memory_gb": 2.9, "memory_gb_per_s": 2000.0, "nvlink_gb_per_s": 100.0}
+PLANS, CASES = 400, 3000
 SPEC = cluster_spec(K, gpus=36, gpu=GPU)
-SCHEDULES = (0, 1, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE)
-
-
-def random_plan(rng, schedules=SCHEDULES):
-    """Any domains in any order, split anywhere, with any settings."""
-    order = rng.permutation(K)[: rng.integers(1, K + 1)]
-    cuts = np.flatnonzero(rng.random(len(order) - 1) < 0.4) + 1
-    groups = [tuple(map(int, g)) for g in np.split(order, cuts)]
-    layers = []
-    for group in groups:
-        ends = np.sort(rng.choice(np.arange(1, LAYERS), len(group) - 1, replace=False))
-        layers.append(tuple(map(int, np.diff([0, *ends, LAYERS]))))
-    return make_plan(
-        groups,
-        layers,
-        [int(x) for x in rng.integers(1, 40, len(groups))],
-        K,
-        dp=rng.integers(1, 4, K),
-        micro_batch=2 ** rng.integers(0, 3, K),
-        recompute=rng.integers(0, 3, K),
-        schedule=rng.choice(schedules, K),
-        tp=2 ** rng.integers(0, 2, K),
-        pp=rng.integers(1, 4, K),
-        cp=2 ** rng.integers(0, 2, K),
-        zero_stage=rng.integers(0, 4, K),
-        placement=rng.integers(0, 2, K),
-        sync_period=rng.choice([1, 1, 8]),
-        wire_bits=rng.choice([8, 16]),
-    )
-
-
-def stacked(rng, n_plans, schedules=SCHEDULES):
-    plans = [random_plan(rng, schedules) for _ in range(n_plans)]
-    return jax.tree.map(lambda *x: jnp.stack(x), *plans)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +27,7 @@ def prepared():
     """Params with 400 rows, and one more: the plan in force at reset."""
     rng = np.random.default_rng(0)
     params = env_params(SPEC, JOB, random_plan(rng))
-    return with_rows(params, stacked(rng, PLANS))
+    return with_rows(params, random_plans(rng, PLANS))
 
 
 def random_views(rng, n, cluster):
@@ -97,7 +58,7 @@ def test_a_row_costs_what_its_plan_costs(prepared):
     @jax.jit
     @jax.vmap
     def computed(row, view):
-        plan = jax.tree.map(lambda x: x[row], prepared.rows.plans)
+        plan = take(prepared.rows.plans, row)
         fits = choice_fits(plan, problem, view.gpus_available, prepared.schedules)
         return job_step_cost(plan, problem, view), fits
 
@@ -145,10 +106,10 @@ def test_an_episode_of_rows_is_one_of_plans():
     ]
     spec, load = cluster_spec(4, gpus=8, gbps=0.5), {"share": 0.6, "swing": 0.6}
     params = env_params(spec, JOB, plans[0], network=jitter, load=load)
-    many = jax.tree.map(lambda *x: jnp.stack(x), *plans)
+    many = stack(plans)
     rows = jnp.asarray(rng.integers(0, 4, (6, 24, 1)), jnp.int32)
     keys = jax.random.split(jax.random.key(5), 6)
-    actions = jax.tree.map(lambda x: x[rows], many)
+    actions = take(many, rows)
     several = jax.vmap(play, (None, 0, 0))
     expected = jax.jit(several)(params, keys, actions)
     got = jax.jit(several)(with_rows(params, many), keys, rows)
@@ -175,7 +136,7 @@ def test_known_scenarios_start_from_their_index():
     keys = jax.random.split(jax.random.key(0), 3)
     bank = first_states(keys, params)
     wrapped = jax.jit(auto_reset(lambda key: (jnp.int32(1), params), bank))
-    state = jax.tree.map(lambda x: x[0], bank[0])
+    state = take(bank[0], 0)
     for _ in range(2):
         state, timestep, _ = wrapped(jax.random.key(7), state, params.initial_plan, params)
     expected_state, expected = jax.jit(reset)(keys[1], params)
@@ -206,12 +167,12 @@ def test_what_cannot_be_prepared_is_refused(prepared):
     rng = np.random.default_rng(0)
     params = env_params(SPEC, JOB, random_plan(rng, MENU_SCHEDULES), schedules=MENU_SCHEDULES)
     with pytest.raises(InputError, match="schedule"):
-        with_rows(params, stacked(rng, 3, (SCHEDULE_GREEDY,)))
+        with_rows(params, random_plans(rng, 3, (Schedule.GREEDY,)))
     with pytest.raises(InputError, match="schedule"):
-        with_rows(params, stacked(rng, 3, (SCHEDULE_ZERO_BUBBLE,)))
+        with_rows(params, random_plans(rng, 3, (Schedule.ZERO_BUBBLE,)))
     two = env_params(SPEC, JOB, random_plan(rng), pad_jobs=2)
     with pytest.raises(InputError, match="one job"):
-        with_rows(two, stacked(rng, 3))
+        with_rows(two, random_plans(rng, 3))
     state = jax.eval_shape(lambda: reset(jax.random.key(0), prepared)[0])
     with pytest.raises(TypeError, match="numbers of rows"):
         jax.eval_shape(step, jax.random.key(0), state, prepared.initial_plan, prepared)

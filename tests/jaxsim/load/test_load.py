@@ -11,6 +11,7 @@ from helpers.toy_world import JOB, calibration, cluster_spec, lead, make_plan
 from agents.protocol import make_setup
 from jaxsim.files.errors import InputError
 from jaxsim.load.local_jobs import (
+    Bursts,
     burst_trace,
     bursty_load,
     gpus_available,
@@ -21,6 +22,7 @@ from jaxsim.plan import Problem
 from jaxsim.plan.plan import default_lower_choices
 from jaxsim.planning.enumeration import PlanTable
 from jaxsim.scenario.scenario import ScenarioSettings, World, scenario_bank
+from jaxsim.trees import take
 from jaxsim.workload.workload import build_workload
 
 NAMES, GPUS = ("a", "b", "c"), np.array([8, 4, 100])
@@ -55,7 +57,8 @@ def test_a_trace_is_replayed_on_top_of_the_share():
 
 def test_larger_local_jobs_make_a_burstier_load():
     gpus, rng = np.array([100, 400]), np.random.default_rng(0)
-    calm, bursty = (bursty_load(gpus, 0.5, 4000, size, 20.0, rng) / gpus for size in (0.01, 0.2))
+    both = (Bursts(0.5, size, 20.0) for size in (0.01, 0.2))
+    calm, bursty = (bursty_load(gpus, bursts, 4000, rng) / gpus for bursts in both)
     for held in (calm, bursty):
         assert np.all((held >= 0) & (held <= 1))
     np.testing.assert_allclose(calm.mean(axis=0), 0.5, atol=0.03)
@@ -68,7 +71,8 @@ def test_larger_local_jobs_make_a_burstier_load():
 def test_local_jobs_are_lost_where_they_do_not_fit_and_only_there():
     """Erlang's loss system job by job, from the same draws: who runs, for how long, who is lost."""
     gpus, share, intervals, job_share, stay = np.array([16, 5]), 0.9, 300, 0.3, 8.0
-    held = bursty_load(gpus, share, intervals, job_share, stay, np.random.default_rng(4))
+    bursts = Bursts(share, job_share, stay)
+    held = bursty_load(gpus, bursts, intervals, np.random.default_rng(4))
     rng, expected, lost, last = np.random.default_rng(4), np.zeros_like(held), 0, 0
     for k, total in enumerate(gpus):
         size = job_share * total
@@ -90,13 +94,13 @@ def test_local_jobs_are_lost_where_they_do_not_fit_and_only_there():
 
 
 def test_bursts_are_drawn_around_the_share_that_is_known_ahead():
-    gpus, rng = np.array([8, 40, 0]), np.random.default_rng(1)
-    beyond = burst_trace(gpus, 0.5, 3000, 0.1, 20.0, rng)
+    gpus, rng, bursts = np.array([8, 40, 0]), np.random.default_rng(1), Bursts(0.5, 0.1, 20.0)
+    beyond = burst_trace(gpus, bursts, 3000, rng)
     held = beyond + 0.5 * gpus
     np.testing.assert_allclose(held, np.round(held), atol=1e-4)
     assert np.all((held >= 0) & (held <= gpus + 1e-4)) and np.all(held[:, 2] == 0)
     # Under way from the start: an empty domain would fill up over the first stays.
-    starts = np.stack([burst_trace(gpus, 0.5, 1, 0.1, 20.0, rng)[0] for _ in range(300)])
+    starts = np.stack([burst_trace(gpus, bursts, 1, rng)[0] for _ in range(300)])
     np.testing.assert_allclose(starts[:, :2].mean(0), beyond[:, :2].mean(0), atol=0.08 * 40)
     assert abs(starts[:, 0].mean() - beyond[:, 0].mean()) < 0.6  # of 8; from empty: 4 less
 
@@ -118,7 +122,7 @@ def test_the_scenarios_of_bursty_settings_hold_those_bursts_and_no_more():
     gpus = np.asarray(world.problem.cluster.gpus)
     steps, keys = jnp.arange(65), jax.random.split(jax.random.key(0), 65)
     for seed in range(3):
-        one, same = (jax.tree.map(lambda x, s=seed: x[s], bank[0]) for bank in banks)
+        one, same = (take(bank[0], seed) for bank in banks)
         left = np.asarray(free(same.load, jnp.asarray(gpus), keys, steps))
         drawn = np.asarray(same.load.trace) + 0.5 * gpus
         np.testing.assert_array_equal(left, gpus - np.round(drawn).astype(int))

@@ -16,6 +16,7 @@ from jaxsim.network.process import (
     network_process,
     step_network,
 )
+from jaxsim.trees import stack
 
 STEPS = 4096
 K = 4
@@ -202,7 +203,7 @@ def test_settings_can_differ_by_link_and_be_mapped_over():
     bandwidth, _ = play(regime=TwoState(level, 1.0, 0.5, 3.0))
     np.testing.assert_allclose(bandwidth.min(axis=0), level, rtol=1e-6)
     batch = [network_process(K, regime=TwoState(x, 1.0, 0.5, 3.0)) for x in (0.2, 0.7)]
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *batch)
+    stacked = stack(batch)
     out, _ = jax.vmap(factors, in_axes=(0, None))(stacked, jax.random.key(0))
     np.testing.assert_allclose(np.asarray(out).min(axis=(1, 2, 3)), [0.2, 0.7], rtol=1e-6)
 

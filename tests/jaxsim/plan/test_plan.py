@@ -8,7 +8,6 @@ from helpers.toy_world import JOB, make_plan
 
 from jaxsim.files.errors import InputError
 from jaxsim.plan.plan import (
-    UNUSED,
     default_lower_choices,
     describe,
     empty_plan,
@@ -83,7 +82,7 @@ def test_the_menu_of_lower_choices_has_no_doubles():
 
 def test_the_whole_plan_says_for_each_pipeline_who_holds_what():
     plan = empty_plan(3).replace(
-        group=np.array([0, UNUSED, 0], np.int32),
+        group=np.array([0, -1, 0], np.int32),
         position=np.array([1, 0, 0], np.int32),
         layers=np.array([20, 0, 12], np.int32),
         tp=np.array([8, 1, 4], np.int32),

@@ -22,6 +22,7 @@ from jaxsim.planning.enumeration import PARTS, TableBuilder
 from jaxsim.planning.scoring import one_view
 from jaxsim.planning.table import build_table
 from jaxsim.scenario.scenario import sample_views
+from jaxsim.trees import take
 from jaxsim.workload.workload import MODEL_PRESETS, JobSpec, build_workload
 
 few = settings(deadline=None, max_examples=60)
@@ -139,7 +140,7 @@ def built():
 
 
 def rows(table):
-    return [jax.tree.map(lambda x, i=i: x[i], table.plans) for i in np.flatnonzero(table.mask)]
+    return [take(table.plans, i) for i in np.flatnonzero(table.mask)]
 
 
 def test_every_row_can_be_carried_out_and_fits(built):
@@ -158,7 +159,7 @@ def test_the_table_holds_the_best_of_the_family_and_of_each_kind(built):
     assert info.exhaustive and info.layouts == count_layouts(3)
     assert info.plans_scored == family.group.shape[0] == info.plans_in_family
     family = jax.tree.map(np.asarray, family)
-    plans = [jax.tree.map(lambda x, i=i: x[i], family) for i in range(len(family.group))]
+    plans = [take(family, i) for i in range(len(family.group))]
     view = jax.tree.map(lambda x: x[None], base_view(builder.problem.cluster))
     base = builder.rates(plans, view)[0]
     np.testing.assert_allclose(np.max(table.base_rate), base.max(), rtol=1e-5)
@@ -269,7 +270,7 @@ def test_completion_shares_exactly_the_global_batch(built):
         family,
         jnp.arange(CHOICES.size, dtype=jnp.int32),
         builder.problem,
-        jax.tree.map(lambda x: x[3], views),
+        take(views, 3),
     )
     sequences = np.asarray(done.batch_share * done.micro_batch * done.dp)
     groups = np.asarray(done.group).max(axis=-1)[..., None] >= np.arange(3)
@@ -290,8 +291,7 @@ def test_the_table_covers_views_nearly_as_well_as_the_family(built):
     builder, views, table, _, family = built
     stacks = (jax.tree.map(np.asarray, p) for p in (family, table.plans))
     everything, chosen = (
-        builder.rates([jax.tree.map(lambda x, i=i: x[i], s) for i in range(len(s.group))], views)
-        for s in stacks
+        builder.rates([take(s, i) for i in range(len(s.group))], views) for s in stacks
     )
     assert np.all(chosen.max(axis=1) <= everything.max(axis=1) * (1 + 1e-5))
     # Greedy cover of a submodular mean: at least 1 - 1/e of what there is.

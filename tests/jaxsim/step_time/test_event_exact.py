@@ -19,15 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsim.plan import Problem
-from jaxsim.plan.plan import (
-    ALL_SCHEDULES,
-    SCHEDULE_1F1B,
-    SCHEDULE_EAGER_1F1B,
-    SCHEDULE_GPIPE,
-    SCHEDULE_GREEDY,
-    SCHEDULE_INTERLEAVED,
-    SCHEDULE_ZERO_BUBBLE,
-)
+from jaxsim.plan.modes import Schedule
+from jaxsim.plan.plan import ALL_SCHEDULES
 from jaxsim.reference.simpy_pipeline import Step, simulate
 from jaxsim.step_time.event_cost import (
     BandwidthProfile,
@@ -41,17 +34,10 @@ from jaxsim.step_time.pipeline import pipeline_time
 from jaxsim.step_time.pipeline_inputs import PipelineInputs
 from jaxsim.step_time.schedules import FIXED_ORDERS
 from jaxsim.step_time.topology import topology
+from jaxsim.trees import stack
 from jaxsim.workload.workload import build_workload
 
-NAMES = {
-    SCHEDULE_1F1B: "1f1b",
-    SCHEDULE_EAGER_1F1B: "eager_1f1b",
-    SCHEDULE_GPIPE: "gpipe",
-    SCHEDULE_INTERLEAVED: "interleaved",
-    SCHEDULE_ZERO_BUBBLE: "zero_bubble",
-    SCHEDULE_GREEDY: "greedy",
-}
-CASES = [(k, 1) for k in ALL_SCHEDULES] + [(SCHEDULE_INTERLEAVED, v) for v in (2, 3)]
+CASES = [(k, 1) for k in ALL_SCHEDULES] + [(Schedule.INTERLEAVED, v) for v in (2, 3)]
 STAGES, MICRO_BATCHES, SEGMENTS = 8, 16, 3
 
 # pipeline_events(times, schedule, n_stages, micro_batches, in_flight), all else static.
@@ -111,9 +97,9 @@ def to_step(times, b, kind, n, m, chunks=1, limits=None):
         next_latency=rows(times.next_latency_s).tolist(),
         prev_latency=rows(times.prev_latency_s).tolist(),
         micro_batches=int(m),
-        schedule=NAMES[int(kind)],
+        schedule=Schedule(int(kind)).word,
         head=float(times.head_s[b]),
-        chunks=chunks if int(kind) == SCHEDULE_INTERLEAVED else 1,
+        chunks=chunks if int(kind) == Schedule.INTERLEAVED else 1,
         limits=[] if limits is None else [int(x) for x in limits[:n, b]],
         changes=np.asarray(times.change_s, float)[:, b].tolist(),
     )
@@ -192,15 +178,15 @@ def test_published_bubbles(stages, m):
     """Equal stages without a wire; F = 2, B = 3, W = 1.5 per stage."""
     times = even_times(stages, 2.0, 3.0, 1.5)
     ideal = m * 6.5
-    for kind in (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE):
+    for kind in (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE):
         # Narayanan et al. 2021, sec. 2.2: (p - 1) (F + B).
         np.testing.assert_allclose(total(times, kind, m), ideal + (stages - 1) * 6.5, rtol=1e-6)
     for v in (2, 3):
         # The same, / v.
-        got = total(times, SCHEDULE_INTERLEAVED, m, chunks=v)
+        got = total(times, Schedule.INTERLEAVED, m, chunks=v)
         np.testing.assert_allclose(got, ideal + (stages - 1) * 6.5 / v, rtol=1e-5)
     # Qi et al. 2024, table 2, ZB-H1: (p - 1) (F + B - W).
-    got = total(times, SCHEDULE_ZERO_BUBBLE, m)
+    got = total(times, Schedule.ZERO_BUBBLE, m)
     np.testing.assert_allclose(got, ideal + (stages - 1) * 3.5, rtol=1e-6)
 
 
@@ -215,19 +201,19 @@ def test_two_stages_over_a_wire_by_hand():
     GPipe, second stage: F 4-5, 5-6, 6-7, B 7-9, 9-11, 11-13; back at 12, 14, 16: 12-14, 14-16, 16-18.
     """
     times = even_times(2, 1.0, 1.0, 1.0, send=1.0, latency=2.0)
-    assert total(times, SCHEDULE_1F1B, 3) == 24.0
-    assert total(times, SCHEDULE_EAGER_1F1B, 3) == 18.0
-    assert total(times, SCHEDULE_GPIPE, 3) == 18.0
+    assert total(times, Schedule.ONE_F_ONE_B, 3) == 24.0
+    assert total(times, Schedule.EAGER_1F1B, 3) == 18.0
+    assert total(times, Schedule.GPIPE, 3) == 18.0
     # Greedy with room for two, then for all.
-    assert total(times, SCHEDULE_GREEDY, 3, limits=jnp.full((2, 1), 2.0)) == 24.0
-    assert total(times, SCHEDULE_GREEDY, 3, limits=jnp.full((2, 1), 3.0)) == 18.0
+    assert total(times, Schedule.GREEDY, 3, limits=jnp.full((2, 1), 2.0)) == 24.0
+    assert total(times, Schedule.GREEDY, 3, limits=jnp.full((2, 1), 3.0)) == 18.0
 
 
 def test_transfers_queue_for_their_link_by_hand():
     # GPipe, two stages, F = 1, B = 1, a wire that takes 5 and no latency: forwards arrive at 6, 11,
     # 16; last F ends at 17, B 17-20; gradients leave one after the other: 23, 28, 33, B ends at 34.
     times = even_times(2, 1.0, 0.5, 0.5, send=5.0)
-    out = events(times, SCHEDULE_GPIPE, 2, 3)
+    out = events(times, Schedule.GPIPE, 2, 3)
     assert float(out.total_s[0]) == 34.0
     np.testing.assert_array_equal(out.next_busy_s[:, 0], [15.0, 0.0])
     np.testing.assert_array_equal(out.prev_busy_s[:, 0], [0.0, 15.0])
@@ -246,11 +232,11 @@ def test_a_link_that_changes_inside_the_step_by_hand():
         prev_send_s=three(4.0, 4.0, 4.0),
         change_s=jnp.array([[4.0], [9.0]], jnp.float32),
     )
-    out = events(times, SCHEDULE_1F1B, 2, 1)
+    out = events(times, Schedule.ONE_F_ONE_B, 2, 1)
     arrives = 9.0 + 4.0 * (0.5 - 5.0 / 40.0)
     np.testing.assert_allclose(out.total_s[0], arrives + 2 + 2 + 4 + 2, rtol=1e-6)
     np.testing.assert_allclose(out.next_busy_s[0, 0], arrives - 2.0, rtol=1e-6)
-    assert total(steady, SCHEDULE_1F1B, 1) == 2 + 4 + 2 + 2 + 4 + 2
+    assert total(steady, Schedule.ONE_F_ONE_B, 1) == 2 + 4 + 2 + 2 + 4 + 2
 
 
 def test_latency_is_paid_once_per_round_trip_that_the_order_waits_for():
@@ -260,13 +246,13 @@ def test_latency_is_paid_once_per_round_trip_that_the_order_waits_for():
     def trips(kind, **options):  # in units of a way across all three links and back
         return (total(far, kind, m, **options) - total(near, kind, m, **options)) / 60.0
 
-    assert trips(SCHEDULE_GPIPE) == 1.0
+    assert trips(Schedule.GPIPE) == 1.0
     # 16 micro-batches, 4 in flight: 4 trips; of the last 4, 3 still wait for one more of the second
     # stage, which holds 3 and is two of the three links away from the end.
-    np.testing.assert_allclose(trips(SCHEDULE_1F1B), 4 + 2 / 3)
+    np.testing.assert_allclose(trips(Schedule.ONE_F_ONE_B), 4 + 2 / 3)
     # 7 in flight: 3 trips, and one of the 2 that are left waits behind the other for no link.
-    assert trips(SCHEDULE_EAGER_1F1B) == 3.0
-    assert trips(SCHEDULE_GREEDY, limits=jnp.full((4, 1), 16.0)) == 1.0
+    assert trips(Schedule.EAGER_1F1B) == 3.0
+    assert trips(Schedule.GREEDY, limits=jnp.full((4, 1), 16.0)) == 1.0
 
 
 def test_greedy_is_seldom_slower_than_1f1b_in_the_same_memory():
@@ -274,8 +260,8 @@ def test_greedy_is_seldom_slower_than_1f1b_in_the_same_memory():
     batch, m = 200, 12
     times = random_times(rng, batch, SEGMENTS, stages=4)
     limits = jnp.asarray(np.tile([[4.0], [3.0], [2.0], [1.0]], (1, batch)), jnp.float32)
-    fixed = np.asarray(events(times, SCHEDULE_1F1B, 4, m).total_s)
-    greedy = np.asarray(events(times, SCHEDULE_GREEDY, 4, m, limits).total_s)
+    fixed = np.asarray(events(times, Schedule.ONE_F_ONE_B, 4, m).total_s)
+    greedy = np.asarray(events(times, Schedule.GREEDY, 4, m, limits).total_s)
     # A greedy order has anomalies; it also gains up to 9 % here.
     assert np.mean(greedy <= fixed * (1 + 1e-5)) > 0.7
     assert np.min(greedy / fixed) < 0.95
@@ -405,7 +391,7 @@ def random_inputs(rng, plans, even=False, wire=(-2.5, 1.0)):
     stacked = {k: np.stack([r[k] for r in rest]) for k in rest[0]}
     stacked = {k: v if v.dtype == np.int32 else np.float32(v) for k, v in stacked.items()}
     stacked = jax.tree.map(jnp.asarray, stacked)
-    return jax.tree.map(lambda *x: jnp.stack(x), *topos), stacked
+    return stack(topos), stacked
 
 
 @jax.jit
@@ -431,7 +417,7 @@ def steps_of(topo, values, i, limits):
         sizes = [int(x["pp"][d]) for d in domains]
         owner = [d for d, size in zip(domains, sizes, strict=True) for _ in range(size)]
         s = len(owner)
-        both_ways = kind == SCHEDULE_INTERLEAVED and len(domains) == 2 and s > 2
+        both_ways = kind == Schedule.INTERLEAVED and len(domains) == 2 and s > 2
 
         lone = len(domains) == 1
 
@@ -455,9 +441,9 @@ def steps_of(topo, values, i, limits):
                 next_latency=[w[1] for w in onwards],
                 prev_latency=[w[1] for w in back],
                 micro_batches=int(x["micro_batches"][head]),
-                schedule=NAMES[kind],
+                schedule=Schedule(kind).word,
                 head=x["head_s"][domains[-1]],
-                chunks=2 if kind == SCHEDULE_INTERLEAVED else 1,
+                chunks=2 if kind == Schedule.INTERLEAVED else 1,
                 limits=[max(int(limits[i, d] + 1e-4), 1) for d in owner],
             ),
         )
@@ -479,12 +465,12 @@ def test_plans_are_laid_out_as_the_simulator_lays_them_out():
 def test_the_closed_form_is_a_lower_bound():
     topo, values = random_inputs(np.random.default_rng(17), 400)
     closed, event = both_forms(topo, values)
-    fixed = used_domains(topo) & (np.asarray(values["schedule"]) != SCHEDULE_GREEDY)
+    fixed = used_domains(topo) & (np.asarray(values["schedule"]) != Schedule.GREEDY)
     for name in ("total_s", "ideal_s"):
         low, exact = (np.asarray(getattr(t, name))[fixed] for t in (closed, event))
         assert np.all(low <= exact * (1 + 1e-5)), name
     # GPipe is two flow shops of equal jobs: exact, whatever the wire.
-    gpipe = used_domains(topo) & (np.asarray(values["schedule"]) == SCHEDULE_GPIPE)
+    gpipe = used_domains(topo) & (np.asarray(values["schedule"]) == Schedule.GPIPE)
     np.testing.assert_allclose(closed.total_s[gpipe], event.total_s[gpipe], rtol=1e-5)
 
 
@@ -520,10 +506,10 @@ PLANS = {
         [(0, 1), (3, 2)], [(3, 5), (4, 4)], [6, 2], 4, dp=2, micro_batch=2, pp=2
     ),
     "pipeline of four": make_plan(
-        [(2, 0, 3, 1)], [(2, 2, 2, 2)], [16], 4, micro_batch=2, schedule=SCHEDULE_EAGER_1F1B
+        [(2, 0, 3, 1)], [(2, 2, 2, 2)], [16], 4, micro_batch=2, schedule=Schedule.EAGER_1F1B
     ),
     "interleaved": make_plan(
-        [(2, 0, 3)], [(2, 4, 2)], [16], 4, micro_batch=2, schedule=SCHEDULE_INTERLEAVED
+        [(2, 0, 3)], [(2, 4, 2)], [16], 4, micro_batch=2, schedule=Schedule.INTERLEAVED
     ),
 }
 
@@ -550,7 +536,7 @@ def test_only_the_pipeline_differs_between_the_fidelities(name):
 
 
 def test_interleaving_crosses_every_boundary_with_every_chunk():
-    once = PLANS["interleaved"].replace(schedule=jnp.full((4,), SCHEDULE_1F1B, jnp.int32))
+    once = PLANS["interleaved"].replace(schedule=jnp.full((4,), Schedule.ONE_F_ONE_B, jnp.int32))
     plain, chunked = (np.asarray(event_cost(p).wan_gb) for p in (once, PLANS["interleaved"]))
     expected = 2 * plain
     # Between the chunks: 3 is last and hands on to 2, which hands gradients back.
@@ -593,13 +579,13 @@ def test_a_plan_beyond_the_bounds_is_not_simulated():
     long = make_plan([(0, 1)], [(4, 4)], [8], 4, micro_batch=4, pp=4)
     assert np.isfinite(event_cost(long).step_s)
     # Of the orders that are not greedy.
-    assert np.isinf(event_cost(plan.replace(schedule=plan.schedule * 0 + SCHEDULE_GREEDY)).step_s)
+    assert np.isinf(event_cost(plan.replace(schedule=plan.schedule * 0 + Schedule.GREEDY)).step_s)
     too_long = make_plan([(0, 1, 2)], [(3, 3, 2)], [8], 4, micro_batch=4, pp=[3, 3, 3, 1])
     assert np.isinf(event_cost(too_long).step_s)
 
 
 def test_batches_of_plans_cost_what_single_plans_do():
-    plans = jax.tree.map(lambda *x: jnp.stack(x), *PLANS.values())
+    plans = stack(PLANS.values())
     view, bounds = base_view(CLUSTER), EventBounds(8, 16, 0, FIXED_ORDERS)
     speeds = jnp.linspace(0.2, 1.0, len(PLANS))
 
@@ -628,4 +614,4 @@ def test_gradients_of_a_plan_are_finite():
 
 def test_the_greedy_order_needs_limits():
     with pytest.raises(ValueError, match="in_flight"):
-        events(even_times(2), SCHEDULE_GREEDY, 2, 2)
+        events(even_times(2), Schedule.GREEDY, 2, 2)

@@ -16,17 +16,10 @@ from helpers.toy_world import (
 )
 
 from jaxsim.calibration.measured import GIB, MeasuredRun, published_split_gib
-from jaxsim.plan.plan import SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE
+from jaxsim.plan.modes import Recompute, Schedule
 from jaxsim.step_time.memory import in_flight_chunks, state_bytes_per_param
 from jaxsim.step_time.pipeline import in_flight_limit
-from jaxsim.workload.workload import (
-    RECOMPUTE_FULL,
-    RECOMPUTE_NONE,
-    RECOMPUTE_SELECTIVE,
-    JobSpec,
-    ModelConfig,
-    build_workload,
-)
+from jaxsim.workload.workload import JobSpec, ModelConfig, build_workload
 
 WORK = build_workload([JOB]).job(0)
 # As published: 18 bytes a parameter, 5 a score, nothing else than what a layer keeps.
@@ -66,9 +59,9 @@ def test_context_parallel_ranks_share_the_state_as_replicas_do(zero_stage):
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        (SCHEDULE_1F1B, [4, 3, 2, 1]),
-        (SCHEDULE_EAGER_1F1B, [7, 5, 3, 1]),
-        (SCHEDULE_GPIPE, [16, 16, 16, 16]),
+        (Schedule.ONE_F_ONE_B, [4, 3, 2, 1]),
+        (Schedule.EAGER_1F1B, [7, 5, 3, 1]),
+        (Schedule.GPIPE, [16, 16, 16, 16]),
     ],
 )
 def test_micro_batches_in_flight(schedule, expected):
@@ -209,7 +202,9 @@ def test_fuller_schedules_and_earlier_stages_hold_more():
         return memory(make_plan([(0, 1)], [(4, 4)], [8], **fields), stored_logits=0.0)
 
     stored = 4 * 1024 * (16 * 1024 + 6 * 4096) * 2 / 1e9  # two layers of 4 sequences
-    plain, eager, gpipe = (of(s) for s in (SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE))
+    plain, eager, gpipe = (
+        of(s) for s in (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE)
+    )
     # Stages from the end, counted at a domain's first stage: 4 and 2.
     np.testing.assert_allclose(eager - plain, [3 * stored, stored], rtol=1e-4)
     np.testing.assert_allclose(gpipe - plain, [4 * stored, 6 * stored], rtol=1e-4)
@@ -224,11 +219,11 @@ def test_of_the_last_domain_the_fuller_end_counts():
     stored = 4 * 4 * 1024 * (16 * 1024 + 6 * 4096) / 1e9  # four layers of 4 sequences
     logits = 4 * 4 * 1024 * 32000 / 1e9
     # 1F1B: the first stage holds two micro-batches, the last stage one and the logits.
-    few, many = (of(SCHEDULE_1F1B, 4, x) for x in (0.5, 8.0))
+    few, many = (of(Schedule.ONE_F_ONE_B, 4, x) for x in (0.5, 8.0))
     assert 0.5 * logits < stored < 8 * logits
     np.testing.assert_allclose(many - few, 8 * logits - stored, rtol=1e-4)
     # GPipe: both hold all of them, and the last the logits as well.
-    few, many = (of(SCHEDULE_GPIPE, 4, x) for x in (0.5, 8.0))
+    few, many = (of(Schedule.GPIPE, 4, x) for x in (0.5, 8.0))
     np.testing.assert_allclose(many - few, 7.5 * logits, rtol=1e-4)
 
 
@@ -245,7 +240,7 @@ def test_a_layer_that_is_recomputed_needs_its_activations_once(layers):
         plan = make_plan([(0,)], [(layers,)], [4], **fields)
         return memory(plan, work.job(0), stored_logits=0.0)[0]
 
-    none, selective, full = map(of, (RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL))
+    none, selective, full = map(of, (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL))
     whole = 8 * 1024 * (16 * 1024 + 6 * 4096) / 1e9  # of one layer, eight sequences
     kept = 8 * 2 * 1024 * 1024 / 1e9  # its input
     state = 18 * float(work.job(0).gparams)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from jaxsim.calibration.measured import RECOMPUTE, predict_runs, run_arrays
 from jaxsim.cluster.efficiency import PRIORS, Calibration, prior_calibration
 from jaxsim.cluster.gpu import GPU_PRESETS
-from jaxsim.plan.plan import SCHEDULE_EAGER_1F1B
+from jaxsim.plan.modes import Schedule
 from jaxsim.workload.workload import PRECISIONS, ModelConfig, build_workload
 
 few = settings(deadline=None, max_examples=8)
@@ -189,7 +189,7 @@ def test_a_slope_is_the_difference_that_it_predicts():
 # Units. Seconds: all rates and all durations. Gigabytes: what is moved and how fast.
 DURATIONS = [name for name, p in PRIORS.items() if p.unit == "s"]
 PLANS = [
-    make_plan([(0, 1)], [(3, 5)], [8], dp=2, micro_batch=2, schedule=SCHEDULE_EAGER_1F1B),
+    make_plan([(0, 1)], [(3, 5)], [8], dp=2, micro_batch=2, schedule=Schedule.EAGER_1F1B),
     make_plan([(0,), (1,)], [(8,), (8,)], [4, 4], dp=[3, 1], micro_batch=2),
     make_plan([(0,), (1,)], [(8,), (8,)], [4, 4], dp=[3, 1], micro_batch=2, sync_period=4),
     make_plan([(1,)], [(8,)], [16], tp=2, cp=2, dp=1, micro_batch=2, zero_stage=3),

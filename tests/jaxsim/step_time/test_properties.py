@@ -16,7 +16,8 @@ from helpers.toy_world import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsim.plan.plan import SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED
+from jaxsim.plan.modes import Schedule
+from jaxsim.trees import stack
 from jaxsim.workload.workload import build_workload
 
 WORK = build_workload([JOB]).job(0)
@@ -30,7 +31,7 @@ PLANS4 = {
     "one domain": make_plan([(2,)], [(8,)], [4], 4, dp=4, micro_batch=2, pp=[1, 1, 2, 1]),
     "pipeline of four": make_plan([(2, 0, 3, 1)], [(2, 3, 2, 1)], [16], 4, micro_batch=2),
     "eager pipeline of two": make_plan(
-        [(3, 1)], [(5, 3)], [8], 4, dp=2, tp=2, micro_batch=2, schedule=SCHEDULE_EAGER_1F1B
+        [(3, 1)], [(5, 3)], [8], 4, dp=2, tp=2, micro_batch=2, schedule=Schedule.EAGER_1F1B
     ),
     "two pipelines": make_plan(
         [(0, 1), (3, 2)], [(3, 5), (4, 4)], [4, 4], 4, dp=2, micro_batch=2, pp=2
@@ -39,16 +40,16 @@ PLANS4 = {
         [(0,), (1,), (2,), (3,)], [(8,)] * 4, [2, 2, 2, 2], 4, dp=4, sync_period=4, wire_bits=8
     ),
     "uneven, GPipe": make_plan(
-        [(1,), (3, 0, 2)], [(8,), (2, 4, 2)], [5, 3], 4, dp=[4, 4, 1, 1], schedule=SCHEDULE_GPIPE
+        [(1,), (3, 0, 2)], [(8,), (2, 4, 2)], [5, 3], 4, dp=[4, 4, 1, 1], schedule=Schedule.GPIPE
     ),
     "interleaved": make_plan(
-        [(2, 0, 3)], [(2, 4, 2)], [16], 4, micro_batch=2, schedule=SCHEDULE_INTERLEAVED
+        [(2, 0, 3)], [(2, 4, 2)], [16], 4, micro_batch=2, schedule=Schedule.INTERLEAVED
     ),
     "interleaved, there and back": make_plan(
-        [(1, 3)], [(4, 4)], [16], 4, micro_batch=2, pp=2, schedule=SCHEDULE_INTERLEAVED
+        [(1, 3)], [(4, 4)], [16], 4, micro_batch=2, pp=2, schedule=Schedule.INTERLEAVED
     ),
 }
-STACKED4 = jax.tree.map(lambda *x: jnp.stack(x), *PLANS4.values())
+STACKED4 = stack(PLANS4.values())
 costs_of = jax.jit(jax.vmap(cost_of, in_axes=(0, None, None, None, None)))
 matrices = st.lists(st.floats(0.0, 1.0), min_size=16, max_size=16)
 few = settings(deadline=None, max_examples=40)

@@ -21,12 +21,13 @@ from jaxsim.step_time.reconfiguration import (
 )
 from jaxsim.step_time.sync import ring_bytes_gb
 from jaxsim.step_time.topology import topology
-from jaxsim.workload.workload import STATE_BYTES_PER_PARAM, DataSets, build_workload
+from jaxsim.workload.number_bytes import MOVED_STATE_BYTES
+from jaxsim.workload.workload import DataSets, build_workload
 
 K, LAYERS = 4, 8
 WORK = build_workload([JOB]).job(0)
 # 14 bytes a parameter, the two tables spread over the layers.
-LAYER_STATE_GB = STATE_BYTES_PER_PARAM * float(WORK.gparams) / LAYERS
+LAYER_STATE_GB = MOVED_STATE_BYTES * float(WORK.gparams) / LAYERS
 few = settings(deadline=None, max_examples=60)
 
 migrate = jax.jit(migration_gb)

@@ -8,8 +8,9 @@ import pytest
 from helpers.step_time_by_hand import Hand
 from helpers.toy_world import JOB, base_view, calibration, cluster_spec, cost_of, make_plan
 
-from jaxsim.plan.plan import PLACEMENT_PP_INNER, SCHEDULE_1F1B, SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE
-from jaxsim.workload.workload import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, build_workload
+from jaxsim.plan.modes import Recompute, Schedule
+from jaxsim.plan.plan import PLACEMENT_PP_INNER
+from jaxsim.workload.workload import build_workload
 
 HAND = Hand()
 PARTS = ("compute_s", "tensor_parallel_s", "context_parallel_s", "bubble_s", "exposed_wan_s")
@@ -118,7 +119,7 @@ def assert_wan_pipeline(case, total, in_flight):
 
 
 def test_wan_pipeline_limited_by_the_link_by_hand():
-    case = wan_pipeline(SCHEDULE_GPIPE, gbps=1.0)
+    case = wan_pipeline(Schedule.GPIPE, gbps=1.0)
     _, there, back, first, last, latency, _, _ = case
     assert there > max(first, last), "the case must be limited by the link"
     fill = first + last + there + back + 2 * latency
@@ -127,14 +128,16 @@ def test_wan_pipeline_limited_by_the_link_by_hand():
 
 
 def test_wan_pipeline_limited_by_compute_by_hand():
-    case = wan_pipeline(SCHEDULE_GPIPE, gbps=80.0, rtt_ms=1.0)
+    case = wan_pipeline(Schedule.GPIPE, gbps=80.0, rtt_ms=1.0)
     _, there, back, first, last, latency, _, _ = case
     assert last > max(there, back, first), "the case must be limited by the last stage"
     fill = first + last + there + back + 2 * latency
     assert_wan_pipeline(case, fill + 7 * last, in_flight=(8, 8))
 
 
-@pytest.mark.parametrize(("schedule", "held"), [(SCHEDULE_1F1B, 2), (SCHEDULE_EAGER_1F1B, 3)])
+@pytest.mark.parametrize(
+    ("schedule", "held"), [(Schedule.ONE_F_ONE_B, 2), (Schedule.EAGER_1F1B, 3)]
+)
 def test_wan_pipeline_limited_by_the_round_trip_by_hand(schedule, held):
     case = wan_pipeline(schedule, gbps=8.0, rtt_ms=400.0)
     _, there, back, first, last, latency, _, _ = case
@@ -148,7 +151,9 @@ def test_wan_pipeline_limited_by_the_round_trip_by_hand(schedule, held):
 
 
 def test_latency_is_paid_with_the_micro_batches_and_not_once():
-    near, far = (wan_pipeline(SCHEDULE_1F1B, 80.0, rtt_ms=r)[0].step_s for r in (500.0, 1000.0))
+    near, far = (
+        wan_pipeline(Schedule.ONE_F_ONE_B, 80.0, rtt_ms=r)[0].step_s for r in (500.0, 1000.0)
+    )
     # 2 in flight, 8 micro-batches: the fill and 6 / 2 further round trips of 1.1 rtt.
     np.testing.assert_allclose(far - near, (1 + 6 / 2) * 1.1 * 0.5, rtol=1e-4)
 
@@ -163,7 +168,7 @@ def test_the_embedding_is_on_the_first_stage_only():
 
 def two_replicas(**fields):
     """Domain 0 with three replicas, domain 1 with one, each a whole pipeline."""
-    values = {"dp": [3, 1], "micro_batch": 2, "recompute": RECOMPUTE_FULL, **fields}
+    values = {"dp": [3, 1], "micro_batch": 2, "recompute": Recompute.FULL, **fields}
     return make_plan([(0,), (1,)], [(8,), (8,)], [4, 4], **values)
 
 
@@ -305,7 +310,7 @@ def test_interleaved_stages_shorten_the_bubble_and_hold_more():
 def test_recomputation_costs_time_and_saves_memory():
     costs = [
         evaluate(make_plan([(0,)], [(8,)], [8], dp=2, micro_batch=2, recompute=r))
-        for r in (0, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL)
+        for r in (0, Recompute.SELECTIVE, Recompute.FULL)
     ]
     plain, selective, full = (float(c.compute_s) for c in costs)
     forward = HAND.layer(2).forward

@@ -6,66 +6,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.toy_world import JOB, calibration, cluster_spec, make_plan
+from helpers.random_plans import GPU, SCHEDULES, K, random_plans
+from helpers.toy_world import JOB, calibration, cluster_spec
 
 from jaxsim.files.errors import InputError
 from jaxsim.plan import Problem
-from jaxsim.plan.plan import (
-    SCHEDULE_GPIPE,
-    SCHEDULE_GREEDY,
-    SCHEDULE_INTERLEAVED,
-    SCHEDULE_ZERO_BUBBLE,
-)
+from jaxsim.plan.modes import Schedule
 from jaxsim.planning.exact.cost_table import build_cost_table
 from jaxsim.planning.exact.costs import link_times, plan_costs
 from jaxsim.step_time.closed_form import NetworkView, job_step_cost
 from jaxsim.workload.workload import build_workload
 
-K, LAYERS, PLANS = 8, JOB.model.layers, 300
-# Memory for some plans and not for others.
-GPU = {"peak_tflops": 100.0, "memory_gb": 2.9, "memory_gb_per_s": 2000.0, "nvlink_gb_per_s": 100.0}
+PLANS = 300
 CLUSTER = cluster_spec(K, gpus=36, gpu=GPU).to_arrays()
 CALIBRATION = calibration()
-MENU, ALL = (
-    (0, 1, SCHEDULE_GPIPE),
-    (0, 1, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED, SCHEDULE_ZERO_BUBBLE),
-)
+MENU, ALL = SCHEDULES[:3], SCHEDULES
 costs_of = jax.jit(jax.vmap(job_step_cost, in_axes=(0, None, None)))
-
-
-def random_plan(rng, schedules):
-    """Any domains in any order, split anywhere, with any settings."""
-    order = rng.permutation(K)[: rng.integers(1, K + 1)]
-    cuts = np.flatnonzero(rng.random(len(order) - 1) < 0.4) + 1
-    groups = [tuple(map(int, g)) for g in np.split(order, cuts)]
-    layers = []
-    for group in groups:
-        ends = np.sort(rng.choice(np.arange(1, LAYERS), len(group) - 1, replace=False))
-        layers.append(tuple(map(int, np.diff([0, *ends, LAYERS]))))
-    return make_plan(
-        groups,
-        layers,
-        [int(x) for x in rng.integers(1, 40, len(groups))],
-        K,
-        dp=rng.integers(1, 4, K),
-        micro_batch=2 ** rng.integers(0, 3, K),
-        recompute=rng.integers(0, 3, K),
-        schedule=rng.choice(schedules, K),
-        tp=2 ** rng.integers(0, 2, K),
-        pp=rng.integers(1, 4, K),
-        cp=2 ** rng.integers(0, 2, K),
-        zero_stage=rng.integers(0, 4, K),
-        placement=rng.integers(0, 2, K),
-        sync_period=rng.choice([1, 1, 8]),
-        wire_bits=rng.choice([8, 16]),
-    )
 
 
 def stacked(schedules, seed=0, n_plans=PLANS):
     rng = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda *x: jnp.stack(x), *[random_plan(rng, schedules) for _ in range(n_plans)]
-    )
+    return random_plans(rng, n_plans, schedules)
 
 
 def networks(rng, n):
@@ -139,7 +100,7 @@ def test_the_size_is_that_of_the_fields():
 
 
 @pytest.mark.parametrize(
-    "schedules", [MENU, (0,), (0, SCHEDULE_INTERLEAVED), (1, SCHEDULE_ZERO_BUBBLE)]
+    "schedules", [MENU, (0,), (0, Schedule.INTERLEAVED), (1, Schedule.ZERO_BUBBLE)]
 )
 def test_leaving_out_schedules_that_do_not_occur_changes_nothing(schedules):
     work, plans = build_workload([JOB]).job(0), stacked(schedules, n_plans=60)
@@ -156,7 +117,7 @@ def test_leaving_out_schedules_that_do_not_occur_changes_nothing(schedules):
 
 
 def test_a_plan_with_a_schedule_left_out_does_not_run():
-    work, plans = build_workload([JOB]).job(0), stacked((SCHEDULE_ZERO_BUBBLE,), n_plans=8)
+    work, plans = build_workload([JOB]).job(0), stacked((Schedule.ZERO_BUBBLE,), n_plans=8)
     view = NetworkView(CLUSTER.bandwidth_gb_per_s, CLUSTER.rtt_s, CLUSTER.gpus)
     args = (Problem(work, CLUSTER, CALIBRATION), view)
     runs = jax.vmap(lambda plan: job_step_cost(plan, *args).runs)(plans)
@@ -166,6 +127,6 @@ def test_a_plan_with_a_schedule_left_out_does_not_run():
 
 
 def test_the_greedy_order_is_refused():
-    work, plans = build_workload([JOB]).job(0), stacked((SCHEDULE_GREEDY,), n_plans=4)
+    work, plans = build_workload([JOB]).job(0), stacked((Schedule.GREEDY,), n_plans=4)
     with pytest.raises(InputError, match="greedy"):
         build_cost_table(plans, Problem(work, CLUSTER, CALIBRATION))

@@ -22,13 +22,15 @@ from hypothesis import strategies as st
 from jaxsim.files.errors import InputError
 from jaxsim.plan import Problem
 from jaxsim.plan.layouts import count_layouts, enumerate_layouts, split_layers
-from jaxsim.plan.plan import SCHEDULE_ZERO_BUBBLE, empty_plan, needs_reconfiguration
+from jaxsim.plan.modes import Schedule
+from jaxsim.plan.plan import empty_plan, needs_reconfiguration
 from jaxsim.planning.enumeration import make_plan
 from jaxsim.planning.exact.search import ExactSearch
 from jaxsim.planning.family import PlanFamily, count_subsets, cut_layers
 from jaxsim.planning.scoring import score_plans
 from jaxsim.step_time.closed_form import NetworkView
 from jaxsim.step_time.reconfiguration import begin_transition, transition_s
+from jaxsim.trees import take
 from jaxsim.workload.workload import JobSpec, build_workload
 
 SPEC = dataclasses.replace(cluster_spec(3), gpus=(8, 4, 6), gpus_per_node=(4, 4, 4))
@@ -77,7 +79,7 @@ VIEWS = networks()
 
 def nth(w, size=3, **changes):
     """One of the networks, padded."""
-    view = jax.tree.map(lambda x: x[w], VIEWS).replace(**changes)
+    view = take(VIEWS, w).replace(**changes)
     fill = size - 3
     square = [jnp.pad(x, ((0, fill), (0, fill))) for x in (view.bandwidth_gb_per_s, view.rtt_s)]
     return NetworkView(*square, jnp.pad(view.gpus_available, (0, fill)))
@@ -127,12 +129,12 @@ def test_the_best_plan_is_that_of_scoring_them_all(search, rates):
 
 def test_a_switch_is_paid_out_of_the_horizon(search, rates):
     start = np.roll(rates.argmax(axis=1), 1)  # what was best under another network
-    old = jax.tree.map(lambda x: x[start], STACKED)
+    old = take(STACKED, start)
     switch_s = np.asarray(switches(old, VIEWS))
     stayed = dict.fromkeys((30.0, 300.0, 30000.0), 0)
     for w, horizon_s in itertools.product(range(NETWORKS), stayed):
         value = rates[w] * np.maximum(horizon_s - switch_s[w], 0.0) / horizon_s
-        in_force = pad_plan(jax.tree.map(lambda x, w=w: x[w], old), PADDED)
+        in_force = pad_plan(take(old, w), PADDED)
         found = search.best(nth(w, PADDED), in_force, horizon_s)
         np.testing.assert_allclose(found.rate, value.max(), rtol=1e-5)
         expected_s = switch_s[w, value.argmax()]
@@ -246,7 +248,7 @@ def test_what_cannot_be_searched_is_refused():
     with pytest.raises(InputError, match=r"max_domains: .* layouts over 8 of 8 domains"):
         ExactSearch(Problem(WORK, cluster_spec(8).to_arrays(), calibration()), FAMILY)
     with pytest.raises(InputError, match="schedules"):
-        PlanFamily(choices=((1, 0, SCHEDULE_ZERO_BUBBLE),))
+        PlanFamily(choices=((1, 0, Schedule.ZERO_BUBBLE),))
     job = JobSpec(JOB.model, global_batch=48, seq=1024, virtual_stages=2)
     with pytest.raises(InputError, match="virtual_stages"):
         ExactSearch(Problem(build_workload([job]).job(0), SPEC.to_arrays(), calibration()), FAMILY)

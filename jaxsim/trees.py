@@ -1,0 +1,26 @@
+"""Pytrees whose leaves share a leading axis: one of many, and many from single ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def take(tree: Any, index: Any) -> Any:
+    """`leaf[index]` of every leaf: for a number i, the i-th of many without the leading axis.
+
+    `index` is whatever the leaves take: a number, a tuple of numbers, an array of numbers or a mask.
+    NumPy leaves stay on the host. Numbers out of range are clipped under `jit`, as JAX does.
+    """
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def stack(trees: Iterable[Any]) -> Any:
+    """One tree from trees of the same structure and shapes: every leaf gains a leading axis.
+
+    Leaves are JAX arrays. Raises ValueError where structures or shapes differ.
+    """
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

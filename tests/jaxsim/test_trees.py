@@ -1,0 +1,37 @@
+"""One of many, and many as one: of every leaf, in the leaf's own type."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsim.trees import stack, take
+
+MANY = {"a": np.arange(6, dtype=np.int32).reshape(3, 2), "b": (np.array([True, False, True]),)}
+
+
+def test_taking_what_was_stacked_gives_it_back():
+    each = [take(MANY, i) for i in range(3)]
+    again = stack(each)
+    jax.tree.map(np.testing.assert_array_equal, again, MANY)
+    assert again["a"].dtype == jnp.int32 and again["b"][0].dtype == bool
+    assert isinstance(again["a"], jax.Array) and isinstance(each[0]["a"], np.ndarray)
+
+
+@pytest.mark.parametrize("index", [1, -1, np.array([2, 0]), np.array([True, False, True]), (1,)])
+def test_an_index_is_what_the_leaves_take(index):
+    taken = take(MANY, index)
+    np.testing.assert_array_equal(taken["a"], MANY["a"][index])
+    np.testing.assert_array_equal(taken["b"][0], MANY["b"][0][index])
+
+
+def test_the_index_may_be_traced():
+    found = jax.jit(lambda i: take(jax.tree.map(jnp.asarray, MANY), i)["a"])(2)
+    np.testing.assert_array_equal(found, [4, 5])
+
+
+def test_trees_that_differ_are_refused():
+    with pytest.raises(ValueError, match="shape"):
+        stack([{"a": np.zeros(2)}, {"a": np.zeros(3)}])
+    with pytest.raises(ValueError):
+        stack([{"a": np.zeros(2)}, {"b": np.zeros(2)}])
