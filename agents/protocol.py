@@ -19,12 +19,12 @@ from jax import Array
 from jaxsim.env import EnvParams, Observation
 from jaxsim.plan import Plan, Problem, empty_plan, needs_reconfiguration
 from jaxsim.planning import PlanTable, choice_rates, complete
+from jaxsim.pytree import Pytree
 from jaxsim.scenario import mean_view
 from jaxsim.step_time import NetworkView, begin_transition, transition_s
 
 
-@struct.dataclass
-class Setup:
+class Setup(Pytree):
     """What every scheduler is given once: the cluster file, the job, the table, the menu."""
 
     problem: Problem  # one job, no job axis
@@ -48,7 +48,7 @@ def make_setup(params: EnvParams, table: PlanTable, job: int = 0) -> Setup:
 
 
 class Scheduler(Protocol):
-    """Who decides: a frozen pytree (`flax.struct.dataclass`) with three pure methods.
+    """Who decides: a frozen pytree (`jaxsim.pytree.Pytree`) with three pure methods.
 
     Its numbers are leaves. One compiled program therefore serves all values of a class, and
     `jax.vmap` over a leaf tunes it.
@@ -61,7 +61,6 @@ class Scheduler(Protocol):
     Most schedulers choose a row of the plan table: see `TableScheduler`, which leaves only `choose`
     to be written. This one moves when another row is faster by a margin:
 
-        @struct.dataclass
         class Greedy(TableScheduler):
             margin: float = 1.2
 
@@ -94,16 +93,14 @@ class Scheduler(Protocol):
         ...
 
 
-@struct.dataclass
-class Estimate:
+class Estimate(Pytree):
     """A table scored under one view of the network."""
 
     rate: Array  # [P] [training steps / s], 0 where the plan cannot run or the row is padding
     choice: Array  # [P] int32, the lower choice that gives this rate
 
 
-@struct.dataclass
-class EvaluatedTable:
+class EvaluatedTable(Pytree):
     """The plan table as a scheduler sees it before a decision."""
 
     row: Array  # [] int32 of the plan in force, or of the target while moving
@@ -190,8 +187,7 @@ def carry_out(setup: Setup, row: Array, choice: Array, view: NetworkView) -> Pla
     return jax.tree.map(lambda x: x[None], plan)
 
 
-@struct.dataclass
-class TableScheduler(Scheduler):
+class TableScheduler(Pytree, Scheduler):
     """A scheduler that picks a row of the plan table by a rule: subclasses write `choose`.
 
     The lower level is the same for all of them. In every interval it takes the lower choice that is

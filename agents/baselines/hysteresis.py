@@ -6,13 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.protocol import EvaluatedTable, TableScheduler, amortised_gain
 
 
-@struct.dataclass
 class Hysteresis(TableScheduler):
     """Move to the row that would have done the most work `horizon` intervals from now.
 

@@ -13,7 +13,6 @@ from typing import Self
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.baselines.static import StaticPlan, with_any_choice
@@ -33,7 +32,6 @@ def region_rates(setup: Setup, rate: Array) -> Array:
     return jnp.max(jnp.where(mine, rate[:, None], 0.0), axis=0)
 
 
-@struct.dataclass
 class Mast(StaticPlan):
     """One job alone: no queue, no data to fetch; a job without a budget counts as one step."""
 

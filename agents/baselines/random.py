@@ -6,13 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.protocol import EvaluatedTable, TableScheduler
 
 
-@struct.dataclass
 class Random(TableScheduler):
     """Draw a new row with probability 1 / mean_stay per interval, uniformly among those that run.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.protocol import EvaluatedTable, TableScheduler, amortised_gain, score_table
@@ -13,7 +12,6 @@ from jaxsim.step_time import NetworkView
 EVERY_GPU = 1 << 30  # counts them all
 
 
-@struct.dataclass
 class Replanning(TableScheduler):
     """Deploy the best of the candidates; when the free GPUs differ from those at the last planning,
     move to the best again if that pays within the horizon.

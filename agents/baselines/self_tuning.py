@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.protocol import EvaluatedTable, TableScheduler, pick_row, switch_times
+from jaxsim.pytree import Pytree
 
 HORIZONS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 80.0, jnp.inf)  # intervals; inf = never move
 
 
-@struct.dataclass
-class Replay:
+class Replay(Pytree):
     """One imagined run per horizon, [H] each."""
 
     row: Array  # int32
@@ -22,7 +21,6 @@ class Replay:
     started: Array  # [] bool
 
 
-@struct.dataclass
 class SelfTuningHysteresis(TableScheduler):
     """Follow the horizon whose replay has the best discounted progress; nothing is learned.
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.protocol import EvaluatedTable, Setup, TableScheduler, score_table
 from jaxsim.planning import PlanTable
 
 
-@struct.dataclass
 class StaticPlan(TableScheduler):
     """Deploy the best of the candidates at base bandwidth and prior load, and never move.
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.episodes.rollout import Episode
 from jaxsim.env import EnvParams, IntervalRecord
+from jaxsim.pytree import Pytree
 
 
-@struct.dataclass
-class EpisodeMetrics:
+class EpisodeMetrics(Pytree):
     """[] each; means are over the intervals in which the job computed, NaN where it never did."""
 
     progress: Array  # [training steps], efficiency included

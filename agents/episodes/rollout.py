@@ -6,16 +6,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.protocol import Scheduler
 from jaxsim.env import EnvParams, IntervalRecord, reset, step
 from jaxsim.plan import Plan
+from jaxsim.pytree import Pytree
 
 
-@struct.dataclass
-class Episode:
+class Episode(Pytree):
     """One episode, leaves [T, ...]."""
 
     record: IntervalRecord

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.hi_ppo.networks import GraphInputs, LowerInputs, UpperInputs
 from agents.protocol import Setup
 from jaxsim.env import JOB_NODE_FEATURES, NODE_FEATURES, Observation
 from jaxsim.plan import SCHEDULE_EAGER_1F1B, SCHEDULE_GPIPE
+from jaxsim.pytree import Pytree
 from jaxsim.workload import RECOMPUTE_FULL
 
 PROPOSAL_HORIZONS = (2.0, 4.0, 6.0, 8.0, 10.0, 14.0, 20.0, 40.0)  # intervals, on measured rates
@@ -26,8 +26,7 @@ GRAPH_NODE_FEATURES = NODE_FEATURES + JOB_NODE_FEATURES
 FAST, SLOW = 0.7, 0.95  # decays per interval of the running averages
 
 
-@struct.dataclass
-class Statistics:
+class Statistics(Pytree):
     """Running statistics of measured rates, [P] each; part of the scheduler's memory."""
 
     last: Array  # [P] [training steps / s]
@@ -41,8 +40,7 @@ class Statistics:
     since_switch: Array  # [] intervals
 
 
-@struct.dataclass
-class Measurement:
+class Measurement(Pytree):
     """One interval's measurement of the table, live or from a tape."""
 
     rates: Array  # [P, V] [training steps / s] under the measured view
@@ -50,8 +48,7 @@ class Measurement:
     row: Array  # [] int32 row in force, or the target while moving
 
 
-@struct.dataclass
-class Reference:
+class Reference(Pytree):
     """What stays the same in a scenario, [P]."""
 
     base_rate: Array  # [P] under the prior view

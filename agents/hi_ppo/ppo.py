@@ -8,14 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 from jax import Array
 
 from agents.hi_ppo.settings import PPOSettings
+from jaxsim.pytree import Pytree
 
 
-@struct.dataclass
-class Decisions:
+class Decisions(Pytree):
     """A batch of decisions of one policy, [N, ...]."""
 
     inputs: Any
@@ -26,8 +25,7 @@ class Decisions:
     weight: Array  # [N] 0 where there was no choice
 
 
-@struct.dataclass
-class Losses:
+class Losses(Pytree):
     """[] each, for the records."""
 
     policy: Array

@@ -41,10 +41,10 @@ from agents.protocol import (
 )
 from jaxsim.env import EDGE_FEATURES, Observation
 from jaxsim.plan import Plan
+from jaxsim.pytree import Pytree
 
 
-@struct.dataclass
-class PolicyParams:
+class PolicyParams(Pytree):
     """Parameters of both policies, as flax initialises them."""
 
     upper: Any
@@ -72,8 +72,7 @@ def policy_shapes(hidden: int) -> PolicyParams:
     )
 
 
-@struct.dataclass
-class Memory:
+class Memory(Pytree):
     """What the policy carries from interval to interval."""
 
     stats: Statistics
@@ -126,8 +125,7 @@ def decide_lower(
     return carry_out(setup, row, choice, observation.view)
 
 
-@struct.dataclass
-class HiPPO(Scheduler):
+class HiPPO(Pytree, Scheduler):
     """The greedy policy: the upper level decides every `every` intervals, the lower in each.
 
     Attributes:

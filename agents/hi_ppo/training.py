@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.hi_ppo.features import (
@@ -29,11 +28,11 @@ from agents.protocol import carry_out, find_row, make_setup, pick_row, score_tab
 from jaxsim.env import EnvParams, Observation, State, reset, step, world_tape
 from jaxsim.plan import empty_plan
 from jaxsim.planning import PlanTable
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import Transition, transition_s
 
 
-@struct.dataclass
-class Tape:
+class Tape(Pytree):
     """A training scenario with all that can be known of it, made once; [S, ...] in a bank."""
 
     params: EnvParams
@@ -44,8 +43,7 @@ class Tape:
     base_rate: Array  # [P] under the prior view
 
 
-@struct.dataclass
-class TrainState:
+class TrainState(Pytree):
     """Everything that training carries from epoch to epoch, for one policy seed."""
 
     policy: PolicyParams
@@ -55,8 +53,7 @@ class TrainState:
     epoch: Array  # [] int32 epochs done
 
 
-@struct.dataclass
-class EpochMetrics:
+class EpochMetrics(Pytree):
     """Means over one epoch, [] each."""
 
     progress_rel: Array  # progress / that of the best static plan at base
@@ -70,8 +67,7 @@ class EpochMetrics:
     lower: Losses
 
 
-@struct.dataclass
-class _Carry:
+class _Carry(Pytree):
     """One environment between two intervals."""
 
     state: State
@@ -80,8 +76,7 @@ class _Carry:
     potential: Array  # [] the clairvoyant value when the job last trained
 
 
-@struct.dataclass
-class _Choice:
+class _Choice(Pytree):
     """One decision as it was taken."""
 
     inputs: Any

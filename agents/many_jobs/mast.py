@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.baselines import finish_s
@@ -25,7 +24,6 @@ from jaxsim.plan import Plan
 from jaxsim.planning import PlanTable
 
 
-@struct.dataclass
 class JobsMast(JobsScheduler):
     """One region per job, for as long as it runs; it waits where the best one is still taken."""
 

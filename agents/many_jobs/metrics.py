@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.episodes import Episode, step_metrics, traffic_metrics
 from jaxsim.env import EnvParams
 from jaxsim.planning import score_plans
+from jaxsim.pytree import Pytree
 from jaxsim.scenario import JobsWorld
 from jaxsim.step_time import NetworkView
 
 DONE = 1.0 - 1e-5  # of the budget: the sum over intervals is rounded
 
 
-@struct.dataclass
-class JobMetrics:
+class JobMetrics(Pytree):
     """[J] each, [] where it says so; NaN for padding and for jobs that arrive after the end."""
 
     jct_s: Array  # [s] from arrival to completion, charged where the job is not finished

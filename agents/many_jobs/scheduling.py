@@ -23,12 +23,12 @@ from agents.protocol import Scheduler, Setup, make_setup
 from jaxsim.env import ActionMask, EnvParams, Observation, allocate_gpus, held_gpus
 from jaxsim.plan import Plan, needs_reconfiguration
 from jaxsim.planning import PlanTable
+from jaxsim.pytree import Pytree
 from jaxsim.scenario import JobsWorld
 from jaxsim.step_time import NetworkView, job_step_cost
 
 
-@struct.dataclass
-class JobsSetup:
+class JobsSetup(Pytree):
     """What every scheduler of many jobs is given once."""
 
     common: Setup  # work with leaves [J, ...], tables with leaves [U, P, ...]
@@ -45,8 +45,7 @@ class JobsSetup:
         )
 
 
-@struct.dataclass
-class OtherJobs:
+class OtherJobs(Pytree):
     """What one job knows of the other jobs when it decides."""
 
     gpus: Array  # [J, K] int32 held, none by the job itself
@@ -58,8 +57,7 @@ def make_jobs_setup(params: EnvParams, world: JobsWorld) -> JobsSetup:
     return JobsSetup(make_setup(params, world.tables).replace(problem=params.problem), world.kind)
 
 
-@struct.dataclass
-class JobsScheduler(Scheduler):
+class JobsScheduler(Pytree, Scheduler):
     """A scheduler of many jobs that asks them one after another: subclasses write `decide_one`.
 
     Attributes:
@@ -126,7 +124,6 @@ class JobsScheduler(Scheduler):
         return jax.lax.scan(body, holding, (jnp.arange(n_jobs), keys, memory))[1]
 
 
-@struct.dataclass
 class PerJobScheduler(JobsScheduler):
     """Every job is decided by a scheduler of one job. A fixed one never moves a job it has deployed.
 

@@ -11,17 +11,16 @@ from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.protocol import Scheduler, Setup, carry_out, find_row
 from jaxsim.env import Observation
 from jaxsim.plan import Plan
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, begin_transition
 
 
-@struct.dataclass
-class MigrationTable:
+class MigrationTable(Pytree):
     """Reconfigurations between all rows of a table."""
 
     restart_s: Array  # [P, P] [s], 0 on the diagonal
@@ -139,8 +138,7 @@ def first_deployment(setup: Setup, rate: Array, value: Array) -> tuple[Array, Ar
     return jnp.argmax(gained).astype(jnp.int32), gained.max()
 
 
-@struct.dataclass
-class Clairvoyant(Scheduler):
+class Clairvoyant(Pytree, Scheduler):
     """Follow the optimum of `clairvoyant_values`. It reads the whole future."""
 
     oracle: ClassVar[bool] = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import jax
-from flax import struct
 from jax import Array
 
 from agents.baselines import Hysteresis
@@ -13,7 +12,6 @@ from jaxsim.env import Observation
 from jaxsim.plan import Plan
 
 
-@struct.dataclass
 class ReplanOracle(Hysteresis):
     """Hysteresis on the true network of the coming interval instead of the measured one."""
 

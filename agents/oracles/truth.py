@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from agents.oracles.clairvoyant import clairvoyant_values, first_deployment, migration_table
@@ -12,11 +11,11 @@ from agents.protocol import Estimate, Setup, best_choices, table_rates
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.plan import Plan
 from jaxsim.planning import best_rate
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView
 
 
-@struct.dataclass
-class Truth:
+class Truth(Pytree):
     """A scenario's whole course, [T + 1, ...]; interval 0 is over when decisions begin."""
 
     views: NetworkView

@@ -10,11 +10,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import Array
 
 from jaxsim.cluster.gpu import Gpu, GpuSpec, gpu_name, gpu_spec
 from jaxsim.files import InputError, dump_yaml, listed, parse_yaml, read_yaml, shown, values
+from jaxsim.pytree import Pytree
 
 GBIT_PER_GBYTE = 8.0
 EMBEDDED_CLUSTERS = ("four-aws-regions", "eight-aws-regions")
@@ -22,8 +22,7 @@ KIND = "a cluster file"
 SMALLEST = 1e-9  # [Gbit/s] of a link that exists
 
 
-@struct.dataclass
-class Cluster:
+class Cluster(Pytree):
     """What the simulator knows of a cluster. Padded domains have mask False and no GPUs."""
 
     gpu: Gpu

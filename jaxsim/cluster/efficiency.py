@@ -18,6 +18,7 @@ from jax import Array
 
 from jaxsim.cluster.gpu import gpu_name
 from jaxsim.files import InputError, listed, meant, one_line, read_yaml, values
+from jaxsim.pytree import Pytree
 
 Z95 = 1.959964
 
@@ -49,11 +50,11 @@ class Prior:
         return self.about[1 : self.about.index("]")]
 
 
-def _share(value: float, spread: float, about: str) -> Array:
+def _share(value: float, spread: float, about: str) -> Any:
     return struct.field(metadata={"prior": Prior(value, spread, True, about)})
 
 
-def _positive(value: float, spread: float, about: str) -> Array:
+def _positive(value: float, spread: float, about: str) -> Any:
     return struct.field(metadata={"prior": Prior(value, spread, False, about)})
 
 
@@ -62,8 +63,7 @@ def _positive(value: float, spread: float, about: str) -> Array:
 # Element-wise bytes: counted from the layer of Korthikanti et al. 2022. Rings over TCP: DiLoCo and
 # DDP over shaped links (0.9 and 1 / 1.25 of the measured bandwidth). Restart: Sailor (SOSP 2025),
 # about 11 s at 16-20 GPUs. Everything else is an assumption, with a spread to match.
-@struct.dataclass
-class Calibration:
+class Calibration(Pytree):
     """Scalars (float32, traced), one set per GPU type; each states its prior."""
 
     gemm_efficiency: Array = _share(

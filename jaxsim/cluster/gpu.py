@@ -6,16 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from jaxsim.files import InputError, listed, meant, shown, values
+from jaxsim.pytree import Pytree
 
 SMALLEST_FIGURE = 1e-6  # of a GPU, whatever its unit: float32 divides by it
 
 
-@struct.dataclass
-class Gpu:
+class Gpu(Pytree):
     """One accelerator; every field is a float32 scalar and may be traced."""
 
     peak_tflops: Array  # [TFLOP/s] dense bf16

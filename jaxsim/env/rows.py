@@ -18,13 +18,13 @@ from jax.custom_batching import custom_vmap
 
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning.exact import StepTable, all_replicas_run, row_step_cost
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import LayerSpan, NetworkView, StepCost, choice_fits, job_step_cost
 
 GENERAL_BLOCK = 32  # environments that compute their plan at a time, where rows lack replicas
 
 
-@struct.dataclass
-class PlanRows:
+class PlanRows(Pytree):
     """P plans of one job; the last is the one in force at reset."""
 
     plans: Plan  # [P]

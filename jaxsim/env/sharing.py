@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from jaxsim.plan import ALL_SCHEDULES, Plan, Problem
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost, replicas_running
 
 SHARING = ("fair", "crux")
@@ -20,8 +20,7 @@ CRUX_LEVELS = 8  # priorities that network cards and switches tell apart
 STARVED = 1e-6  # share of a link that is left to whom the others leave nothing: times stay finite
 
 
-@struct.dataclass
-class ResourceShare:
+class ResourceShare(Pytree):
     """What each job has of the cluster in one interval."""
 
     gpus: Array  # [J, K] int32 held

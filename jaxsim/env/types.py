@@ -10,11 +10,11 @@ from jaxsim.env.rows import PlanRows
 from jaxsim.load import LoadProcess
 from jaxsim.network import NetworkProcess, NetworkState
 from jaxsim.plan import ALL_SCHEDULES, Plan, Problem
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, StepCost, Transition
 
 
-@struct.dataclass
-class EnvParams:
+class EnvParams(Pytree):
     """One scenario. Sizes J, K, V and the traces' lengths are static, all values are traced."""
 
     problem: Problem  # jobs [J] in order of arrival, which is their priority on GPUs
@@ -36,8 +36,7 @@ class EnvParams:
     )  # of `jaxsim.env.sharing.SHARING`
 
 
-@struct.dataclass
-class State:
+class State(Pytree):
     """Markov state; [J] leads where a field belongs to a job."""
 
     key: Array  # the scenario's key: the world is a function of (params, key, t)
@@ -58,8 +57,7 @@ class State:
     lower: Array | None = None  # [J, V] bool, lower choices that fit with the GPUs in `view`
 
 
-@struct.dataclass
-class ActionMask:
+class ActionMask(Pytree):
     """True = allowed."""
 
     retarget: Array  # [J] a reconfiguration may begin
@@ -67,8 +65,7 @@ class ActionMask:
     lower: Array  # [J, V] the choice fits memory with the present split of the batch
 
 
-@struct.dataclass
-class Observation:
+class Observation(Pytree):
     """Measured up to the interval before the decision.
 
     `graph` is fully connected, edge k * K + k' leads from k to k'; padded domains are zero and
@@ -94,8 +91,7 @@ class Observation:
     rates: Array | None = None
 
 
-@struct.dataclass
-class RewardParts:
+class RewardParts(Pytree):
     """[] each, before weighting."""
 
     efficiency: Array  # progress / progress_ref - 1, mean over jobs
@@ -104,8 +100,7 @@ class RewardParts:
     fairness: Array  # variance of load between domains
 
 
-@struct.dataclass
-class IntervalRecord:
+class IntervalRecord(Pytree):
     """What happened in the interval, for metrics; not for schedulers."""
 
     progress: Array  # [J] [training steps], efficiency included
@@ -119,8 +114,7 @@ class IntervalRecord:
     reward_parts: RewardParts
 
 
-@struct.dataclass
-class TimeStep:
+class TimeStep(Pytree):
     """What the scheduler gets back."""
 
     observation: Observation

@@ -9,11 +9,11 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import Array
 
 from jaxsim.files import InputError, known_names, read_text_table, values
 from jaxsim.network import check_span, domain_uniforms
+from jaxsim.pytree import Pytree
 
 SETTLED = 4.0  # mean stays after which the empty start of a load is forgotten (e^-4 of it is left)
 LASTING = "a number > 0 (at least 0.001)"
@@ -21,8 +21,7 @@ SHORTEST_S, LATEST_S = 1e-3, 1e15  # [s] of a local job; what ends too late is t
 LOAD_COLUMNS = ("arrival_s", "domain", "gpus", "duration_s")
 
 
-@struct.dataclass
-class LoadProcess:
+class LoadProcess(Pytree):
     """Local jobs hold share * (1 + swing * u) of a domain's GPUs, plus what the trace holds; for jobs
     that come in bursts that is what they hold beyond the share, or less."""
 

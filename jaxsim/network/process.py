@@ -26,17 +26,16 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from jaxsim.network.noise import gaussian, link_uniforms
+from jaxsim.pytree import Pytree
 
 STATE_BLOCK = 1  # of link_uniforms, for the two chains
 RTT_LIMITS = (0.1, 20.0)  # of the round trip's factor
 
 
-@struct.dataclass
-class HeavyTail:
+class HeavyTail(Pytree):
     """A factor from a standard normal z: median `centre`, each side with its own scale and tail."""
 
     centre: Array  # factor at z = 0
@@ -47,8 +46,7 @@ class HeavyTail:
     white: Array  # share of the variance of z that has no memory, 0 to 1; the rest has `ou_tau`
 
 
-@struct.dataclass
-class TwoState:
+class TwoState(Pytree):
     """A Markov chain of a usual state and another."""
 
     level: Array  # factor of the bandwidth in the other state, > 0
@@ -57,8 +55,7 @@ class TwoState:
     stay: Array  # [intervals] mean time in it before the link returns
 
 
-@struct.dataclass
-class NetworkProcess:
+class NetworkProcess(Pytree):
     """Traced settings; which parts there are, and the length of the trace, is static."""
 
     white_amplitude: Array  # uniform jitter, 0.3 = +-30 %
@@ -75,8 +72,7 @@ class NetworkProcess:
     outage: TwoState | None = None
 
 
-@struct.dataclass
-class NetworkState:
+class NetworkState(Pytree):
     """What the process must remember."""
 
     drift: Array  # [K, K] the Ornstein-Uhlenbeck path

@@ -16,6 +16,7 @@ import numpy as np
 from flax import struct
 from jax import Array
 
+from jaxsim.pytree import Pytree
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE
 
 # Pipeline schedules by the micro-batches that a stage at distance d from the last (counted from 1)
@@ -45,8 +46,7 @@ UNUSED = -1
 FULL_PRECISION_BITS = 16
 
 
-@struct.dataclass
-class Plan:
+class Plan(Pytree):
     """Leaves are int32; [K] runs over domains, [G] over groups (G = K)."""
 
     group: Array  # [K] UNUSED or the number of the domain's group
@@ -80,8 +80,7 @@ class Plan:
 FREE_FIELDS = ("batch_share", "micro_batch", "recompute", "schedule", "wire_bits")
 
 
-@struct.dataclass
-class LowerChoices:
+class LowerChoices(Pytree):
     """The lower policy's menu: settings that change at no cost, [V] each, the same in all groups."""
 
     micro_batch: Array  # [V] int32 [sequences]

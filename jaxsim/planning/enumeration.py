@@ -37,6 +37,7 @@ from jaxsim.plan import (
 from jaxsim.planning.balance import complete
 from jaxsim.planning.family import PlanFamily
 from jaxsim.planning.scoring import base_view, choice_rates, one_view
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView
 from jaxsim.workload import Workload
 
@@ -48,8 +49,7 @@ WHOLE, PARTS = (1,), (1, 2, 4)
 VIEWS_AT_ONCE = 16  # networks under which plans are scored together
 
 
-@struct.dataclass
-class PlanTable:
+class PlanTable(Pytree):
     """Plans of one job, one row each; the free fields of a row are those best at base."""
 
     plans: Plan  # leaves [P, ...]

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import Array
 
 from jaxsim.cluster import ClusterSpec
@@ -18,6 +17,7 @@ from jaxsim.files import InputError
 from jaxsim.load import SubmittedJob
 from jaxsim.plan import Problem, empty_plan
 from jaxsim.planning import PARTS, PlanTable
+from jaxsim.pytree import Pytree
 from jaxsim.scenario.scenario import (
     World,
     best_static_row,
@@ -28,8 +28,7 @@ from jaxsim.scenario.settings import ScenarioSettings
 from jaxsim.workload import DataSets, JobSpec, build_workload
 
 
-@struct.dataclass
-class JobsWorld:
+class JobsWorld(Pytree):
     """What does not change between the scenarios of a cluster and its jobs."""
 
     problem: Problem  # jobs [J] in order of arrival

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import Array
 
 from jaxsim.cluster import Calibration, Cluster, ClusterSpec, default_calibration
@@ -37,6 +36,7 @@ from jaxsim.planning import (
     propose_candidates,
     score_plans,
 )
+from jaxsim.pytree import Pytree
 from jaxsim.scenario.settings import ScenarioSettings
 from jaxsim.step_time import NetworkView
 from jaxsim.workload import JobSpec, build_workload
@@ -48,8 +48,7 @@ MOST_PROPOSALS = 32  # at most, times domains
 PROPOSED_SPREAD = 0.25  # their base_spread
 
 
-@struct.dataclass
-class World:
+class World(Pytree):
     """What does not change between the scenarios of a cluster and a job."""
 
     problem: Problem  # jobs [J]

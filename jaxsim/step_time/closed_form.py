@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from jaxsim.cluster import Calibration, Cluster
@@ -19,6 +18,7 @@ from jaxsim.plan import (
     n_groups,
     per_domain,
 )
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import collectives, sync
 from jaxsim.step_time.memory import params_per_gpu, stage_memory
 from jaxsim.step_time.pipeline import PipelineTime, in_flight_limit, pipeline_time
@@ -29,8 +29,7 @@ from jaxsim.step_time.topology import topology, transfers_per_micro_batch
 from jaxsim.workload import Workload
 
 
-@struct.dataclass
-class NetworkView:
+class NetworkView(Pytree):
     """Links and GPUs as they are (or as somebody believes they are) at one moment."""
 
     bandwidth_gb_per_s: Array  # [K, K] [GB/s]
@@ -38,8 +37,7 @@ class NetworkView:
     gpus_available: Array  # [K] int32, not held by local jobs
 
 
-@struct.dataclass
-class StepCost:
+class StepCost(Pytree):
     """Cost of one step of one job; the parts sum to step_s. [J] leads where jobs are stacked."""
 
     step_s: Array  # [] [s], infinite where the plan cannot run

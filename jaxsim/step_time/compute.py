@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from jaxsim.cluster import Calibration, Gpu
+from jaxsim.pytree import Pytree
 from jaxsim.workload import FLOAT8, FP32, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Workload
 
 TILE = 128.0 * 128.0  # results that one thread block of a matrix product computes
@@ -25,8 +25,7 @@ FUSED_SOFTMAX_BLOCK = 4.0
 ACCUMULATED_BYTES = 8.0  # read gradient and sum, write sum, and the gradient's first write; 16-bit
 
 
-@struct.dataclass
-class LayerTime:
+class LayerTime(Pytree):
     """[K] each, [s] for one micro-batch through one layer on the domain's tp x cp GPUs."""
 
     forward_s: Array
@@ -40,8 +39,7 @@ class LayerTime:
     embedding_s: Array  # lookup and its gradient, first stage only
 
 
-@struct.dataclass
-class _Shape:
+class _Shape(Pytree):
     """What every operator asks for; [K] each unless said otherwise."""
 
     micro_batch: Array

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from jaxsim.plan import SCHEDULE_GREEDY, SCHEDULE_INTERLEAVED
+from jaxsim.pytree import Pytree
 from jaxsim.step_time.greedy import greedy_clocks
 from jaxsim.step_time.links import StageTimes, transfer_s
 from jaxsim.step_time.schedules import (
@@ -34,8 +34,7 @@ from jaxsim.step_time.schedules import (
 )
 
 
-@struct.dataclass
-class EventTime:
+class EventTime(Pytree):
     """What a step took; stages that do not exist show zeros."""
 
     total_s: Array  # [B] [s] from the first forward to the last operation
@@ -95,8 +94,7 @@ def _stage_marks(order: SlotOrder, stage_bound: int) -> tuple[Array, Array]:
     return s < order.n_stages, s == order.n_stages - 1
 
 
-@struct.dataclass
-class _Clocks:
+class _Clocks(Pytree):
     """[S, B] [s] each. A stage's latest message arrives `sent` + latency; until then its link is
     taken, so the same number is the queue's."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+
+from jaxsim.pytree import Pytree
 
 HEAD_FORWARD_SHARE = 1.0 / 3.0  # the logits' backward pass costs twice their forward
 
 
-@struct.dataclass
-class StageTimes:
+class StageTimes(Pytree):
     """Times of B pipelines of up to S stages, all [s] and for one micro-batch; float32.
 
     Rows of stages that do not exist are not read. C segments of time have C - 1 changes between.

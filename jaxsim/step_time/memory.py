@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from jaxsim.cluster import Calibration
 from jaxsim.plan import Plan
+from jaxsim.pytree import Pytree
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, Workload
 
 # 16-bit weights 2, fp32 gradients 4, fp32 master and moments 12 (Korthikanti et al. 2022, Fig. 1).
@@ -28,8 +28,7 @@ def state_bytes_per_param(zero_stage: Array, ranks: Array) -> Array:
     return STATE_BYTES - sharded + sharded / ranks.astype(jnp.float32)
 
 
-@struct.dataclass
-class LayerMemory:
+class LayerMemory(Pytree):
     """[K] [GB] of one layer and one sequence of a micro-batch, by recompute mode."""
 
     none: Array
@@ -69,8 +68,7 @@ def in_flight_chunks(stages: Array, virtual_stages: Array) -> Array:
     return jnp.where(virtual_stages > 1.0, more, 1.0)
 
 
-@struct.dataclass
-class StageMemory:
+class StageMemory(Pytree):
     """What the fullest GPU of each domain needs, as a function of the free fields; [K] each."""
 
     fixed_gb: Array  # weights, gradients, optimizer, gathered weights, framework

@@ -6,7 +6,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from jaxsim.plan import (
@@ -20,6 +19,7 @@ from jaxsim.plan import (
     SCHEDULE_ZERO_BUBBLE,
     masked_sums,
 )
+from jaxsim.pytree import Pytree
 from jaxsim.step_time.links import HEAD_FORWARD_SHARE
 from jaxsim.step_time.pipeline_inputs import PipelineInputs
 from jaxsim.step_time.topology import Topology, crossing, transfers_per_micro_batch
@@ -57,8 +57,7 @@ def in_flight_limit(
     return jnp.where(schedule == SCHEDULE_GPIPE, micro_batches, jnp.minimum(limit, micro_batches))
 
 
-@struct.dataclass
-class PipelineTime:
+class PipelineTime(Pytree):
     """[K] each, the same number for all domains of a group."""
 
     total_s: Array  # [s] from the first forward to the last backward
@@ -194,8 +193,7 @@ def run_ahead(
     return holds, (first, last)
 
 
-@struct.dataclass
-class StageParts:
+class StageParts(Pytree):
     """[K] each: what the stages of a domain do with one micro-batch, all [s] but the counts. `chunks`
     and `weight_s` are [] where no schedule needs more."""
 
@@ -253,8 +251,7 @@ def _largest(mask: Array, values: Array) -> Array:
     return jnp.where(mask, values[:, None], 0.0).max(axis=0)
 
 
-@struct.dataclass
-class Loops:
+class Loops(Pytree):
     """[K, K] loops through the dependencies, from the last stage q of the column's domain down the
     pipeline to the first stage s of the row's domain and back; infinitely short where there is none.
 

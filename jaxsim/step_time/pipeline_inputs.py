@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from jaxsim.plan import ALL_SCHEDULES, FULL_PRECISION_BITS, Plan, Problem
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import collectives
 from jaxsim.step_time.stages import Stages
 from jaxsim.step_time.topology import Topology, transfers_per_micro_batch
 from jaxsim.workload import Workload
 
 
-@struct.dataclass
-class PipelineInputs:
+class PipelineInputs(Pytree):
     """One micro-batch in every stage of a plan, and how many there are."""
 
     topo: Topology
@@ -30,8 +29,7 @@ class PipelineInputs:
     weight_s: Array | None = None  # [K] [s] of stage_s, gradient of the weights; None = as forward
 
 
-@struct.dataclass
-class PreparedStep:
+class PreparedStep(Pytree):
     """A plan ready to be timed."""
 
     stages: Stages

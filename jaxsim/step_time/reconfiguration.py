@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from jaxsim.plan import Plan, Problem, layer_range, n_groups
+from jaxsim.pytree import Pytree
 from jaxsim.step_time.sync import layer_overlap, ring_bytes_gb
 from jaxsim.step_time.topology import topology
 from jaxsim.workload import DataSets, Workload
 
 
-@struct.dataclass
-class Transition:
+class Transition(Pytree):
     """What is left of a reconfiguration; zero when the job trains."""
 
     restart_s: Array  # [] [s]
     bytes_gb: Array  # [K, K] [GB] still to move, row = source
 
 
-@struct.dataclass
-class LayerSpan:
+class LayerSpan(Pytree):
     """Which layers the domains of a plan hold."""
 
     start: Array  # [K] float32 first layer

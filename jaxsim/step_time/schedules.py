@@ -25,7 +25,6 @@ The greedy order is not fixed: see `jaxsim.step_time.greedy`.
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from jaxsim.plan import (
@@ -36,6 +35,7 @@ from jaxsim.plan import (
     SCHEDULE_INTERLEAVED,
     SCHEDULE_ZERO_BUBBLE,
 )
+from jaxsim.pytree import Pytree
 
 FIXED_ORDERS = (
     SCHEDULE_1F1B,
@@ -56,8 +56,7 @@ def known(schedule: Array, schedules: tuple[int, ...]) -> Array:
     return known
 
 
-@struct.dataclass
-class SlotOrder:
+class SlotOrder(Pytree):
     """Fixed orders of B pipelines; all int32 but `zero_bubble`. B may be 1 where all are alike."""
 
     stride: Array  # [1, B] slots between micro-batches
@@ -69,8 +68,7 @@ class SlotOrder:
     micro_batches: Array  # [1, B]
 
 
-@struct.dataclass
-class Operation:
+class Operation(Pytree):
     """What every stage does in one slot; [S, B] each, [1, B] broadcast."""
 
     forward: Array  # bool, a forward; where False, a backward

@@ -6,19 +6,18 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from jaxsim.cluster import Calibration, Cluster
 from jaxsim.plan import Plan, per_domain
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import collectives
 from jaxsim.step_time.compute import LayerTime, layer_time
 from jaxsim.step_time.topology import Topology, topology
 from jaxsim.workload import Workload
 
 
-@struct.dataclass
-class Stages:
+class Stages(Pytree):
     """What a plan's stages compute, before any WAN is known; [K] each."""
 
     topo: Topology

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, SCHEDULE_INTERLEAVED, Plan, steps_ahead
+from jaxsim.pytree import Pytree
 
 
-@struct.dataclass
-class Topology:
+class Topology(Pytree):
     """Who talks to whom in a plan; [K, K] bool are row = source, column = destination."""
 
     together: Array  # [K, K] both used and in one group

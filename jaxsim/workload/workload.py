@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import Array
 
 from jaxsim.files import InputError, is_file, meant, read_yaml, shown, values
+from jaxsim.pytree import Pytree
 
 # Recompute modes: nothing, the attention core only, the whole layer.
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
@@ -110,8 +110,7 @@ class JobSpec:
     arrival_s: float = 0.0  # [s] from the start, when the job is submitted
 
 
-@struct.dataclass
-class StoredActivations:
+class StoredActivations(Pytree):
     """What one layer keeps of one sequence for its backward pass, tp = 1; [J] [GB] each.
 
     Korthikanti et al. 2022 (MLSys 2023), eqs. 2-4: sequence parallelism divides all of it by tp,
@@ -124,16 +123,14 @@ class StoredActivations:
     input_gb: Array  # the layer's input, all that full recomputation keeps: 2 s h
 
 
-@struct.dataclass
-class DataSets:
+class DataSets(Pytree):
     """What the jobs train on, and which domains hold it from the start."""
 
     gb: Array  # [J] [GB]
     at: Array  # [J, K] bool
 
 
-@struct.dataclass
-class Workload:
+class Workload(Pytree):
     """Jobs as arrays; leaves have a leading job axis [J] unless a job was picked with `job`."""
 
     mask: Array  # [J] bool

@@ -16,13 +16,13 @@ from jaxsim.cluster import Calibration
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning.exact.cost_table import step_parts, tabulate
 from jaxsim.planning.exact.costs import PlanCostTable, evaluate, read_links
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, StepCost
 
 SLOT_FIELDS = ("compute_s", "tensor_s", "context_s")
 
 
-@struct.dataclass
-class StepTable:
+class StepTable(Pytree):
     """P plans of one job, with all replicas running."""
 
     numbers: Array  # [P, F] float32
