@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from flax import struct
 
 
@@ -20,4 +18,4 @@ class Pytree(struct.PyTreeNode):
     """
 
     # jaxtyping's import hook checks the fields of a dataclass unless the class says this.
-    __no_type_check__: ClassVar[bool] = True
+    __no_type_check__ = True

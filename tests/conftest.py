@@ -11,12 +11,12 @@ import signal
 
 import jax
 import pytest
-from jaxtyping import install_import_hook
+from helpers import type_checks
 
 from experiments.common.compiler_options import add_options
 
 # Here and not among pytest's options: processes of pytest-xdist do not read those.
-install_import_hook(["jaxsim", "agents"], "beartype.beartype")
+type_checks.install()
 
 # A shell starts a job in the background with SIGINT ignored; tests of Ctrl-C need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

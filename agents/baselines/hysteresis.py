@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int, Key
 
 from agents.protocol import EvaluatedTable, TableScheduler, amortised_gain
 
@@ -20,9 +21,11 @@ class Hysteresis(TableScheduler):
         horizon: [] intervals over which a switch is spread; tuned on training scenarios
     """
 
-    horizon: Array | float = 10.0
+    horizon: Float[Array, "*batch"] | float = 10.0
 
-    def choose(self, key: Array, seen: EvaluatedTable, memory: Any) -> tuple[Array, Any]:
+    def choose(
+        self, key: Key[Array, ""], seen: EvaluatedTable, memory: Any
+    ) -> tuple[Int[Array, ""], Any]:
         del key
         horizon = jnp.float32(self.horizon)
         gain = amortised_gain(seen, seen.now.rate, self.setup.interval_s, horizon)

@@ -14,12 +14,15 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from agents.baselines.static import StaticPlan, with_any_choice
 from agents.protocol import Setup, score_table
 
 
-def finish_s(delay_s: Array, steps: Array, steps_per_s: Array) -> Array:
+def finish_s(
+    delay_s: Float[Array, " K"], steps: Float[Array, ""], steps_per_s: Float[Array, " K"]
+) -> Float[Array, " K"]:
     """[K] [s] until a job of `steps` [] would be done in each region, infinite where it cannot run."""
     runtime_s = steps / jnp.maximum(steps_per_s, 1e-30)
     return jnp.where(steps_per_s > 0, delay_s + runtime_s, jnp.inf)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jraph
 from flax import struct
 from jax import Array
+from jaxtyping import Int, Key
 
 from agents.hi_ppo.features import (
     CANDIDATE_FEATURES,
@@ -76,7 +77,7 @@ class Memory(Pytree):
     """What the policy carries from interval to interval."""
 
     stats: Statistics
-    clock: Array  # [] int32 intervals since the last upper decision
+    clock: Int[Array, "*batch"]  # intervals since the last upper decision
 
 
 def measure(
@@ -103,7 +104,7 @@ def decide_upper(
     stats: Statistics,
     reference: Reference,
     measured: Measurement,
-) -> Array:
+) -> Int[Array, ""]:
     """[] int32 row of the table that the upper level would be in; `stats` holds the measurement."""
     inputs, rows = upper_inputs(setup, observation, stats, reference, measured)
     logits, _ = UpperNetwork(hidden).apply(params.upper, inputs)
@@ -116,7 +117,7 @@ def decide_lower(
     hidden: int,
     observation: Observation,
     measured: Measurement,
-    row: Array,
+    row: Int[Array, ""],
 ) -> Plan:
     """The row's plan with the free fields as the lower level sets them, with a job axis of one."""
     inputs = lower_inputs(setup, observation, measured.rates, row)
@@ -137,7 +138,7 @@ class HiPPO(Pytree, Scheduler):
     """
 
     policy: PolicyParams
-    every: Array | int
+    every: Int[Array, "*batch"] | int
     hidden: int = struct.field(pytree_node=False)
     setup: Setup | None = None
     reference: Reference | None = None
@@ -146,12 +147,12 @@ class HiPPO(Pytree, Scheduler):
         reference = make_reference(score_table(setup, setup.prior).rate)
         return self.replace(setup=setup, reference=reference)
 
-    def init(self, key: Array) -> Memory:
+    def init(self, key: Key[Array, ""]) -> Memory:
         del key
         return Memory(init_statistics(self.reference), jnp.int32(0))
 
     def decide(
-        self, key: Array, observation: Observation, memory: Memory, *truth: Any
+        self, key: Key[Array, ""], observation: Observation, memory: Memory, *truth: Any
     ) -> tuple[Plan, Memory]:
         del key, truth
         networks = (self.setup, self.policy, self.hidden, observation)

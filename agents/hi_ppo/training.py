@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int, Key, UInt32
 
 from agents.hi_ppo.features import (
     Measurement,
@@ -36,11 +37,11 @@ class Tape(Pytree):
     """A training scenario with all that can be known of it, made once; [S, ...] in a bank."""
 
     params: EnvParams
-    key: Array
-    rates: Array  # [T + 1, P, V] [training steps / s]
-    value: Array  # [T + 2, P] [training steps] the clairvoyant still gets
+    key: Key[Array, "*batch"]
+    rates: Float[Array, "*batch T P V"]  # [T + 1, P, V] [training steps / s]
+    value: Float[Array, "*batch _ P"]  # [T + 2, P] [training steps] the clairvoyant still gets
     moves: MigrationTable
-    base_rate: Array  # [P] under the prior view
+    base_rate: Float[Array, "*batch P"]  # under the prior view
 
 
 class TrainState(Pytree):
@@ -49,20 +50,20 @@ class TrainState(Pytree):
     policy: PolicyParams
     upper_opt: Any
     lower_opt: Any
-    key: Array  # raw key data, uint32; epochs fold their number into it
-    epoch: Array  # [] int32 epochs done
+    key: UInt32[Array, "*batch 2"]  # raw key data, uint32; epochs fold their number into it
+    epoch: Int[Array, "*batch"]  # epochs done
 
 
 class EpochMetrics(Pytree):
     """Means over one epoch, [] each."""
 
-    progress_rel: Array  # progress / that of the best static plan at base
-    reward: Array
-    reward_eff: Array
-    reward_util: Array
-    reward_cost: Array
-    reward_fair: Array
-    switch_rate: Array  # reconfigurations per interval
+    progress_rel: Float[Array, "*batch"]  # progress / that of the best static plan at base
+    reward: Float[Array, "*batch"]
+    reward_eff: Float[Array, "*batch"]
+    reward_util: Float[Array, "*batch"]
+    reward_cost: Float[Array, "*batch"]
+    reward_fair: Float[Array, "*batch"]
+    switch_rate: Float[Array, "*batch"]  # reconfigurations per interval
     upper: Losses
     lower: Losses
 
@@ -86,7 +87,7 @@ class _Choice(Pytree):
     weight: Array
 
 
-def make_tape(params: EnvParams, table: PlanTable, key: Array, horizon: int) -> Tape:
+def make_tape(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: int) -> Tape:
     """Record one scenario; jit and vmap over a bank."""
     setup = make_setup(params, table)
     views = world_tape(params, key, horizon + 1)

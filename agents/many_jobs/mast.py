@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Int, Key, Shaped
 
 from agents.baselines import finish_s
 from agents.many_jobs.scheduling import JobsScheduler, JobsSetup, OtherJobs
@@ -27,18 +28,18 @@ from jaxsim.planning import PlanTable
 class JobsMast(JobsScheduler):
     """One region per job, for as long as it runs; it waits where the best one is still taken."""
 
-    def rows(self, job: Array, table: PlanTable) -> Array:
+    def rows(self, job: Int[Array, ""], table: PlanTable) -> Bool[Array, " P"]:
         del job
         return table.single_domain
 
-    def init(self, key: Array) -> Array:
+    def init(self, key: Key[Array, ""]) -> Shaped[Array, " J"]:
         del key
         return jnp.zeros(self.setup.kind.shape, jnp.int32)
 
     def decide_one(
         self,
-        key: Array,
-        job: Array,
+        key: Key[Array, ""],
+        job: Int[Array, ""],
         own: Setup,
         seen: Observation,
         memory: Any,

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
+from jaxtyping import Bool, Int, Key
 
 from agents.oracles import Truth
 from agents.protocol import Scheduler, Setup, make_setup
@@ -32,9 +33,9 @@ class JobsSetup(Pytree):
     """What every scheduler of many jobs is given once."""
 
     common: Setup  # work with leaves [J, ...], tables with leaves [U, P, ...]
-    kind: Array  # [J] int32, each job's table
+    kind: Int[Array, "*batch J"]  # each job's table
 
-    def of(self, job: Array, others: Array) -> Setup:
+    def of(self, job: Int[Array, ""], others: Int[Array, " K"]) -> Setup:
         """The setup of one job, given the GPUs [K] that the others hold."""
         common, prior = self.common, self.common.prior
         left = jnp.maximum(prior.gpus_available - others, 0)
@@ -48,7 +49,7 @@ class JobsSetup(Pytree):
 class OtherJobs(Pytree):
     """What one job knows of the other jobs when it decides."""
 
-    gpus: Array  # [J, K] int32 held, none by the job itself
+    gpus: Int[Array, "*batch J K"]  # held, none by the job itself
     observation: Observation  # of all jobs
 
 
@@ -69,15 +70,15 @@ class JobsScheduler(Pytree, Scheduler):
     def bind(self, setup: JobsSetup) -> Self:
         return self.replace(setup=setup)
 
-    def rows(self, job: Array, table: PlanTable) -> Array:
+    def rows(self, job: Int[Array, ""], table: PlanTable) -> Bool[Array, " P"]:
         """[P] bool, the rows of a job's table that its rule may play."""
         del job
         return jnp.ones_like(table.mask)
 
     def decide_one(
         self,
-        key: Array,
-        job: Array,
+        key: Key[Array, ""],
+        job: Int[Array, ""],
         own: Setup,
         seen: Observation,
         memory: Any,
@@ -89,7 +90,7 @@ class JobsScheduler(Pytree, Scheduler):
         raise NotImplementedError
 
     def decide(
-        self, key: Array, observation: Observation, memory: Any, *truth: Any
+        self, key: Key[Array, ""], observation: Observation, memory: Any, *truth: Any
     ) -> tuple[Plan, Any]:
         """`truth`, for oracles, is the views of all intervals."""
         n_jobs = self.setup.kind.shape[0]
@@ -143,13 +144,13 @@ class PerJobScheduler(JobsScheduler):
         """Do the jobs' schedulers read the future?"""
         return self.each.oracle
 
-    def rows(self, job: Array, table: PlanTable) -> Array:
+    def rows(self, job: Int[Array, ""], table: PlanTable) -> Bool[Array, " P"]:
         candidates = getattr(self.each, "candidates", None)
         if candidates is None:
             return jnp.ones_like(table.mask)
         return jnp.any(_row(candidates, job), axis=1)
 
-    def init(self, key: Array) -> Any:
+    def init(self, key: Key[Array, ""]) -> Any:
         """One memory for each job, leaves [J, ...]."""
         n_jobs = self.setup.kind.shape[0]
         nobody = jnp.zeros_like(self.setup.common.problem.cluster.gpus)
@@ -161,8 +162,8 @@ class PerJobScheduler(JobsScheduler):
 
     def decide_one(
         self,
-        key: Array,
-        job: Array,
+        key: Key[Array, ""],
+        job: Int[Array, ""],
         own: Setup,
         seen: Observation,
         memory: Any,

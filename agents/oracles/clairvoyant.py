@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Key
 
 from agents.protocol import Scheduler, Setup, carry_out, find_row
 from jaxsim.env import Observation
@@ -23,8 +24,8 @@ from jaxsim.step_time import NetworkView, begin_transition
 class MigrationTable(Pytree):
     """Reconfigurations between all rows of a table."""
 
-    restart_s: Array  # [P, P] [s], 0 on the diagonal
-    bytes_gb: Array  # [P, P, K, K] [GB]
+    restart_s: Float[Array, "*batch P P"]  # [s], 0 on the diagonal
+    bytes_gb: Float[Array, "*batch P P K K"]  # [GB]
 
 
 def migration_table(setup: Setup) -> MigrationTable:
@@ -148,12 +149,12 @@ class Clairvoyant(Pytree, Scheduler):
     def bind(self, setup: Setup) -> Self:
         return self.replace(setup=setup)
 
-    def init(self, key: Array) -> Any:
+    def init(self, key: Key[Array, ""]) -> Any:
         del key
         return ()
 
     def decide(
-        self, key: Array, observation: Observation, memory: Any, *truth: Any
+        self, key: Key[Array, ""], observation: Observation, memory: Any, *truth: Any
     ) -> tuple[Plan, Any]:
         """`truth` is the scenario's `Truth`."""
         del key

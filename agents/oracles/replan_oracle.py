@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import jax
 from jax import Array
+from jaxtyping import Key
 
 from agents.baselines import Hysteresis
 from jaxsim.env import Observation
@@ -18,7 +19,7 @@ class ReplanOracle(Hysteresis):
     oracle: ClassVar[bool] = True
 
     def decide(
-        self, key: Array, observation: Observation, memory: Any, *truth: Any
+        self, key: Key[Array, ""], observation: Observation, memory: Any, *truth: Any
     ) -> tuple[Plan, Any]:
         """`truth` is the scenario's `Truth`."""
         (known,) = truth

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 from jax.custom_batching import custom_vmap
+from jaxtyping import Bool, Float, Int
 
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning.exact import StepTable, all_replicas_run, row_step_cost
@@ -29,10 +30,10 @@ class PlanRows(Pytree):
 
     plans: Plan  # [P]
     costs: StepTable
-    lower: Array  # [P, V] bool, lower choices that fit with all replicas
+    lower: Bool[Array, "*batch P V"]  # lower choices that fit with all replicas
     span: LayerSpan  # [P]
-    job_nodes: Array  # [P, K, JOB_NODE_FEATURES] as observed while the job is active
-    restart_class: Array  # [P] int32, equal where going from one to the other is free
+    job_nodes: Float[Array, "*batch P K F"]  # as observed while the job is active
+    restart_class: Int[Array, "*batch P"]  # equal where going from one to the other is free
     local_sgd: bool = struct.field(pytree_node=False)  # does any plan sync less than every step?
     # Environments that take the general way at a time; 0: none does, and where replicas lack the cost
     # is NaN.

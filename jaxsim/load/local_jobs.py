@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Int, Key, Num
 
 from jaxsim.files import InputError, known_names, read_text_table, values
 from jaxsim.network import check_span, domain_uniforms
@@ -25,14 +26,19 @@ class LoadProcess(Pytree):
     """Local jobs hold share * (1 + swing * u) of a domain's GPUs, plus what the trace holds; for jobs
     that come in bursts that is what they hold beyond the share, or less."""
 
-    share: Array  # [] mean share of the GPUs held by local jobs
-    swing: Array  # [] relative uniform movement, 0.2 = +-20 % of the share
-    trace: Array  # [R, K] GPUs held by replayed jobs, or beyond the share, cyclic; zeros = none
-    trace_offset: Array  # [] int32
+    share: Float[Array, "*batch"]  # mean share of the GPUs held by local jobs
+    swing: Float[Array, "*batch"]  # relative uniform movement, 0.2 = +-20 % of the share
+    # GPUs held by replayed jobs, or beyond the share, cyclic; zeros = none
+    trace: Float[Array, "*batch R K"]
+    trace_offset: Int[Array, "*batch"]
 
 
 def load_process(
-    n_domains: int, share: float = 0.0, swing: float = 0.0, trace: Array | None = None, offset=0
+    n_domains: int,
+    share: float = 0.0,
+    swing: float = 0.0,
+    trace: Float[Array, "R K"] | None = None,
+    offset=0,
 ) -> LoadProcess:
     """Build settings from plain numbers; the default leaves all GPUs to geo-jobs."""
     return LoadProcess(
@@ -44,8 +50,12 @@ def load_process(
 
 
 def gpus_available(
-    process: LoadProcess, gpus: Array, key: Array, t: Array, uniform: Array | None = None
-) -> Array:
+    process: LoadProcess,
+    gpus: Int[Array, " K"],
+    key: Key[Array, ""],
+    t: Int[Array, ""],
+    uniform: Float[Array, " K"] | None = None,
+) -> Int[Array, " K"]:
     """[K] int32 GPUs left to geo-jobs; `key` is the interval's own key, `t` the row of the trace.
 
     `uniform` [K] is the key's `domain_uniforms` where it is drawn already.
@@ -59,13 +69,13 @@ def gpus_available(
 
 
 def bursty_load(
-    gpus: np.ndarray,
+    gpus: Num[np.ndarray, " K"],
     share: float,
     intervals: int,
     job_share: float,
     stay: float,
     rng: np.random.Generator,
-) -> np.ndarray:
+) -> Float[np.ndarray, "R K"]:
     """Draw a trace [R, K] of GPUs held by local jobs, which swings further the larger they are.
 
     Jobs arrive at random (Poisson), hold a geometric number of GPUs with mean `job_share` of the
@@ -87,13 +97,13 @@ def bursty_load(
 
 
 def burst_trace(
-    gpus: np.ndarray,
+    gpus: Num[np.ndarray, " K"],
     share: float,
     intervals: int,
     job_share: float,
     stay: float,
     rng: np.random.Generator,
-) -> np.ndarray:
+) -> Float[np.ndarray, "R K"]:
     """[R, K] what `bursty_load`, long since under way, holds beyond `share` of the GPUs (often less):
     the trace of a process of that share, so that the share alone is known ahead."""
     before = math.ceil(SETTLED * stay)
@@ -102,8 +112,8 @@ def burst_trace(
 
 
 def read_load_trace(
-    path: str | Path, names: tuple[str, ...], gpus: np.ndarray, interval_s: float
-) -> np.ndarray:
+    path: str | Path, names: tuple[str, ...], gpus: Num[np.ndarray, " K"], interval_s: float
+) -> Float[np.ndarray, "R K"]:
     """Replay a load CSV (arrival_s,domain,gpus,duration_s) first come, first served.
 
     Returns [R, K] mean GPUs held in each interval. A job with an empty domain goes to the domain

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Int, Key
 
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
@@ -33,7 +34,7 @@ class JobsWorld(Pytree):
 
     problem: Problem  # jobs [J] in order of arrival
     tables: PlanTable  # [U, P], one of each kind of job
-    kind: Array  # [J] int32
+    kind: Int[Array, "*batch J"]
 
 
 def build_jobs_world(
@@ -133,9 +134,9 @@ def jobs_bank(
     seeds: range,
     split: str,
     sharing: str = "fair",
-    network_trace: np.ndarray | None = None,
-    load_trace: np.ndarray | None = None,
-) -> tuple[EnvParams, Array]:
+    network_trace: Float[np.ndarray, "R K K"] | None = None,
+    load_trace: Float[np.ndarray, "_ K"] | None = None,
+) -> tuple[EnvParams, Key[Array, " B"]]:
     """Params and keys of many scenarios, leaves [S, ...]: `jaxsim.scenario.scenario_bank`, with
     nothing deployed at the start. The same seed is the same world as for one job."""
     table = jax.tree.map(lambda x: x[0], world.tables)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Key
 
 from jaxsim.cluster import Calibration, Cluster, ClusterSpec, default_calibration
 from jaxsim.env import EnvParams
@@ -121,9 +122,9 @@ def scenario_bank(
     seeds: range,
     split: str,
     weights: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0),
-    network_trace: np.ndarray | None = None,
-    load_trace: np.ndarray | None = None,
-) -> tuple[EnvParams, Array]:
+    network_trace: Float[np.ndarray, "R K K"] | None = None,
+    load_trace: Float[np.ndarray, "_ K"] | None = None,
+) -> tuple[EnvParams, Key[Array, " B"]]:
     """Params and keys of many scenarios, leaves [S, ...]; nothing is deployed at the start.
 
     `split` separates training from test seeds: the same number in two splits is another world. A

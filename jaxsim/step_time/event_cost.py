@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 from jax.custom_batching import custom_vmap
+from jaxtyping import Float
 
 from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, SCHEDULE_INTERLEAVED, Plan, Problem
 from jaxsim.pytree import Pytree
@@ -35,8 +36,8 @@ class BandwidthProfile(Pytree):
     """How the links change inside a step, C segments of time: a transfer in segment c takes
     `slowdown[c]` times what it takes at the bandwidth of the NetworkView."""
 
-    change_s: Array  # [C - 1] [s] from the start of the step, ascending
-    slowdown: Array  # [C, K, K] factors > 0
+    change_s: Float[Array, "*batch _"]  # [C - 1] [s] from the start of the step, ascending
+    slowdown: Float[Array, "*batch C K K"]  # factors > 0
 
 
 def event_step_cost(

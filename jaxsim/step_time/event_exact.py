@@ -19,6 +19,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from jaxsim.plan import SCHEDULE_GREEDY, SCHEDULE_INTERLEAVED
 from jaxsim.pytree import Pytree
@@ -45,13 +46,13 @@ class EventTime(Pytree):
 
 def pipeline_events(
     times: StageTimes,
-    schedule: Array,
-    n_stages: Array,
-    micro_batches: Array,
+    schedule: Int[Array, "#B"],
+    n_stages: Int[Array, "#B"],
+    micro_batches: Int[Array, "#B"],
     micro_batch_bound: int,
     schedules: tuple[int, ...] = FIXED_ORDERS,
     chunks: int = 1,
-    in_flight: Array | None = None,
+    in_flight: Float[Array, "S B"] | None = None,
 ) -> EventTime:
     """Run one step of each of B pipelines.
 

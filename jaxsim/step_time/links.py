@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from jaxsim.pytree import Pytree
 
@@ -33,11 +34,11 @@ class StageTimes(Pytree):
         return self.next_send_s.shape[0] == 1
 
     @property
-    def head_forward_s(self) -> Array:
+    def head_forward_s(self) -> Float[Array, " B"]:
         return HEAD_FORWARD_SHARE * self.head_s[None]
 
     @property
-    def head_backward_s(self) -> Array:
+    def head_backward_s(self) -> Float[Array, " B"]:
         return (1.0 - HEAD_FORWARD_SHARE) * self.head_s[None]
 
 

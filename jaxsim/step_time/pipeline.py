@@ -7,6 +7,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from jaxsim.plan import (
     ALL_SCHEDULES,
@@ -60,10 +61,11 @@ def in_flight_limit(
 class PipelineTime(Pytree):
     """[K] each, the same number for all domains of a group."""
 
-    total_s: Array  # [s] from the first forward to the last backward
-    ideal_s: Array  # [s] the same over a WAN of no cost
-    in_flight: Array  # [K] micro-batches held by the domain's first stage (its own number)
-    period_s: Array  # [s] between micro-batches in steady state
+    total_s: Float[Array, "*batch K"]  # [s] from the first forward to the last backward
+    ideal_s: Float[Array, "*batch K"]  # [s] the same over a WAN of no cost
+    # micro-batches held by the domain's first stage (its own number)
+    in_flight: Float[Array, "*batch K"]
+    period_s: Float[Array, "*batch K"]  # [s] between micro-batches in steady state
 
 
 # Traced once for all its callers, see `stages`.
@@ -168,14 +170,14 @@ def _wire(
 
 
 def run_ahead(
-    schedule: Array,
+    schedule: Int[Array, " K"],
     parts: StageParts,
-    depth: Array,
-    micro_batches: Array,
-    total: Array,
-    cover: Array,
+    depth: Float[Array, " K"],
+    micro_batches: Float[Array, " K"],
+    total: Float[Array, " K"],
+    cover: Float[Array, " K"],
     schedules: tuple[int, ...] = ALL_SCHEDULES,
-) -> tuple[Array, tuple[Array, Array]]:
+) -> tuple[Float[Array, " K"], tuple[Float[Array, " K"], Float[Array, " K"]]]:
     """[K] each: micro-batches that the first stage of a domain holds, and by how many forwards the
     first and the last stage run ahead of their backwards.
 

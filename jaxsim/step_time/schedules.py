@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Int
 
 from jaxsim.plan import (
     ALL_SCHEDULES,
@@ -59,13 +60,13 @@ def known(schedule: Array, schedules: tuple[int, ...]) -> Array:
 class SlotOrder(Pytree):
     """Fixed orders of B pipelines; all int32 but `zero_bubble`. B may be 1 where all are alike."""
 
-    stride: Array  # [1, B] slots between micro-batches
-    forward_slot: Array  # [S, B]
-    backward_slot: Array  # [S, B]
-    chunks: Array  # [1, B] model chunks per stage
-    zero_bubble: Array  # [1, B] bool, weight gradients are operations of their own
-    n_stages: Array  # [1, B]
-    micro_batches: Array  # [1, B]
+    stride: Int[Array, "*batch 1 B"]  # slots between micro-batches
+    forward_slot: Int[Array, "*batch S B"]
+    backward_slot: Int[Array, "*batch S B"]
+    chunks: Int[Array, "*batch 1 B"]  # model chunks per stage
+    zero_bubble: Bool[Array, "*batch 1 B"]  # weight gradients are operations of their own
+    n_stages: Int[Array, "*batch 1 B"]
+    micro_batches: Int[Array, "*batch 1 B"]
 
 
 class Operation(Pytree):

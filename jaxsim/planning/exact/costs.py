@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import Array
+from jaxtyping import Float
 
 from jaxsim.cluster import Calibration
 from jaxsim.plan import INTERLEAVED_CHUNKS
@@ -117,15 +118,17 @@ class LinkReads(Pytree):
 class PlanCosts(Pytree):
     """[P] each; `jaxsim.step_time.StepCost` says what they are."""
 
-    step_s: Array
-    exposed_wan_s: Array
-    sync_s: Array
-    wan_busy_s: Array
-    wan_gb: Array
-    egress_usd: Array
+    step_s: Float[Array, "*batch P"]
+    exposed_wan_s: Float[Array, "*batch P"]
+    sync_s: Float[Array, "*batch P"]
+    wan_busy_s: Float[Array, "*batch P"]
+    wan_gb: Float[Array, "*batch P"]
+    egress_usd: Float[Array, "*batch P"]
 
 
-def link_times(bandwidth_gb_per_s: Array, rtt_s: Array, calibration: Calibration) -> LinkTimes:
+def link_times(
+    bandwidth_gb_per_s: Float[Array, "K K"], rtt_s: Float[Array, "K K"], calibration: Calibration
+) -> LinkTimes:
     """Prepare one network, [K, K] each."""
 
     def flat(matrix):
