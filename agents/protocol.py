@@ -9,7 +9,7 @@ A scheduler knows the public facts of a scenario from its `Setup` and the presen
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,7 @@ def make_setup(params: EnvParams, table: PlanTable, job: int = 0) -> Setup:
     )
 
 
+@runtime_checkable
 class Scheduler(Protocol):
     """Who decides: a frozen pytree (`jaxsim.pytree.Pytree`) with three pure methods.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
@@ -61,20 +62,20 @@ class StepCost(Pytree):
     runs: Bool[Array, "*batch"]  # fits and at least one replica finds GPUs
 
     @property
-    def total_s(self) -> Float[Array, "*batch"]:
+    def total_s(self) -> Float[Array | np.ndarray, "*batch"]:
         """[] [s] sum of the parts: the step's time, memory permitting or not."""
         parts = self.compute_s + self.bubble_s + self.optimizer_s
         return parts + self.communication_s
 
     @property
-    def overlap(self) -> Float[Array, "*batch"]:
+    def overlap(self) -> Float[Array | np.ndarray, "*batch"]:
         """[] share of the WAN's busy time that is hidden behind computation."""
         # Exposed time is a difference: its rounding may fall below zero.
         exposed = jnp.clip(self.exposed_wan_s + self.sync_s, 0.0, self.wan_busy_s)
         return 1.0 - exposed / jnp.maximum(self.wan_busy_s, 1e-9)
 
     @property
-    def communication_s(self) -> Float[Array, "*batch"]:
+    def communication_s(self) -> Float[Array | np.ndarray, "*batch"]:
         """[] [s] exposed communication of all kinds."""
         return self.tensor_parallel_s + self.context_parallel_s + self.exposed_wan_s + self.sync_s
 

@@ -17,8 +17,8 @@ STATE_BYTES = WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_BYTES
 
 
 def state_bytes_per_param(
-    zero_stage: Int[Array, " K"], ranks: Int[Array, " K"]
-) -> Float[Array, " K"]:
+    zero_stage: Int[Array, "*#K"], ranks: Int[Array, "*#K"]
+) -> Float[Array, "*#K"]:
     """[K] bytes per parameter of weights, gradients and Adam state.
 
     ZeRO shards the 12 of the optimizer, then the 4 of the gradients, then the 2 of the weights over

@@ -149,8 +149,8 @@ def test_the_example_in_the_protocol_works():
         view=None,
         t=jnp.int32(3),
     )
-    assert int(greedy.choose(None, seen, ())[0]) == 0
-    assert int(greedy.replace(margin=1.05).choose(None, seen, ())[0]) == 1
+    assert int(greedy.choose(jax.random.key(0), seen, ())[0]) == 0
+    assert int(greedy.replace(margin=1.05).choose(jax.random.key(0), seen, ())[0]) == 1
     setup, observation = start()
     assert decide(space["Greedy"](), setup, observation).group.shape == (1, 2)
 
