@@ -24,6 +24,7 @@ scenario     worlds drawn from seeds
 calibration  efficiencies learned from measured runs
 presets      data that ships
 worlds       worlds by name, for `make`
+pytree       the base of all pytrees
 trees        one of many pytrees, and many as one
 """
 

@@ -1,4 +1,5 @@
-"""Settings for all tests: silent broadcasting and silent casts are errors.
+"""Settings for all tests: silent broadcasting and silent casts are errors, and so is an argument or a
+result that is not what a function's annotations say.
 
 Most of a cold run is compilation, of programs that run for milliseconds: the compiler optimises less,
 and emits code the older way, which takes it a third of the time.
@@ -10,8 +11,12 @@ import signal
 
 import jax
 import pytest
+from helpers import type_checks
 
 from experiments.common.compiler_options import add_options
+
+# Here and not among pytest's options: processes of pytest-xdist do not read those.
+type_checks.install()
 
 # A shell starts a job in the background with SIGINT ignored; tests of Ctrl-C need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,13 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int, Key
 
 from agents.protocol import EvaluatedTable, TableScheduler, amortised_gain
 
 
-@struct.dataclass
 class Hysteresis(TableScheduler):
     """Move to the row that would have done the most work `horizon` intervals from now.
 
@@ -22,9 +21,11 @@ class Hysteresis(TableScheduler):
         horizon: [] intervals over which a switch is spread; tuned on training scenarios
     """
 
-    horizon: Array | float = 10.0
+    horizon: Float[Array, "*batch"] | float = 10.0
 
-    def choose(self, key: Array, seen: EvaluatedTable, memory: Any) -> tuple[Array, Any]:
+    def choose(
+        self, key: Key[Array, ""], seen: EvaluatedTable, memory: Any
+    ) -> tuple[Int[Array, ""], Any]:
         del key
         horizon = jnp.float32(self.horizon)
         gain = amortised_gain(seen, seen.now.rate, self.setup.interval_s, horizon)

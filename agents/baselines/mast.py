@@ -13,14 +13,16 @@ from typing import Self
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float
 
 from agents.baselines.static import StaticPlan, with_any_choice
 from agents.protocol import Setup, score_table
 
 
-def finish_s(delay_s: Array, steps: Array, steps_per_s: Array) -> Array:
+def finish_s(
+    delay_s: Float[Array, " K"], steps: Float[Array, ""], steps_per_s: Float[Array, " K"]
+) -> Float[Array, " K"]:
     """[K] [s] until a job of `steps` [] would be done in each region, infinite where it cannot run."""
     runtime_s = steps / jnp.maximum(steps_per_s, 1e-30)
     return jnp.where(steps_per_s > 0, delay_s + runtime_s, jnp.inf)
@@ -33,7 +35,6 @@ def region_rates(setup: Setup, rate: Array) -> Array:
     return jnp.max(jnp.where(mine, rate[:, None], 0.0), axis=0)
 
 
-@struct.dataclass
 class Mast(StaticPlan):
     """One job alone: no queue, no data to fetch; a job without a budget counts as one step."""
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int, Key
 
 from agents.protocol import EvaluatedTable, TableScheduler
 
 
-@struct.dataclass
 class Random(TableScheduler):
     """Draw a new row with probability 1 / mean_stay per interval, uniformly among those that run.
 
@@ -20,9 +19,11 @@ class Random(TableScheduler):
         mean_stay: [] intervals between two draws
     """
 
-    mean_stay: Array | float = 20.0
+    mean_stay: Float[Array, "*batch"] | float = 20.0
 
-    def choose(self, key: Array, seen: EvaluatedTable, memory: Any) -> tuple[Array, Any]:
+    def choose(
+        self, key: Key[Array, ""], seen: EvaluatedTable, memory: Any
+    ) -> tuple[Int[Array, ""], Any]:
         when, which = jax.random.split(key)
         legal = jnp.where(seen.now.rate > 0, 0.0, jnp.finfo(jnp.float32).min)
         row = jax.random.categorical(which, legal).astype(jnp.int32)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int, Key
 
 from agents.protocol import EvaluatedTable, TableScheduler, amortised_gain, score_table
 from jaxsim.step_time import NetworkView
@@ -13,7 +13,6 @@ from jaxsim.step_time import NetworkView
 EVERY_GPU = 1 << 30  # above any count: all GPUs are watched
 
 
-@struct.dataclass
 class Replanning(TableScheduler):
     """Deploy the best of the candidates; when the free GPUs differ from those at the last planning,
     move to the best again if that pays within the horizon.
@@ -29,18 +28,20 @@ class Replanning(TableScheduler):
             a domain has any
     """
 
-    horizon: Array | float = 10.0
-    counted: Array | int = EVERY_GPU
+    horizon: Float[Array, "*batch"] | float = 10.0
+    counted: Int[Array, "*batch"] | int = EVERY_GPU
 
-    def watched(self, view: NetworkView) -> Array:
+    def watched(self, view: NetworkView) -> Int[Array, " K"]:
         """[K] int32, what makes the planner plan again when it changes."""
         return jnp.minimum(view.gpus_available, self.counted).astype(jnp.int32)
 
-    def init(self, key: Array) -> Array:
+    def init(self, key: Key[Array, ""]) -> Int[Array, " K"]:
         del key
         return jnp.full_like(self.watched(self.setup.prior), -1)  # nothing was seen yet
 
-    def choose(self, key: Array, seen: EvaluatedTable, memory: Array) -> tuple[Array, Array]:
+    def choose(
+        self, key: Key[Array, ""], seen: EvaluatedTable, memory: Int[Array, " K"]
+    ) -> tuple[Int[Array, ""], Int[Array, " K"]]:
         del key
         setup, state = self.setup, self.watched(seen.view)
         profiled = setup.prior.replace(gpus_available=seen.view.gpus_available)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float, Int, Key
 
 from agents.protocol import EvaluatedTable, TableScheduler, pick_row, switch_times
+from jaxsim.pytree import Pytree
 
 HORIZONS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 80.0, jnp.inf)  # intervals; inf = never move
 
 
-@struct.dataclass
-class Replay:
+class Replay(Pytree):
     """One imagined run per horizon, [H] each."""
 
-    row: Array  # int32
-    wait_s: Array  # [s] of transition left
-    score: Array  # discounted training steps
-    started: Array  # [] bool
+    row: Int[Array, "*batch H"]
+    wait_s: Float[Array, "*batch H"]  # [s] of transition left
+    score: Float[Array, "*batch H"]  # discounted training steps
+    started: Bool[Array, "*batch"]
 
 
-@struct.dataclass
 class SelfTuningHysteresis(TableScheduler):
     """Follow the horizon whose replay has the best discounted progress; nothing is learned.
 
@@ -34,14 +33,16 @@ class SelfTuningHysteresis(TableScheduler):
             scenarios
     """
 
-    decay: Array | float = 0.99
+    decay: Float[Array, "*batch"] | float = 0.99
 
-    def init(self, key: Array) -> Replay:
+    def init(self, key: Key[Array, ""]) -> Replay:
         del key
         zeros = jnp.zeros((len(HORIZONS),), jnp.float32)
         return Replay(zeros.astype(jnp.int32), zeros, zeros, jnp.array(False))
 
-    def choose(self, key: Array, seen: EvaluatedTable, memory: Replay) -> tuple[Array, Replay]:
+    def choose(
+        self, key: Key[Array, ""], seen: EvaluatedTable, memory: Replay
+    ) -> tuple[Int[Array, ""], Replay]:
         del key
         setup, horizons = self.setup, jnp.asarray(HORIZONS, jnp.float32)
         first = jnp.where(seen.idle, jnp.argmax(seen.now.rate).astype(jnp.int32), seen.row)

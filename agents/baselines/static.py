@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float, Int, Key
 
 from agents.protocol import EvaluatedTable, Setup, TableScheduler, score_table
 from jaxsim.planning import PlanTable
 
 
-@struct.dataclass
 class StaticPlan(TableScheduler):
     """Deploy the best of the candidates at base bandwidth and prior load, and never move.
 
@@ -26,8 +25,8 @@ class StaticPlan(TableScheduler):
 
     fixed: ClassVar[bool] = True
 
-    worth: Array | None = None
-    row: Array | None = None
+    worth: Float[Array, "*batch P"] | None = None
+    row: Int[Array, "*batch"] | None = None
 
     def bind(self, setup: Setup) -> Self:
         bound = self.replace(setup=setup)
@@ -37,28 +36,30 @@ class StaticPlan(TableScheduler):
         row = jnp.argmax(jnp.where(bound.rows, rate, -1.0)).astype(jnp.int32)
         return bound.replace(row=row)
 
-    def choose(self, key: Array, seen: EvaluatedTable, memory: Any) -> tuple[Array, Any]:
+    def choose(
+        self, key: Key[Array, ""], seen: EvaluatedTable, memory: Any
+    ) -> tuple[Int[Array, ""], Any]:
         del key, seen
         return self.row, memory
 
 
-def with_any_choice(rows: Array, n_choices: int) -> Array:
+def with_any_choice(rows: Bool[Array, " P"], n_choices: int) -> Bool[Array, "P V"]:
     """[P, V] bool: `rows` [P] bool, each with every lower choice."""
     return jnp.broadcast_to(rows[:, None], (rows.shape[0], n_choices))
 
 
-def every_row(table: PlanTable) -> Array:
+def every_row(table: PlanTable) -> Bool[Array, " P"]:
     """[P] bool, the candidates of best_static. The best of all rows at base is what a careful engineer
     deploys once."""
     return jnp.ones_like(table.mask)
 
 
-def inside_one_domain(table: PlanTable) -> Array:
+def inside_one_domain(table: PlanTable) -> Bool[Array, " P"]:
     """[P] bool, the candidates of single_domain: the classical way, exhaustively searched."""
     return table.single_domain
 
 
-def even_splits(table: PlanTable) -> Array:
+def even_splits(table: PlanTable) -> Bool[Array, " P"]:
     """[P] bool, the candidates of static_even_split: rows that treat all domains alike, one even
     pipeline in the file's order or one replica each."""
     return table.even_split

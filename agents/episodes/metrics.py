@@ -4,37 +4,40 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float
 
 from agents.episodes.rollout import Episode
 from jaxsim.env import EnvParams, IntervalRecord
+from jaxsim.pytree import Pytree
 
 
-@struct.dataclass
-class EpisodeMetrics:
+class EpisodeMetrics(Pytree):
     """[] each; means are over the intervals in which the job computed, NaN where it never did."""
 
-    progress: Array  # [training steps], efficiency included
-    step_s: Array  # [s] computing time per step
-    step_s_std: Array  # [s] spread of the step time between intervals
-    tokens_per_s: Array  # downtime included
-    utilisation: Array  # useful FLOPs / peak FLOPs of the available GPUs
-    memory_utilisation: Array  # fullest GPU of each used domain / its memory
-    bandwidth_utilisation: Array  # WAN bytes / what all links could have carried
-    comm_to_compute: Array  # exposed communication / computation
-    overlap: Array  # share of the WAN's busy time behind computation; NaN if no plan used the WAN
-    wan_gb_per_step: Array  # [GB] training and migration
-    usd_per_mtoken: Array  # GPUs and egress
-    replans: Array  # reconfigurations after the first deployment
-    reward: Array  # mean per interval, as are its parts
-    reward_eff: Array
-    reward_util: Array
-    reward_cost: Array
-    reward_fair: Array
+    progress: Float[Array, "*batch"]  # [training steps], efficiency included
+    step_s: Float[Array, "*batch"]  # [s] computing time per step
+    step_s_std: Float[Array, "*batch"]  # [s] spread of the step time between intervals
+    tokens_per_s: Float[Array, "*batch"]  # downtime included
+    utilisation: Float[Array, "*batch"]  # useful FLOPs / peak FLOPs of the available GPUs
+    memory_utilisation: Float[Array, "*batch"]  # fullest GPU of each used domain / its memory
+    bandwidth_utilisation: Float[Array, "*batch"]  # WAN bytes / what all links could have carried
+    comm_to_compute: Float[Array, "*batch"]  # exposed communication / computation
+    # share of the WAN's busy time behind computation; NaN if no plan used the WAN
+    overlap: Float[Array, "*batch"]
+    wan_gb_per_step: Float[Array, "*batch"]  # [GB] training and migration
+    usd_per_mtoken: Float[Array, "*batch"]  # GPUs and egress
+    replans: Float[Array, "*batch"]  # reconfigurations after the first deployment
+    reward: Float[Array, "*batch"]  # mean per interval, as are its parts
+    reward_eff: Float[Array, "*batch"]
+    reward_util: Float[Array, "*batch"]
+    reward_cost: Float[Array, "*batch"]
+    reward_fair: Float[Array, "*batch"]
 
 
-def step_metrics(record: IntervalRecord, memory_gb: Array) -> dict[str, Array]:
+def step_metrics(
+    record: IntervalRecord, memory_gb: Float[Array, ""]
+) -> dict[str, Float[Array, " J"]]:
     """What the steps of each job were like, [J] each: the fields of EpisodeMetrics of these names.
 
     `memory_gb` [] is that of a GPU.
@@ -65,8 +68,8 @@ def step_metrics(record: IntervalRecord, memory_gb: Array) -> dict[str, Array]:
 
 
 def traffic_metrics(
-    episode: Episode, params: EnvParams, counts: Array | bool = True
-) -> dict[str, Array]:
+    episode: Episode, params: EnvParams, counts: Bool[Array, " T"] | bool = True
+) -> dict[str, Float[Array, ""]]:
     """What the jobs together trained, sent and cost, [] each: the fields of EpisodeMetrics of these
     names, over the intervals that `counts` [T] names."""
     record = episode.record

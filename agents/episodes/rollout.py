@@ -6,23 +6,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float, Key
 
 from agents.protocol import Scheduler
 from jaxsim.env import EnvParams, IntervalRecord, reset, step
 from jaxsim.plan import Plan
+from jaxsim.pytree import Pytree
 
 
-@struct.dataclass
-class Episode:
+class Episode(Pytree):
     """One episode, leaves [T, ...]."""
 
     record: IntervalRecord
-    bandwidth_gb_per_s: Array  # [T, K, K] [GB/s]
+    bandwidth_gb_per_s: Float[Array, "*batch T K K"]  # [GB/s]
     plan: Plan  # [T, J] in force at the end of the interval
-    moving: Array  # [T, J] bool
-    reward: Array  # [T]
+    moving: Bool[Array, "*batch T J"]
+    reward: Float[Array, "*batch T"]
 
 
 def play(
@@ -30,10 +30,10 @@ def play(
     params: EnvParams,
     setup: Any,
     truth: Any,
-    key: Array,
-    decision_key: Array,
+    key: Key[Array, ""],
+    decision_key: Key[Array, ""],
     horizon: int,
-    rates: Array | None = None,
+    rates: Float[Array, "T P V"] | None = None,
 ) -> Episode:
     """Play `horizon` intervals of the scenario `key` with a scheduler that this binds to `setup`.
 

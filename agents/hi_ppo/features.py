@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int
 
 from agents.hi_ppo.networks import GraphInputs, LowerInputs, UpperInputs
 from agents.protocol import Setup
 from jaxsim.env import JOB_NODE_FEATURES, NODE_FEATURES, Observation
 from jaxsim.plan import Recompute, Schedule
+from jaxsim.pytree import Pytree
 
 PROPOSAL_HORIZONS = (2.0, 4.0, 6.0, 8.0, 10.0, 14.0, 20.0, 40.0)  # intervals, on measured rates
 AVERAGE_HORIZONS = (6.0, 12.0, 24.0)  # intervals, on averaged rates
@@ -25,40 +26,37 @@ GRAPH_NODE_FEATURES = NODE_FEATURES + JOB_NODE_FEATURES
 FAST, SLOW = 0.7, 0.95  # decays per interval of the running averages
 
 
-@struct.dataclass
-class Statistics:
+class Statistics(Pytree):
     """Running statistics of measured rates, [P] each; part of the scheduler's memory."""
 
-    last: Array  # [P] [training steps / s]
-    fast: Array  # [P] average over about 3 intervals
-    slow: Array  # [P] average over about 20 intervals
-    square: Array  # [P] average squared deviation from `slow`
-    product: Array  # [P] average product of successive deviations
-    count: Array  # [] intervals seen
-    row: Array  # [] int32 row in force or being moved to
-    previous: Array  # [] int32 row before that
-    since_switch: Array  # [] intervals
+    last: Float[Array, "*batch P"]  # [training steps / s]
+    fast: Float[Array, "*batch P"]  # average over about 3 intervals
+    slow: Float[Array, "*batch P"]  # average over about 20 intervals
+    square: Float[Array, "*batch P"]  # average squared deviation from `slow`
+    product: Float[Array, "*batch P"]  # average product of successive deviations
+    count: Float[Array, "*batch"]  # intervals seen
+    row: Int[Array, "*batch"]  # row in force or being moved to
+    previous: Int[Array, "*batch"]  # row before that
+    since_switch: Float[Array, "*batch"]  # intervals
 
 
-@struct.dataclass
-class Measurement:
+class Measurement(Pytree):
     """One interval's measurement of the table, live or from a tape."""
 
-    rates: Array  # [P, V] [training steps / s] under the measured view
-    switch_s: Array  # [P] [s] to reach each row at the measured rates
-    row: Array  # [] int32 row in force, or the target while moving
+    rates: Float[Array, "*batch P V"]  # [training steps / s] under the measured view
+    switch_s: Float[Array, "*batch P"]  # [s] to reach each row at the measured rates
+    row: Int[Array, "*batch"]  # row in force, or the target while moving
 
 
-@struct.dataclass
-class Reference:
+class Reference(Pytree):
     """What stays the same in a scenario, [P]."""
 
-    base_rate: Array  # [P] under the prior view
-    scale: Array  # [] the best of them: the unit of all rates
-    static_row: Array  # [] int32 where it is
+    base_rate: Float[Array, "*batch P"]  # under the prior view
+    scale: Float[Array, "*batch"]  # the best of them: the unit of all rates
+    static_row: Int[Array, "*batch"]  # where it is
 
 
-def make_reference(base_rate: Array) -> Reference:
+def make_reference(base_rate: Float[Array, " P"]) -> Reference:
     """From the table's rates under the prior view."""
     return Reference(
         base_rate, jnp.maximum(base_rate.max(), 1e-12), jnp.argmax(base_rate).astype(jnp.int32)

@@ -6,22 +6,20 @@ from __future__ import annotations
 import flax.linen as nn
 import jax.numpy as jnp
 import jraph
-from flax import struct
 from jax import Array
 
 from jaxsim.env import EDGE_FEATURES
+from jaxsim.pytree import Pytree
 
 
-@struct.dataclass
-class GraphInputs:
+class GraphInputs(Pytree):
     """The WAN with the plan in force, of one scenario and one job."""
 
     graph: jraph.GraphsTuple  # K nodes, K * K edges
     mask: Array  # [K] bool
 
 
-@struct.dataclass
-class UpperInputs:
+class UpperInputs(Pytree):
     """A decision between proposed plans."""
 
     wan: GraphInputs
@@ -31,8 +29,7 @@ class UpperInputs:
     prior: Array  # [C] hysteresis logits, where the scorer starts
 
 
-@struct.dataclass
-class LowerInputs:
+class LowerInputs(Pytree):
     """A decision between settings of the plan in force."""
 
     wan: GraphInputs

@@ -8,33 +8,32 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int
 
 from agents.hi_ppo.settings import PPOSettings
+from jaxsim.pytree import Pytree
 from jaxsim.trees import take
 
 
-@struct.dataclass
-class Decisions:
+class Decisions(Pytree):
     """A batch of decisions of one policy, [N, ...]."""
 
     inputs: Any
-    action: Array  # [N] int32
-    log_prob: Array  # [N] under the policy that acted
-    advantage: Array  # [N]
-    target: Array  # [N] value target
-    weight: Array  # [N] 0 where there was no choice
+    action: Int[Array, "*batch N"]
+    log_prob: Float[Array, "*batch N"]  # under the policy that acted
+    advantage: Float[Array, "*batch N"]
+    target: Float[Array, "*batch N"]  # value target
+    weight: Float[Array, "*batch N"]  # 0 where there was no choice
 
 
-@struct.dataclass
-class Losses:
+class Losses(Pytree):
     """[] each, for the records."""
 
-    policy: Array
-    value: Array
-    entropy: Array
-    kl: Array
+    policy: Float[Array, "*batch"]
+    value: Float[Array, "*batch"]
+    entropy: Float[Array, "*batch"]
+    kl: Float[Array, "*batch"]
 
 
 def ppo_loss(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jraph
 from flax import struct
 from jax import Array
+from jaxtyping import Int, Key
 
 from agents.hi_ppo.features import (
     CANDIDATE_FEATURES,
@@ -41,11 +42,11 @@ from agents.protocol import (
 )
 from jaxsim.env import EDGE_FEATURES, Observation
 from jaxsim.plan import Plan
+from jaxsim.pytree import Pytree
 from jaxsim.trees import take
 
 
-@struct.dataclass
-class PolicyParams:
+class PolicyParams(Pytree):
     """Parameters of both policies, as flax initialises them."""
 
     upper: Any
@@ -73,12 +74,11 @@ def policy_shapes(hidden: int) -> PolicyParams:
     )
 
 
-@struct.dataclass
-class Memory:
+class Memory(Pytree):
     """What the policy carries from interval to interval."""
 
     stats: Statistics
-    clock: Array  # [] int32 intervals since the last upper decision
+    clock: Int[Array, "*batch"]  # intervals since the last upper decision
 
 
 def measure(
@@ -103,7 +103,7 @@ def decide_upper(
     stats: Statistics,
     reference: Reference,
     measured: Measurement,
-) -> Array:
+) -> Int[Array, ""]:
     """[] int32 row of the table that the upper level would be in; `stats` holds the measurement."""
     inputs, rows = upper_inputs(setup, observation, stats, reference, measured)
     logits, _ = UpperNetwork(hidden).apply(params.upper, inputs)
@@ -116,7 +116,7 @@ def decide_lower(
     hidden: int,
     observation: Observation,
     measured: Measurement,
-    row: Array,
+    row: Int[Array, ""],
 ) -> Plan:
     """The row's plan with the free fields as the lower level sets them, with a job axis of one."""
     inputs = lower_inputs(setup, observation, measured.rates, row)
@@ -125,8 +125,7 @@ def decide_lower(
     return carry_out(setup, row, choice, observation.view)
 
 
-@struct.dataclass
-class HiPPO(Scheduler):
+class HiPPO(Pytree, Scheduler):
     """The greedy policy: the upper level decides every `every` intervals, the lower in each.
 
     Attributes:
@@ -138,7 +137,7 @@ class HiPPO(Scheduler):
     """
 
     policy: PolicyParams
-    every: Array | int
+    every: Int[Array, "*batch"] | int
     hidden: int = struct.field(pytree_node=False)
     setup: Setup | None = None
     reference: Reference | None = None
@@ -147,12 +146,12 @@ class HiPPO(Scheduler):
         reference = make_reference(score_table(setup, setup.prior).rate)
         return self.replace(setup=setup, reference=reference)
 
-    def init(self, key: Array) -> Memory:
+    def init(self, key: Key[Array, ""]) -> Memory:
         del key
         return Memory(init_statistics(self.reference), jnp.int32(0))
 
     def decide(
-        self, key: Array, observation: Observation, memory: Memory, *truth: Any
+        self, key: Key[Array, ""], observation: Observation, memory: Memory, *truth: Any
     ) -> tuple[Plan, Memory]:
         del key, truth
         networks = (self.setup, self.policy, self.hidden, observation)

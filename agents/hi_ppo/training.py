@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int, Key, UInt32
 
 from agents.hi_ppo.features import (
     Measurement,
@@ -38,50 +38,47 @@ from agents.protocol import (
 from jaxsim.env import EnvParams, Observation, State, reset, step, world_tape
 from jaxsim.plan import empty_plan
 from jaxsim.planning import PlanTable
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import Transition, transition_s
-from jaxsim.trees import stack, take
+from jaxsim.trees import take
 
 
-@struct.dataclass
-class Tape:
+class Tape(Pytree):
     """A training scenario with all that can be known of it, made once; [S, ...] in a bank."""
 
     params: EnvParams
-    key: Array
-    rates: Array  # [T + 1, P, V] [training steps / s]
-    value: Array  # [T + 2, P] [training steps] the clairvoyant still gets
+    key: Key[Array, "*batch"]
+    rates: Float[Array, "*batch T P V"]  # [T + 1, P, V] [training steps / s]
+    value: Float[Array, "*batch _ P"]  # [T + 2, P] [training steps] the clairvoyant still gets
     moves: MigrationTable
-    base_rate: Array  # [P] under the prior view
+    base_rate: Float[Array, "*batch P"]  # under the prior view
 
 
-@struct.dataclass
-class TrainState:
+class TrainState(Pytree):
     """Everything that training carries from epoch to epoch, for one policy seed."""
 
     policy: PolicyParams
     upper_opt: Any
     lower_opt: Any
-    key: Array  # raw key data, uint32; epochs fold their number into it
-    epoch: Array  # [] int32 epochs done
+    key: UInt32[Array, "*batch 2"]  # raw key data, uint32; epochs fold their number into it
+    epoch: Int[Array, "*batch"]  # epochs done
 
 
-@struct.dataclass
-class EpochMetrics:
+class EpochMetrics(Pytree):
     """Means over one epoch, [] each."""
 
-    progress_rel: Array  # progress / that of the best static plan at base
-    reward: Array
-    reward_eff: Array
-    reward_util: Array
-    reward_cost: Array
-    reward_fair: Array
-    switch_rate: Array  # reconfigurations per interval
+    progress_rel: Float[Array, "*batch"]  # progress / that of the best static plan at base
+    reward: Float[Array, "*batch"]
+    reward_eff: Float[Array, "*batch"]
+    reward_util: Float[Array, "*batch"]
+    reward_cost: Float[Array, "*batch"]
+    reward_fair: Float[Array, "*batch"]
+    switch_rate: Float[Array, "*batch"]  # reconfigurations per interval
     upper: Losses
     lower: Losses
 
 
-@struct.dataclass
-class _Carry:
+class _Carry(Pytree):
     """One environment between two intervals."""
 
     state: State
@@ -91,8 +88,7 @@ class _Carry:
     potential: Array  # [] the clairvoyant value when the job last trained
 
 
-@struct.dataclass
-class _Choice:
+class _Choice(Pytree):
     """One decision as it was taken."""
 
     inputs: Any
@@ -102,7 +98,7 @@ class _Choice:
     weight: Array
 
 
-def make_tape(params: EnvParams, table: PlanTable, key: Array, horizon: int) -> Tape:
+def make_tape(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: int) -> Tape:
     """Record one scenario; jit and vmap over a bank."""
     setup = make_setup(params, table)
     views = world_tape(params, key, horizon + 1)

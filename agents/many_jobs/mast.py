@@ -14,8 +14,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Bool, Int, Key, Shaped
 
 from agents.baselines import finish_s
 from agents.many_jobs.scheduling import DecidingJob, JobsScheduler, JobsSetup, OtherJobs
@@ -26,21 +26,20 @@ from jaxsim.planning import PlanTable
 from jaxsim.trees import take
 
 
-@struct.dataclass
 class JobsMast(JobsScheduler):
     """One region per job, for as long as it runs; it waits where the best one is still taken."""
 
-    def rows(self, job: Array, table: PlanTable) -> Array:
+    def rows(self, job: Int[Array, ""], table: PlanTable) -> Bool[Array, " P"]:
         del job
         return table.single_domain
 
-    def init(self, key: Array) -> Array:
+    def init(self, key: Key[Array, ""]) -> Shaped[Array, " J"]:
         del key
         return jnp.zeros(self.setup.kind.shape, jnp.int32)
 
     def decide_one(
         self,
-        key: Array,
+        key: Key[Array, ""],
         job: DecidingJob,
         memory: Any,
         *truth: Any,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int
 
 from agents.episodes import Episode, step_metrics, traffic_metrics
 from jaxsim.env import EnvParams
 from jaxsim.planning import score_plans
+from jaxsim.pytree import Pytree
 from jaxsim.scenario import JobsWorld
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
@@ -17,33 +18,39 @@ from jaxsim.trees import take
 DONE = 1.0 - 1e-5  # of the budget: the sum over intervals is rounded
 
 
-@struct.dataclass
-class JobMetrics:
+class JobMetrics(Pytree):
     """[J] each, [] where it says so; NaN for padding and for jobs that arrive after the end."""
 
-    jct_s: Array  # [s] from arrival to completion, charged where the job is not finished
-    jct_normalised: Array  # the same in units of what the job would need alone
-    queueing_s: Array  # [s] from arrival until it trains for the first time
-    finished: Array  # 1 or 0
-    progress: Array  # [training steps]
-    moves: Array  # reconfigurations after the first deployment
-    step_s: Array  # as in `EpisodeMetrics`, to overlap: of each job, NaN where it never trained
-    step_s_std: Array
-    memory_utilisation: Array
-    comm_to_compute: Array
-    overlap: Array
-    makespan_s: Array  # [] [s] from the first arrival to the last completion, NaN if one is missing
-    utilisation: Array  # [] useful / peak FLOPs of the available GPUs, while somebody is there
-    tokens_per_s: Array  # [] of all jobs together, as the next three: while somebody is there
-    bandwidth_utilisation: Array  # []
-    wan_gb_per_step: Array  # [] [GB] per training step of whichever job
-    usd_per_mtoken: Array  # []
-    fairness: Array  # [] Jain's index of jct_normalised: 1 = all alike, 1 / J = one has all
-    overcommitted: Array  # [] GPUs held beyond the available ones, the most in any domain: 0
+    # [s] from arrival to completion, charged where the job is not finished
+    jct_s: Float[Array, "*batch J"]
+    jct_normalised: Float[Array, "*batch J"]  # the same in units of what the job would need alone
+    queueing_s: Float[Array, "*batch J"]  # [s] from arrival until it trains for the first time
+    finished: Float[Array, "*batch J"]  # 1 or 0
+    progress: Float[Array, "*batch J"]  # [training steps]
+    moves: Float[Array, "*batch J"]  # reconfigurations after the first deployment
+    # as in `EpisodeMetrics`, to overlap: of each job, NaN where it never trained
+    step_s: Float[Array, "*batch J"]
+    step_s_std: Float[Array, "*batch J"]
+    memory_utilisation: Float[Array, "*batch J"]
+    comm_to_compute: Float[Array, "*batch J"]
+    overlap: Float[Array, "*batch J"]
+    # [s] from the first arrival to the last completion, NaN if one is missing
+    makespan_s: Float[Array, "*batch"]
+    # useful / peak FLOPs of the available GPUs, while somebody is there
+    utilisation: Float[Array, "*batch"]
+    # of all jobs together, as the next three: while somebody is there
+    tokens_per_s: Float[Array, "*batch"]
+    bandwidth_utilisation: Float[Array, "*batch"]
+    wan_gb_per_step: Float[Array, "*batch"]  # [GB] per training step of whichever job
+    usd_per_mtoken: Float[Array, "*batch"]
+    # Jain's index of jct_normalised: 1 = all alike, 1 / J = one has all
+    fairness: Float[Array, "*batch"]
+    # GPUs held beyond the available ones, the most in any domain: 0
+    overcommitted: Int[Array, "*batch"]
 
 
 def job_metrics(
-    episode: Episode, params: EnvParams, alone_s: Array, available: Array
+    episode: Episode, params: EnvParams, alone_s: Float[Array, " J"], available: Int[Array, "T K"]
 ) -> JobMetrics:
     """Reduce one episode of T intervals; jit-able. `alone_s` [J] is `completion_alone_s`, and
     `available` [T, K] the GPUs that local jobs left.
@@ -110,7 +117,9 @@ def jain_index(values: Array, counts: Array) -> Array:
     return jnp.sum(x) ** 2 / (n * jnp.maximum(jnp.sum(x**2), 1e-30))
 
 
-def completion_alone_s(params: EnvParams, world: JobsWorld, views: NetworkView) -> Array:
+def completion_alone_s(
+    params: EnvParams, world: JobsWorld, views: NetworkView
+) -> Float[Array, " J"]:
     """[J] [s] from arrival to completion if the job had the cluster to itself, with the best plan
     of its table in every interval and no cost of moving: what no scheduler can beat.
 

@@ -17,25 +17,26 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
+from jaxtyping import Bool, Int, Key
 
 from agents.oracles import Truth
 from agents.protocol import Scheduler, Setup, make_setup
 from jaxsim.env import ActionMask, EnvParams, Observation, allocate_gpus, held_gpus
 from jaxsim.plan import Plan, needs_reconfiguration
 from jaxsim.planning import PlanTable
+from jaxsim.pytree import Pytree
 from jaxsim.scenario import JobsWorld
 from jaxsim.step_time import NetworkView, job_step_cost
 from jaxsim.trees import stack, take
 
 
-@struct.dataclass
-class JobsSetup:
+class JobsSetup(Pytree):
     """What every scheduler of many jobs is given once."""
 
     common: Setup  # work with leaves [J, ...], tables with leaves [U, P, ...]
-    kind: Array  # [J] int32, each job's table
+    kind: Int[Array, "*batch J"]  # each job's table
 
-    def of(self, job: Array, others: Array) -> Setup:
+    def of(self, job: Int[Array, ""], others: Int[Array, " K"]) -> Setup:
         """The setup of one job, given the GPUs [K] that the others hold."""
         common, prior = self.common, self.common.prior
         left = jnp.maximum(prior.gpus_available - others, 0)
@@ -46,11 +47,10 @@ class JobsSetup:
         )
 
 
-@struct.dataclass
-class OtherJobs:
+class OtherJobs(Pytree):
     """What one job knows of the other jobs when it decides."""
 
-    gpus: Array  # [J, K] int32 held, none by the job itself
+    gpus: Int[Array, "*batch J K"]  # held, none by the job itself
     observation: Observation  # of all jobs
 
 
@@ -68,8 +68,7 @@ def make_jobs_setup(params: EnvParams, world: JobsWorld) -> JobsSetup:
     return JobsSetup(make_setup(params, world.tables).replace(problem=params.problem), world.kind)
 
 
-@struct.dataclass
-class JobsScheduler(Scheduler):
+class JobsScheduler(Pytree, Scheduler):
     """A scheduler of many jobs that asks them one after another: subclasses write `decide_one`.
 
     Attributes:
@@ -81,14 +80,14 @@ class JobsScheduler(Scheduler):
     def bind(self, setup: JobsSetup) -> Self:
         return self.replace(setup=setup)
 
-    def rows(self, job: Array, table: PlanTable) -> Array:
+    def rows(self, job: Int[Array, ""], table: PlanTable) -> Bool[Array, " P"]:
         """[P] bool, the rows of a job's table that its rule may play."""
         del job
         return jnp.ones_like(table.mask)
 
     def decide_one(
         self,
-        key: Array,
+        key: Key[Array, ""],
         job: DecidingJob,
         memory: Any,
         *truth: Any,
@@ -97,7 +96,7 @@ class JobsScheduler(Scheduler):
         raise NotImplementedError
 
     def decide(
-        self, key: Array, observation: Observation, memory: Any, *truth: Any
+        self, key: Key[Array, ""], observation: Observation, memory: Any, *truth: Any
     ) -> tuple[Plan, Any]:
         """`truth`, for oracles, is the views of all intervals."""
         n_jobs = self.setup.kind.shape[0]
@@ -132,7 +131,6 @@ class JobsScheduler(Scheduler):
         return jax.lax.scan(body, holding, (jnp.arange(n_jobs), keys, memory))[1]
 
 
-@struct.dataclass
 class PerJobScheduler(JobsScheduler):
     """Every job is decided by a scheduler of one job. A fixed one never moves a job it has deployed.
 
@@ -152,13 +150,13 @@ class PerJobScheduler(JobsScheduler):
         """Do the jobs' schedulers read the future?"""
         return self.each.oracle
 
-    def rows(self, job: Array, table: PlanTable) -> Array:
+    def rows(self, job: Int[Array, ""], table: PlanTable) -> Bool[Array, " P"]:
         candidates = getattr(self.each, "candidates", None)
         if candidates is None:
             return jnp.ones_like(table.mask)
         return jnp.any(_row(candidates, job), axis=1)
 
-    def init(self, key: Array) -> Any:
+    def init(self, key: Key[Array, ""]) -> Any:
         """One memory for each job, leaves [J, ...]."""
         n_jobs = self.setup.kind.shape[0]
         nobody = jnp.zeros_like(self.setup.common.problem.cluster.gpus)
@@ -170,7 +168,7 @@ class PerJobScheduler(JobsScheduler):
 
     def decide_one(
         self,
-        key: Array,
+        key: Key[Array, ""],
         job: DecidingJob,
         memory: Any,
         *truth: Any,

@@ -11,22 +11,22 @@ from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Key
 
 from agents.protocol import Scheduler, Setup, carry_out, find_row
 from jaxsim.env import Observation
 from jaxsim.plan import Plan
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, begin_transition
 from jaxsim.trees import take
 
 
-@struct.dataclass
-class MigrationTable:
+class MigrationTable(Pytree):
     """Reconfigurations between all rows of a table."""
 
-    restart_s: Array  # [P, P] [s], 0 on the diagonal
-    bytes_gb: Array  # [P, P, K, K] [GB]
+    restart_s: Float[Array, "*batch P P"]  # [s], 0 on the diagonal
+    bytes_gb: Float[Array, "*batch P P K K"]  # [GB]
 
 
 def migration_table(setup: Setup) -> MigrationTable:
@@ -140,8 +140,7 @@ def first_deployment(setup: Setup, rate: Array, value: Array) -> tuple[Array, Ar
     return jnp.argmax(gained).astype(jnp.int32), gained.max()
 
 
-@struct.dataclass
-class Clairvoyant(Scheduler):
+class Clairvoyant(Pytree, Scheduler):
     """Follow the optimum of `clairvoyant_values`. It reads the whole future."""
 
     oracle: ClassVar[bool] = True
@@ -151,12 +150,12 @@ class Clairvoyant(Scheduler):
     def bind(self, setup: Setup) -> Self:
         return self.replace(setup=setup)
 
-    def init(self, key: Array) -> Any:
+    def init(self, key: Key[Array, ""]) -> Any:
         del key
         return ()
 
     def decide(
-        self, key: Array, observation: Observation, memory: Any, *truth: Any
+        self, key: Key[Array, ""], observation: Observation, memory: Any, *truth: Any
     ) -> tuple[Plan, Any]:
         """`truth` is the scenario's `Truth`."""
         del key

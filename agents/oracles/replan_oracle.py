@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from flax import struct
 from jax import Array
+from jaxtyping import Key
 
 from agents.baselines import Hysteresis
 from jaxsim.env import Observation
@@ -13,14 +13,13 @@ from jaxsim.plan import Plan
 from jaxsim.trees import take
 
 
-@struct.dataclass
 class ReplanOracle(Hysteresis):
     """Hysteresis on the true network of the coming interval instead of the measured one."""
 
     oracle: ClassVar[bool] = True
 
     def decide(
-        self, key: Array, observation: Observation, memory: Any, *truth: Any
+        self, key: Key[Array, ""], observation: Observation, memory: Any, *truth: Any
     ) -> tuple[Plan, Any]:
         """`truth` is the scenario's `Truth`."""
         (known,) = truth

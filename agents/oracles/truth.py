@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int
 
 from agents.oracles.clairvoyant import clairvoyant_values, first_deployment, migration_table
 from agents.protocol import Estimate, Setup, best_choices, table_rates
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.plan import Plan
 from jaxsim.planning import best_rate
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView
 
 
-@struct.dataclass
-class Truth:
+class Truth(Pytree):
     """A scenario's whole course, [T + 1, ...]; interval 0 is over when decisions begin."""
 
     views: NetworkView
     table: Estimate  # rate, choice [T + 1, P]
-    value: Array  # [T + 2, P] [training steps] still to be had from interval t on, starting in p
-    best: Array  # [T + 1, P] int32 row to be in or move to, 0 for interval 0
-    start: Array  # [] int32 row to deploy first
-    start_value: Array  # [] [training steps] from an idle start in interval 1
-    rates: Array | None = None  # [T + 1, P, V] what `table` is the best of
+    # [T + 2, P] [training steps] still to be had from interval t on, starting in p
+    value: Float[Array, "*batch _ P"]
+    best: Int[Array, "*batch T P"]  # [T + 1, P] int32 row to be in or move to, 0 for interval 0
+    start: Int[Array, "*batch"]  # row to deploy first
+    start_value: Float[Array, "*batch"]  # [] [training steps] from an idle start in interval 1
+    rates: Float[Array, "*batch T P V"] | None = None  # [T + 1, P, V] what `table` is the best of
 
 
 def make_truth(params: EnvParams, setup: Setup, key: Array, horizon: int) -> Truth:
@@ -34,7 +35,7 @@ def make_truth(params: EnvParams, setup: Setup, key: Array, horizon: int) -> Tru
     return solve_truth(setup, views, table_rates(setup, views))
 
 
-def solve_truth(setup: Setup, views: NetworkView, rates: Array) -> Truth:
+def solve_truth(setup: Setup, views: NetworkView, rates: Float[Array, "T P V"]) -> Truth:
     """The optimal plan sequence, given `table_rates` of the views."""
     estimate = best_choices(rates)
     value, best = clairvoyant_values(setup, views, estimate.rate, migration_table(setup))
@@ -42,7 +43,9 @@ def solve_truth(setup: Setup, views: NetworkView, rates: Array) -> Truth:
     return Truth(views, estimate, value, best, start, start_value, rates)
 
 
-def family_bound(params: EnvParams, plans: Plan, choice: Array, truth: Truth) -> Array:
+def family_bound(
+    params: EnvParams, plans: Plan, choice: Int[Array, " N"], truth: Truth
+) -> Float[Array, ""]:
     """[] training steps over intervals 1.. of the best in each interval, with no switching cost, of the
     table and of a family's plans [M, ...], each with one lower choice [M]: nothing in the family can
     beat it, with batch shares as `complete` sets them (proportional to the groups' speed, in whole

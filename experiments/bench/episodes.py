@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from experiments.bench.plans import BENCH_GPU
 from jaxsim.cluster import ClusterSpec, default_calibration, load_cluster, repeat_regions
@@ -16,6 +15,7 @@ from jaxsim.env import EnvParams, State, TimeStep, first_states, step, with_rows
 from jaxsim.load import load_process
 from jaxsim.network import network_process
 from jaxsim.plan import MENU_SCHEDULES, Plan, Problem, default_lower_choices
+from jaxsim.pytree import Pytree
 from jaxsim.trees import take
 from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
 
@@ -79,8 +79,7 @@ def bench_plans(n_domains: int) -> Plan:
     return jax.tree.map(lambda *xs: np.stack(xs), *plans)
 
 
-@struct.dataclass
-class EnvCase:
+class EnvCase(Pytree):
     """What the environments play."""
 
     params: EnvParams

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from experiments.bench.episodes import EPISODE, checksum
 from experiments.common import CheckError, load_regions
@@ -22,6 +21,7 @@ from jaxsim.env import EnvParams, reset, step
 from jaxsim.load import USEFUL_SHARE, JobMix, SubmittedJob, random_jobs, read_jobs
 from jaxsim.plan import Plan
 from jaxsim.planning import PARTS, complete, one_view, score_plans
+from jaxsim.pytree import Pytree
 from jaxsim.scenario import JobsWorld, ScenarioSettings, build_jobs_world, jobs_bank, mean_view
 from jaxsim.trees import take
 
@@ -31,16 +31,14 @@ BUSY = 1.5  # times what all GPUs could do while drawn jobs arrive is the work t
 LOAD = {"load_share": 0.25, "load_swing": 0.6}
 
 
-@struct.dataclass
-class JobsCase:
+class JobsCase(Pytree):
     """One scenario and what its jobs ask for."""
 
     params: EnvParams
     plans: Plan  # [J, K] what each job asks for in each region
 
 
-@struct.dataclass
-class Tally:
+class Tally(Pytree):
     """[B] each, of an episode; jobs are counted in every interval, means over intervals."""
 
     checksum: jax.Array  # of all that a learner would read

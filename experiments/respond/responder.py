@@ -39,7 +39,6 @@ from typing import Any, TextIO
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from agents.protocol import Scheduler, make_setup
 from agents.registry import plan_rules, rivals_with_rules
@@ -51,6 +50,7 @@ from jaxsim.env import EnvParams, State, observe
 from jaxsim.files import InputError
 from jaxsim.network import init_network
 from jaxsim.plan import Plan, Problem, describe, needs_reconfiguration
+from jaxsim.pytree import Pytree
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.step_time import (
     NetworkView,
@@ -65,8 +65,7 @@ LINK_KEYS = ("src", "dst", "bandwidth_gbps", "rtt_ms")
 DOMAIN_KEYS = ("domain", "gpus_available")
 
 
-@struct.dataclass
-class Service:
+class Service(Pytree):
     """State of the service between two measurements."""
 
     plan: Plan  # [J] carried out
@@ -75,8 +74,7 @@ class Service:
     t: jax.Array  # [] int32
 
 
-@struct.dataclass
-class Outcome:
+class Outcome(Pytree):
     """What a decision comes to, [J] each."""
 
     feasible: jax.Array  # bool

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from jaxsim.cluster import GBIT_PER_GBYTE, Calibration
 from jaxsim.files import InputError, listed, read_header, read_text_table, values
@@ -74,7 +75,7 @@ def _run(row: dict[str, str]) -> SyncRun:
     )
 
 
-def predict_sync_s(runs: Sequence[SyncRun], cal: Calibration) -> Array:
+def predict_sync_s(runs: Sequence[SyncRun], cal: Calibration) -> Float[Array, " N"]:
     """[N] [s] of all syncs of each run: rounds = floor(steps / H) rings of 2 (n - 1) / n volumes.
 
     An outer sync moves all weights at once, as the simulator's H > 1 does, whatever H is; plain

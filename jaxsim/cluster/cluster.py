@@ -10,11 +10,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from jaxsim.cluster.gpu import Gpu, GpuSpec, gpu_name, gpu_spec
 from jaxsim.files import InputError, dump_yaml, listed, parse_yaml, read_yaml, shown, values
+from jaxsim.pytree import Pytree
 
 GBIT_PER_GBYTE = 8.0
 EMBEDDED_CLUSTERS = ("four-aws-regions", "eight-aws-regions")
@@ -22,20 +23,20 @@ KIND = "a cluster file"
 SMALLEST = 1e-9  # [Gbit/s] of a link that exists
 
 
-@struct.dataclass
-class Cluster:
+class Cluster(Pytree):
     """What the simulator knows of a cluster. Padded domains have mask False and no GPUs."""
 
     gpu: Gpu
-    mask: Array  # [K] bool, True for a real domain
-    gpus: Array  # [K] int32
-    gpus_per_node: Array  # [K] int32
-    usd_per_gpu_hour: Array  # [K] [USD/h]
-    intra_gb_per_s: Array  # [] [GB/s] network bandwidth of one node inside a domain
-    intra_rtt_s: Array  # [] [s] on record: what a step pays inside a domain is the calibration's
-    bandwidth_gb_per_s: Array  # [K, K] [GB/s] base bandwidth, row = source
-    rtt_s: Array  # [K, K] [s] round trip
-    egress_usd_per_gb: Array  # [K, K] [USD/GB]
+    mask: Bool[Array, "*batch K"]  # True for a real domain
+    gpus: Int[Array, "*batch K"]
+    gpus_per_node: Int[Array, "*batch K"]
+    usd_per_gpu_hour: Float[Array, "*batch K"]  # [USD/h]
+    intra_gb_per_s: Float[Array, "*batch"]  # [GB/s] network bandwidth of one node inside a domain
+    # [s] on record: what a step pays inside a domain is the calibration's
+    intra_rtt_s: Float[Array, "*batch"]
+    bandwidth_gb_per_s: Float[Array, "*batch K K"]  # [GB/s] base bandwidth, row = source
+    rtt_s: Float[Array, "*batch K K"]  # [s] round trip
+    egress_usd_per_gb: Float[Array, "*batch K K"]  # [USD/GB]
 
 
 @dataclasses.dataclass(frozen=True)

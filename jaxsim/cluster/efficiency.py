@@ -15,11 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import Array
+from jaxtyping import Float
 
 from jaxsim.cluster.gpu import gpu_name
 from jaxsim.files import InputError, listed, meant, one_line, read_yaml, values
+from jaxsim.pytree import Pytree
 
 Z95 = 1.959964
+
+Parameter = Float[Array, "*batch"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +53,11 @@ class Prior:
         return self.about[1 : self.about.index("]")]
 
 
-def _share(value: float, spread: float, about: str) -> Array:
+def _share(value: float, spread: float, about: str) -> Any:
     return struct.field(metadata={"prior": Prior(value, spread, True, about)})
 
 
-def _positive(value: float, spread: float, about: str) -> Array:
+def _positive(value: float, spread: float, about: str) -> Any:
     return struct.field(metadata={"prior": Prior(value, spread, False, about)})
 
 
@@ -62,85 +66,96 @@ def _positive(value: float, spread: float, about: str) -> Array:
 # Element-wise bytes: counted from the layer of Korthikanti et al. 2022. Rings over TCP: DiLoCo and
 # DDP over shaped links (0.9 and 1 / 1.25 of the measured bandwidth). Restart: Sailor (SOSP 2025),
 # about 11 s at 16-20 GPUs. Everything else is an assumption, with a spread to match.
-@struct.dataclass
-class Calibration:
+class Calibration(Pytree):
     """Scalars (float32, traced), one set per GPU type; each states its prior."""
 
-    gemm_efficiency: Array = _share(
+    gemm_efficiency: Parameter = _share(
         0.90, 0.15, "[share] of peak FLOP/s that a large product reaches"
     )
-    gemm_tail_tiles: Array = _positive(
+    gemm_tail_tiles: Parameter = _positive(
         32.0, 0.3, "[tiles] 128 x 128 results that cost half the peak"
     )
-    gemm_depth: Array = _positive(33.0, 0.3, "[elements] inner dimension that costs half the peak")
-    batched_gemm_efficiency: Array = _share(0.45, 0.5, "[share] the same for unfused attention")
-    flash_efficiency: Array = _share(
+    gemm_depth: Parameter = _positive(
+        33.0, 0.3, "[elements] inner dimension that costs half the peak"
+    )
+    batched_gemm_efficiency: Parameter = _share(0.45, 0.5, "[share] the same for unfused attention")
+    flash_efficiency: Parameter = _share(
         0.60, 0.4, "[share] of peak FLOP/s of fused attention, forward"
     )
-    memory_efficiency: Array = _share(0.85, 0.2, "[share] of HBM bandwidth")
-    softmax_passes: Array = _positive(12.0, 0.4, "[values] moved per attention score, unfused")
-    fallback_passes: Array = _positive(2.5, 0.5, "[factor] on them where no fused softmax exists")
-    eager_passes: Array = _positive(2.0, 0.4, "[factor] on element-wise traffic without a compiler")
-    kernel_s: Array = _positive(4e-6, 0.5, "[s] start and end of one kernel")
-    launch_forward_s: Array = _positive(9e-4, 0.2, "[s] host work per layer, forward")
-    launch_backward_s: Array = _positive(1.1e-3, 0.2, "[s] host work per layer, backward")
-    fallback_launch_s: Array = _positive(4e-4, 0.7, "[s] added per layer and pass by the fallback")
-    head_passes: Array = _positive(10.0, 0.5, "[values] of 4 bytes moved per logit")
-    vocabulary_efficiency: Array = _share(
+    memory_efficiency: Parameter = _share(0.85, 0.2, "[share] of HBM bandwidth")
+    softmax_passes: Parameter = _positive(12.0, 0.4, "[values] moved per attention score, unfused")
+    fallback_passes: Parameter = _positive(
+        2.5, 0.5, "[factor] on them where no fused softmax exists"
+    )
+    eager_passes: Parameter = _positive(
+        2.0, 0.4, "[factor] on element-wise traffic without a compiler"
+    )
+    kernel_s: Parameter = _positive(4e-6, 0.5, "[s] start and end of one kernel")
+    launch_forward_s: Parameter = _positive(9e-4, 0.2, "[s] host work per layer, forward")
+    launch_backward_s: Parameter = _positive(1.1e-3, 0.2, "[s] host work per layer, backward")
+    fallback_launch_s: Parameter = _positive(
+        4e-4, 0.7, "[s] added per layer and pass by the fallback"
+    )
+    head_passes: Parameter = _positive(10.0, 0.5, "[values] of 4 bytes moved per logit")
+    vocabulary_efficiency: Parameter = _share(
         0.45, 0.8, "[share] logits product on one GPU against sliced"
     )
-    accumulation_passes: Array = _positive(
+    accumulation_passes: Parameter = _positive(
         0.3, 1.0, "[factor] on 8 bytes a parameter and micro-batch"
     )
-    micro_batch_s: Array = _positive(1e-3, 1.0, "[s] host work per micro-batch and stage")
-    step_fixed_s: Array = _positive(3e-3, 1.0, "[s] host work per step")
-    optimizer_bytes: Array = _positive(24.0, 0.7, "[B] moved per parameter and optimizer step")
-    fp32_speed: Array = _share(0.40, 0.5, "[share] of 16-bit peak in TF32")
-    float8_speed: Array = _positive(
+    micro_batch_s: Parameter = _positive(1e-3, 1.0, "[s] host work per micro-batch and stage")
+    step_fixed_s: Parameter = _positive(3e-3, 1.0, "[s] host work per step")
+    optimizer_bytes: Parameter = _positive(24.0, 0.7, "[B] moved per parameter and optimizer step")
+    fp32_speed: Parameter = _share(0.40, 0.5, "[share] of 16-bit peak in TF32")
+    float8_speed: Parameter = _positive(
         1.5, 0.2, "[factor] on matrix products in 8 bits, casts included"
     )
-    nvlink_efficiency: Array = _share(0.78, 0.25, "[share] of NVLink bandwidth in a collective")
-    collective_alpha_s: Array = _positive(
+    nvlink_efficiency: Parameter = _share(0.78, 0.25, "[share] of NVLink bandwidth in a collective")
+    collective_alpha_s: Parameter = _positive(
         4e-5, 0.7, "[s] latency of a collective per doubling of ranks"
     )
-    tensor_straggler: Array = _positive(
+    tensor_straggler: Parameter = _positive(
         0.02, 1.2, "[share] lost to waiting in tensor-parallel groups"
     )
-    async_exposed: Array = _share(
+    async_exposed: Parameter = _share(
         0.5, 0.8, "[share] of asynchronous tensor-parallel traffic exposed"
     )
-    intra_efficiency: Array = _share(
+    intra_efficiency: Parameter = _share(
         0.6, 0.5, "[share] of a node's network bandwidth in a collective"
     )
-    data_parallel_efficiency: Array = _share(0.75, 0.5, "[share] of that rate in gradient sync")
-    dp_overlap: Array = _share(
+    data_parallel_efficiency: Parameter = _share(0.75, 0.5, "[share] of that rate in gradient sync")
+    dp_overlap: Parameter = _share(
         0.3, 0.7, "[share] of the last backward pass that hides gradient sync"
     )
-    gather_efficiency: Array = _share(
+    gather_efficiency: Parameter = _share(
         0.5, 0.8, "[share] of the gradient ring's rate in gathering sharded weights"
     )
-    shard_overlap: Array = _share(
+    shard_overlap: Parameter = _share(
         0.85, 0.7, "[share] of a pass that hides traffic of sharded weights"
     )
-    hop_alpha_s: Array = _positive(4e-5, 1.0, "[s] latency between two stages of a domain")
-    straggler: Array = _positive(0.01, 0.7, "[share] lost per doubling of nodes")
-    wan_efficiency: Array = _share(0.90, 0.3, "[share] of a WAN link that point-to-point reaches")
-    wan_ring_efficiency: Array = _share(0.80, 0.3, "[share] of a WAN link that a ring reaches")
-    outer_sync_efficiency: Array = _positive(
+    hop_alpha_s: Parameter = _positive(4e-5, 1.0, "[s] latency between two stages of a domain")
+    straggler: Parameter = _positive(0.01, 0.7, "[share] lost per doubling of nodes")
+    wan_efficiency: Parameter = _share(
+        0.90, 0.3, "[share] of a WAN link that point-to-point reaches"
+    )
+    wan_ring_efficiency: Parameter = _share(0.80, 0.3, "[share] of a WAN link that a ring reaches")
+    outer_sync_efficiency: Parameter = _positive(
         1.0, 0.2, "[factor] on a WAN link for one large outer sync (local SGD, DiLoCo)"
     )
-    slow_link_gbps: Array = _positive(
+    slow_link_gbps: Parameter = _positive(
         0.01, 0.5, "[Gbit/s] bandwidth at which a WAN ring has lost half of its rate"
     )
-    sync_fixed_s: Array = _positive(0.3, 0.7, "[s] host work of a run's outer syncs, once")
-    restart_s: Array = _positive(11.4, 0.5, "[s] stop, rebuild process groups, warm up")
-    stored_scores: Array = _positive(5.0, 0.3, "[B] kept per attention score, 16-bit and unfused")
-    stored_values: Array = _positive(1.0, 0.15, "[factor] on the published activation bytes")
-    stored_logits: Array = _positive(1.0, 0.5, "[copies] of fp32 logits held at once")
-    state_bytes: Array = _positive(
+    sync_fixed_s: Parameter = _positive(0.3, 0.7, "[s] host work of a run's outer syncs, once")
+    restart_s: Parameter = _positive(11.4, 0.5, "[s] stop, rebuild process groups, warm up")
+    stored_scores: Parameter = _positive(
+        5.0, 0.3, "[B] kept per attention score, 16-bit and unfused"
+    )
+    stored_values: Parameter = _positive(1.0, 0.15, "[factor] on the published activation bytes")
+    stored_logits: Parameter = _positive(1.0, 0.5, "[copies] of fp32 logits held at once")
+    state_bytes: Parameter = _positive(
         18.0, 0.15, "[B] weights, gradients and Adam state of a parameter"
     )
-    framework_gb: Array = _positive(2.0, 0.4, "[GB] CUDA context, NCCL, fragmentation")
+    framework_gb: Parameter = _positive(2.0, 0.4, "[GB] CUDA context, NCCL, fragmentation")
 
 
 PRIORS: dict[str, Prior] = {f.name: f.metadata["prior"] for f in dataclasses.fields(Calibration)}
@@ -161,11 +176,11 @@ class Belief:
     covariance: np.ndarray  # [D, D]
 
     @property
-    def spread(self) -> np.ndarray:
+    def spread(self) -> Float[np.ndarray, " D"]:
         """[D] marginal standard deviations."""
         return np.sqrt(np.diag(self.covariance))
 
-    def calibration(self, z: Array | None = None) -> Calibration:
+    def calibration(self, z: Float[Array, " D"] | None = None) -> Calibration:
         """Parameters at `z` [D] marginal deviations from the centre (None: at it); differentiable."""
         free = jnp.asarray(self.centre, jnp.float32)
         if z is not None:
@@ -194,7 +209,7 @@ def from_free(free: Array) -> Calibration:
     )
 
 
-def independent(centre: np.ndarray, spread: np.ndarray) -> Belief:
+def independent(centre: Float[np.ndarray, " D"], spread: Float[np.ndarray, " D"]) -> Belief:
     """A belief whose parameters are independent; [D] each."""
     return Belief(np.asarray(centre, np.float64), np.diag(np.asarray(spread, np.float64) ** 2))
 

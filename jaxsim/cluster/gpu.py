@@ -6,22 +6,22 @@ import dataclasses
 from collections.abc import Mapping
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float
 
 from jaxsim.files import InputError, listed, meant, shown, values
+from jaxsim.pytree import Pytree
 
 SMALLEST_FIGURE = 1e-6  # of a GPU, whatever its unit: float32 divides by it
 
 
-@struct.dataclass
-class Gpu:
+class Gpu(Pytree):
     """One accelerator; every field is a float32 scalar and may be traced."""
 
-    peak_tflops: Array  # [TFLOP/s] dense bf16
-    memory_gb: Array  # [GB] = 1e9 bytes
-    memory_gb_per_s: Array  # [GB/s] HBM
-    nvlink_gb_per_s: Array  # [GB/s] per direction, inside a node
+    peak_tflops: Float[Array, "*batch"]  # [TFLOP/s] dense bf16
+    memory_gb: Float[Array, "*batch"]  # [GB] = 1e9 bytes
+    memory_gb_per_s: Float[Array, "*batch"]  # [GB/s] HBM
+    nvlink_gb_per_s: Float[Array, "*batch"]  # [GB/s] per direction, inside a node
 
 
 @dataclasses.dataclass(frozen=True)

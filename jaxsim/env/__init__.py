@@ -11,7 +11,7 @@ reward       progress, cost and the parts of the reward
 sharing      who holds which GPUs, and how jobs share links
 """
 
-from jaxsim.env.env import first_states, reset, step, world_tape
+from jaxsim.env.env import auto_reset, first_states, reset, step, world_tape
 from jaxsim.env.observation import EDGE_FEATURES, JOB_NODE_FEATURES, NODE_FEATURES, observe
 from jaxsim.env.prepare import with_rows
 from jaxsim.env.rows import PlanRows
@@ -32,6 +32,7 @@ __all__ = [
     "State",
     "TimeStep",
     "allocate_gpus",
+    "auto_reset",
     "first_states",
     "held_gpus",
     "observe",

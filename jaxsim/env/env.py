@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Int, Key, Shaped
 
 from jaxsim.env.chosen import Chosen, begin_transitions, chosen_plans, reconfigures
 from jaxsim.env.observation import observe
@@ -42,7 +43,7 @@ from jaxsim.trees import take
 
 
 def world_at(
-    params: EnvParams, key: Array, network: NetworkState, t: Array
+    params: EnvParams, key: Key[Array, ""], network: NetworkState, t: Int[Array, ""]
 ) -> tuple[NetworkState, NetworkView]:
     """The network and the free GPUs in interval t: independent of every action."""
     if params.tape is not None:
@@ -60,7 +61,7 @@ def world_at(
     return network, jax.lax.optimization_barrier(view)
 
 
-def world_tape(params: EnvParams, key: Array, length: int) -> NetworkView:
+def world_tape(params: EnvParams, key: Key[Array, ""], length: int) -> NetworkView:
     """The views of intervals 0..length-1 of a scenario, leaves [T, ...]; interval 0 is what a
     scheduler has measured at reset, decisions begin in interval 1. For oracles and for training."""
 
@@ -73,7 +74,7 @@ def world_tape(params: EnvParams, key: Array, length: int) -> NetworkView:
 
 # `reset` and `step` are traced once for all their callers, see `jaxsim.step_time.stages.stages`.
 @functools.partial(jax.jit, inline=True)
-def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
+def reset(key: Key[Array, ""], params: EnvParams) -> tuple[State, TimeStep]:
     """Start the scenario that `key` names."""
     network, view = world_at(params, key, init_network(params.network, key), jnp.int32(0))
     n_jobs, n_domains = params.initial_plan.group.shape
@@ -118,7 +119,7 @@ def reset(key: Array, params: EnvParams) -> tuple[State, TimeStep]:
 
 @functools.partial(jax.jit, inline=True)
 def step(
-    key: Array, state: State, action: Plan | Array, params: EnvParams
+    key: Key[Array, ""], state: State, action: Plan | Int[Array, " J"], params: EnvParams
 ) -> tuple[State, TimeStep]:
     """Play one interval. The world draws from the scenario's key, so `key` is not used: the same
     scenario is the same world for every scheduler."""
@@ -165,15 +166,17 @@ def step(
     return new, timestep
 
 
-def first_states(keys: Array, params: EnvParams) -> tuple[State, TimeStep]:
+def first_states(keys: Key[Array, " N"], params: EnvParams) -> tuple[State, TimeStep]:
     """`reset` of N known scenarios, keys [N], leaves [N, ...]: to start one again is an index."""
     return jax.jit(jax.vmap(reset, (0, None)))(keys, params)
 
 
 def auto_reset(
-    draw_scenario: Callable[[Array], tuple[Array, EnvParams]],
+    draw_scenario: Callable[[Key[Array, ""]], tuple[Shaped[Array, ""], EnvParams]],
     first: tuple[State, TimeStep] | None = None,
-) -> Callable[[Array, State, Plan | Array, EnvParams], tuple[State, TimeStep, EnvParams]]:
+) -> Callable[
+    [Key[Array, ""], State, Plan | Int[Array, " J"], EnvParams], tuple[State, TimeStep, EnvParams]
+]:
     """Wrap `step` so that an ended episode starts another scenario.
 
     `draw_scenario(key)` returns a scenario key and its params (an index into a bank: keep it cheap,

@@ -15,25 +15,26 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 from jax.custom_batching import custom_vmap
+from jaxtyping import Bool, Float, Int
 
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning.exact import StepTable, all_replicas_run, row_step_cost
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import LayerSpan, NetworkView, StepCost, choice_fits, job_step_cost
 from jaxsim.trees import take
 
 GENERAL_BLOCK = 32  # environments that compute their plan at a time, where rows lack replicas
 
 
-@struct.dataclass
-class PlanRows:
+class PlanRows(Pytree):
     """P plans of one job; the last is the one in force at reset."""
 
     plans: Plan  # [P]
     costs: StepTable
-    lower: Array  # [P, V] bool, lower choices that fit with all replicas
+    lower: Bool[Array, "*batch P V"]  # lower choices that fit with all replicas
     span: LayerSpan  # [P]
-    job_nodes: Array  # [P, K, JOB_NODE_FEATURES] as observed while the job is active
-    restart_class: Array  # [P] int32, equal where going from one to the other is free
+    job_nodes: Float[Array, "*batch P K F"]  # as observed while the job is active
+    restart_class: Int[Array, "*batch P"]  # equal where going from one to the other is free
     local_sgd: bool = struct.field(pytree_node=False)  # does any plan sync less than every step?
     # How many environments at a time compute the cost of their plan anew, where local jobs leave too
     # few GPUs for all replicas. 0: none does, and the cost there is NaN.

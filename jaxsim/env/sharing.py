@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from jaxsim.plan import ALL_SCHEDULES, Plan, Problem
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost, replicas_running
 
 SHARING = ("fair", "crux")
@@ -21,15 +22,14 @@ CRUX_LEVELS = 8  # priorities that network cards and switches tell apart
 STARVED = 1e-6
 
 
-@struct.dataclass
-class ResourceShare:
+class ResourceShare(Pytree):
     """What each job has of the cluster in one interval."""
 
-    gpus: Array  # [J, K] int32 held
-    share: Array  # [J, K, K] of each link's rate that the job's transfers find
+    gpus: Int[Array, "*batch J K"]  # held
+    share: Float[Array, "*batch J K K"]  # of each link's rate that the job's transfers find
 
     @classmethod
-    def of_whole_links(cls, gpus: Array) -> ResourceShare:
+    def of_whole_links(cls, gpus: Int[Array, "J K"]) -> ResourceShare:
         """These GPUs, and every link as if nobody else used it."""
         return cls(gpus, jnp.ones((*gpus.shape, gpus.shape[1]), jnp.float32))
 
@@ -53,7 +53,9 @@ def step_cost(
     return jax.vmap(cost)(plan, problem.work, shares.gpus, shares.share)
 
 
-def allocate_gpus(plan: Plan, active: Array, available: Array) -> Array:
+def allocate_gpus(
+    plan: Plan, active: Bool[Array, " J"], available: Int[Array, " K"]
+) -> Int[Array, "J K"]:
     """[J, K] int32 GPUs that the jobs hold of the `available` [K], first come, first served.
 
     A plan that asks for more than is left runs with fewer replicas (elastic), and holds none where
@@ -69,7 +71,7 @@ def allocate_gpus(plan: Plan, active: Array, available: Array) -> Array:
     return jax.lax.scan(grant, available, (plan, active))[1]
 
 
-def held_gpus(plan: Plan, free: Array) -> Array:
+def held_gpus(plan: Plan, free: Int[Array, " K"]) -> Int[Array, " K"]:
     """[K] int32 GPUs that one job's plan holds of the `free` [K] ones."""
     dp = replicas_running(plan, free)
     return dp * plan.tp * plan.pp * plan.cp * plan.used.astype(jnp.int32)

@@ -5,26 +5,28 @@ from __future__ import annotations
 import jraph
 from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float, Int, Key
 
 from jaxsim.env.rows import PlanRows
 from jaxsim.load import LoadProcess
 from jaxsim.network import NetworkProcess, NetworkState
 from jaxsim.plan import ALL_SCHEDULES, Plan, Problem
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, StepCost, Transition
 
 
-@struct.dataclass
-class EnvParams:
+class EnvParams(Pytree):
     """One scenario. Sizes J, K, V and the traces' lengths are static, all values are traced."""
 
     problem: Problem  # jobs [J] in order of arrival, which is their priority on GPUs
     network: NetworkProcess
     load: LoadProcess
     initial_plan: Plan  # [J], in force at reset
-    progress_ref: Array  # [J] [training steps] per interval of the best static plan, base network
-    weights: Array  # [4] w1..w4
-    interval_s: Array  # [] [s]
-    horizon: Array  # [] int32 intervals
+    # [training steps] per interval of the best static plan, base network
+    progress_ref: Float[Array, "*batch J"]
+    weights: Float[Array, "*batch 4"]  # w1..w4
+    interval_s: Float[Array, "*batch"]  # [s]
+    horizon: Int[Array, "*batch"]  # intervals
     # The world's course [T, ...], where it is known beforehand; None = `network` and `load` draw it.
     tape: NetworkView | None = None
     # Plans prepared once, see `with_rows`: actions are then their numbers. None = actions are plans.
@@ -36,39 +38,37 @@ class EnvParams:
     )  # of `jaxsim.env.sharing.SHARING`
 
 
-@struct.dataclass
-class State:
+class State(Pytree):
     """Markov state; [J] leads where a field belongs to a job."""
 
-    key: Array  # the scenario's key: the world is a function of (params, key, t)
-    t: Array  # [] int32 interval about to be played
+    key: Key[Array, "*batch"]  # the scenario's key: the world is a function of (params, key, t)
+    t: Int[Array, "*batch"]  # interval about to be played
     network: NetworkState
     view: NetworkView  # what was measured in the last interval
     plan: Plan  # [J] in force
     target: Plan  # [J] being moved to; equals plan when no transition runs
-    moving: Array  # [J] bool
+    moving: Bool[Array, "*batch J"]
     transition: Transition  # [J]
-    owed_gb: Array  # [J, K, K] [GB] outer sync that the plan in force owes before it changes
-    steps_done: Array  # [J] [training steps], efficiency included
-    since_sync: Array  # [J] [training steps] since the last outer sync
-    since_switch: Array  # [J] int32 intervals since the last reconfiguration began
+    # [GB] outer sync that the plan in force owes before it changes
+    owed_gb: Float[Array, "*batch J K K"]
+    steps_done: Float[Array, "*batch J"]  # [training steps], efficiency included
+    since_sync: Float[Array, "*batch J"]  # [training steps] since the last outer sync
+    since_switch: Int[Array, "*batch J"]  # intervals since the last reconfiguration began
     # With EnvParams.rows:
-    row: Array | None = None  # [J] int32, of `plan`
-    target_row: Array | None = None  # [J] int32, of `target`
-    lower: Array | None = None  # [J, V] bool, lower choices that fit with the GPUs in `view`
+    row: Int[Array, "*batch J"] | None = None  # of `plan`
+    target_row: Int[Array, "*batch J"] | None = None  # of `target`
+    lower: Bool[Array, "*batch J V"] | None = None  # lower choices that fit with the GPUs in `view`
 
 
-@struct.dataclass
-class ActionMask:
+class ActionMask(Pytree):
     """True = allowed."""
 
-    retarget: Array  # [J] a reconfiguration may begin
-    domains: Array  # [K] the domain exists and has a free GPU
-    lower: Array  # [J, V] the choice fits memory with the present split of the batch
+    retarget: Bool[Array, "*batch J"]  # a reconfiguration may begin
+    domains: Bool[Array, "*batch K"]  # the domain exists and has a free GPU
+    lower: Bool[Array, "*batch J V"]  # the choice fits memory with the present split of the batch
 
 
-@struct.dataclass
-class Observation:
+class Observation(Pytree):
     """Measured up to the interval before the decision.
 
     `graph` is fully connected, edge k * K + k' leads from k to k'; padded domains are zero and
@@ -76,56 +76,53 @@ class Observation:
     """
 
     graph: jraph.GraphsTuple  # nodes [K, NODE_FEATURES], edges [K * K, EDGE_FEATURES]
-    graph_mask: Array  # [K] bool
-    job_nodes: Array  # [J, K, JOB_NODE_FEATURES] the plan in force, domain by domain
+    graph_mask: Bool[Array, "*batch K"]
+    job_nodes: Float[Array, "*batch J K F"]  # the plan in force, domain by domain
     view: NetworkView  # links and GPUs as measured; geo-jobs' own GPUs count as free
     plan: Plan  # [J] in force
     target: Plan  # [J]
-    moving: Array  # [J] bool
+    moving: Bool[Array, "*batch J"]
     transition: Transition  # [J] what is left of it
-    since_switch: Array  # [J] int32 intervals
-    since_sync: Array  # [J] [training steps]
-    steps_done: Array  # [J] [training steps]
-    job_mask: Array  # [J] bool, False for padding, finished jobs and those still to come
+    since_switch: Int[Array, "*batch J"]  # intervals
+    since_sync: Float[Array, "*batch J"]  # [training steps]
+    steps_done: Float[Array, "*batch J"]  # [training steps]
+    job_mask: Bool[Array, "*batch J"]  # False for padding, finished jobs and those still to come
     mask: ActionMask
-    t: Array  # [] int32
+    t: Int[Array, "*batch"]
     # [P, V] [training steps / s] of the rows and lower choices of everybody's plan table under `view`,
     # where whoever plays the episode has scored it already; None = each scheduler scores it itself
-    rates: Array | None = None
+    rates: Float[Array, "*batch P V"] | None = None
 
 
-@struct.dataclass
-class RewardParts:
+class RewardParts(Pytree):
     """[] each, before weighting."""
 
-    efficiency: Array  # progress / progress_ref - 1, mean over jobs
-    utilisation: Array  # useful FLOPs / peak FLOPs of the available GPUs
-    cost: Array  # egress USD / GPU USD
-    fairness: Array  # variance of load between domains
+    efficiency: Float[Array, "*batch"]  # progress / progress_ref - 1, mean over jobs
+    utilisation: Float[Array, "*batch"]  # useful FLOPs / peak FLOPs of the available GPUs
+    cost: Float[Array, "*batch"]  # egress USD / GPU USD
+    fairness: Float[Array, "*batch"]  # variance of load between domains
 
 
-@struct.dataclass
-class IntervalRecord:
+class IntervalRecord(Pytree):
     """What happened in the interval, for metrics; not for schedulers."""
 
-    progress: Array  # [J] [training steps], efficiency included
-    train_s: Array  # [J] [s] in which the job computed
+    progress: Float[Array, "*batch J"]  # [training steps], efficiency included
+    train_s: Float[Array, "*batch J"]  # [s] in which the job computed
     cost: StepCost  # [J] of the plan that computed
-    wan_gb: Array  # [K, K] [GB] training traffic
-    migration_gb: Array  # [K, K] [GB] reconfiguration traffic
-    egress_usd: Array  # [] [USD]
-    gpu_usd: Array  # [] [USD]
-    switched: Array  # [J] bool, a reconfiguration began
+    wan_gb: Float[Array, "*batch K K"]  # [GB] training traffic
+    migration_gb: Float[Array, "*batch K K"]  # [GB] reconfiguration traffic
+    egress_usd: Float[Array, "*batch"]  # [USD]
+    gpu_usd: Float[Array, "*batch"]  # [USD]
+    switched: Bool[Array, "*batch J"]  # a reconfiguration began
     reward_parts: RewardParts
 
 
-@struct.dataclass
-class TimeStep:
+class TimeStep(Pytree):
     """What the scheduler gets back."""
 
     observation: Observation
-    reward: Array  # []
-    terminated: Array  # [] bool
-    truncated: Array  # [] bool
+    reward: Float[Array, "*batch"]
+    terminated: Bool[Array, "*batch"]
+    truncated: Bool[Array, "*batch"]
     final_observation: Observation  # differs from observation only after an automatic reset
     record: IntervalRecord

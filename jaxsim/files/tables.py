@@ -17,6 +17,7 @@ from jaxsim.files.values import LARGEST, LONGEST_NAME
 if TYPE_CHECKING:  # loaded when a table is read: a command line is refused without them
     import numpy as np
     import pandas as pd
+    from jaxtyping import Float
 
 LONGEST_CELL = 10_000  # characters
 LONGEST_HEADER = 100_000
@@ -117,7 +118,7 @@ def require_columns(frame: pd.DataFrame, columns: Sequence[str], path: str | Pat
 
 def numbers(
     text: pd.Series, path: str | Path, above: float | None = None, most: float = LARGEST
-) -> np.ndarray:
+) -> Float[np.ndarray, " N"]:
     """Return the column as finite floats from 0 to `most`, or > `above` where it is given.
 
     Raises InputError that names the file, the line and the column of the first bad value.

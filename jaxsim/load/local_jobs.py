@@ -10,11 +10,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int, Key, Num
 
 from jaxsim.files import InputError, known_names, read_text_table, values
 from jaxsim.network import check_span, domain_uniforms
+from jaxsim.pytree import Pytree
 
 WARM_UP_STAYS = 4.0  # mean stays drawn ahead of a trace: e^-4 of the empty start is left
 LASTING = "a number > 0 (at least 0.001)"
@@ -22,19 +23,23 @@ SHORTEST_S, LATEST_S = 1e-3, 1e15  # [s] of a local job; a job that ends later i
 LOAD_COLUMNS = ("arrival_s", "domain", "gpus", "duration_s")
 
 
-@struct.dataclass
-class LoadProcess:
+class LoadProcess(Pytree):
     """Local jobs hold share * (1 + swing * u) of a domain's GPUs, plus what the trace holds; for jobs
     that come in bursts that is what they hold beyond the share, or less."""
 
-    share: Array  # [] mean share of the GPUs held by local jobs
-    swing: Array  # [] relative uniform movement, 0.2 = +-20 % of the share
-    trace: Array  # [R, K] GPUs held by replayed jobs, or beyond the share, cyclic; zeros = none
-    trace_offset: Array  # [] int32
+    share: Float[Array, "*batch"]  # mean share of the GPUs held by local jobs
+    swing: Float[Array, "*batch"]  # relative uniform movement, 0.2 = +-20 % of the share
+    # GPUs held by replayed jobs, or beyond the share, cyclic; zeros = none
+    trace: Float[Array, "*batch R K"]
+    trace_offset: Int[Array, "*batch"]
 
 
 def load_process(
-    n_domains: int, share: float = 0.0, swing: float = 0.0, trace: Array | None = None, offset=0
+    n_domains: int,
+    share: float = 0.0,
+    swing: float = 0.0,
+    trace: Float[Array, "R K"] | None = None,
+    offset=0,
 ) -> LoadProcess:
     """Build settings from plain numbers; the default leaves all GPUs to geo-jobs."""
     return LoadProcess(
@@ -46,8 +51,12 @@ def load_process(
 
 
 def gpus_available(
-    process: LoadProcess, gpus: Array, key: Array, t: Array, uniform: Array | None = None
-) -> Array:
+    process: LoadProcess,
+    gpus: Int[Array, " K"],
+    key: Key[Array, ""],
+    t: Int[Array, ""],
+    uniform: Float[Array, " K"] | None = None,
+) -> Int[Array, " K"]:
     """[K] int32 GPUs left to geo-jobs; `key` is the interval's own key, `t` the row of the trace.
 
     `uniform` [K] is the key's `domain_uniforms` where it is drawn already.
@@ -69,8 +78,8 @@ class Bursts(NamedTuple):
 
 
 def bursty_load(
-    gpus: np.ndarray, bursts: Bursts, intervals: int, rng: np.random.Generator
-) -> np.ndarray:
+    gpus: Num[np.ndarray, " K"], bursts: Bursts, intervals: int, rng: np.random.Generator
+) -> Float[np.ndarray, "R K"]:
     """Draw a trace [R, K] of GPUs held by local jobs, which swings further the larger they are.
 
     Jobs arrive at random (Poisson) and hold a geometric number of GPUs for an exponential time. One
@@ -92,8 +101,8 @@ def bursty_load(
 
 
 def burst_trace(
-    gpus: np.ndarray, bursts: Bursts, intervals: int, rng: np.random.Generator
-) -> np.ndarray:
+    gpus: Num[np.ndarray, " K"], bursts: Bursts, intervals: int, rng: np.random.Generator
+) -> Float[np.ndarray, "R K"]:
     """Draw the trace [R, K] of a `LoadProcess` with `bursts.share`: GPUs held beyond that share, often
     below 0. The load has been under way for long when the trace begins."""
     before = math.ceil(WARM_UP_STAYS * bursts.stay)
@@ -102,8 +111,8 @@ def burst_trace(
 
 
 def read_load_trace(
-    path: str | Path, names: tuple[str, ...], gpus: np.ndarray, interval_s: float
-) -> np.ndarray:
+    path: str | Path, names: tuple[str, ...], gpus: Num[np.ndarray, " K"], interval_s: float
+) -> Float[np.ndarray, "R K"]:
     """Replay a load CSV (arrival_s,domain,gpus,duration_s) first come, first served.
 
     Returns [R, K] mean GPUs held in each interval. A job with an empty domain goes to the domain

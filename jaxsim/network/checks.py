@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jaxtyping import Float, Int, Key
 
 from jaxsim.network.fitted_links import FittedLink, process_of_links
 from jaxsim.network.fitting import PathFit, autocorrelation, combine, fit_path, normal_scores
@@ -28,7 +30,9 @@ OTHERS, REVERSED = "other paths", "other paths, reversed"
 
 
 @jax.jit
-def simulate(process: NetworkProcess, key: jax.Array, steps: jax.Array) -> jax.Array:
+def simulate(
+    process: NetworkProcess, key: Key[Array, ""], steps: Int[Array, " T"]
+) -> Float[Array, "T K K"]:
     """[T, K, K] bandwidth factors; `steps` is [T] int32."""
 
     def body(state, t):
@@ -42,9 +46,9 @@ def replicate(
     series: Sequence[Series],
     links: tuple[FittedLink, ...],
     interval_s: float,
-    rows: np.ndarray,
+    rows: Int[np.ndarray, "R N"],
     seed: int,
-) -> list[list[np.ndarray]]:
+) -> list[list[Float[np.ndarray, " _"]]]:
     """Simulated factors of every series, `rows` [R, N] giving the link behind each of R copies.
 
     Returns:
@@ -68,14 +72,14 @@ def _closed_up(row: np.ndarray) -> np.ndarray:
     return np.cumsum(np.minimum(np.diff(row, prepend=row[:1]), LONGEST_GAP))
 
 
-def own_rows(n_series: int, copies: int = COPIES) -> np.ndarray:
+def own_rows(n_series: int, copies: int = COPIES) -> Int[np.ndarray, "R N"]:
     """[R, N] every series is played by the link fitted to it."""
     return np.tile(np.arange(n_series), (copies, 1))
 
 
 def drawn_rows(
     links: Sequence[FittedLink], n_series: int, seed: int, copies: int = COPIES
-) -> np.ndarray:
+) -> Int[np.ndarray, "R N"]:
     """[R, N] every series is played by links drawn by weight, as a scenario draws.
 
     The draws of one series are stratified: over its copies every link comes as often as its weight
@@ -91,7 +95,7 @@ def drawn_rows(
     return np.stack(columns, axis=1)
 
 
-def pooled(factors: Sequence[np.ndarray]) -> np.ndarray:
+def pooled(factors: Sequence[Float[np.ndarray, " _"]]) -> Float[np.ndarray, "5"]:
     """[5] deviation [%] at the quantiles LEVELS, and share [%] outside +-30 %."""
     everything = np.concatenate(list(factors))
     quantiles = 100.0 * (np.quantile(everything, LEVELS) - 1.0)
@@ -99,8 +103,8 @@ def pooled(factors: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def pooled_autocorrelation(
-    factors: Sequence[np.ndarray], series: Sequence[Series], lags: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray]:
+    factors: Sequence[Float[np.ndarray, " _"]], series: Sequence[Series], lags: Sequence[int]
+) -> tuple[Float[np.ndarray, " lags"], Int[np.ndarray, " lags"]]:
     """Rank autocorrelation by lag over all pairs of all paths, and the numbers of pairs, [lags]."""
     total, count = np.zeros(len(lags)), np.zeros(len(lags), int)
     for values, one in zip(factors, series, strict=True):
@@ -121,7 +125,7 @@ class Check:
     high: np.ndarray  # 97.5th
 
     @property
-    def error(self) -> np.ndarray:
+    def error(self) -> Float[np.ndarray, "5"]:
         return self.predicted - self.measured
 
     @property
@@ -204,7 +208,7 @@ def random_halves(n_series: int, count: int, seed: int) -> list[list[int]]:
     return [list(choice) for choice in seen]
 
 
-def ceiling(series: Sequence[Series], halves: Sequence[Sequence[int]]) -> np.ndarray:
+def ceiling(series: Sequence[Series], halves: Sequence[Sequence[int]]) -> Float[np.ndarray, "N 5"]:
     """[S, 5] errors of a forecast that knows all: the pooled record itself, against each half.
 
     How far one half of the paths is from all of them, which no process can foresee.

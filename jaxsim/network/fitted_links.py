@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
 from jaxsim.files import InputError, dump_yaml, listed, parse_yaml, read_yaml, shown, values
 from jaxsim.network.process import HeavyTail, NetworkProcess, TwoState, network_process
@@ -205,14 +206,18 @@ def fitted_links(name: str) -> tuple[FittedLink, ...]:
 
 def draw_links(
     links: tuple[FittedLink, ...], n_domains: int, rng: np.random.Generator
-) -> np.ndarray:
+) -> Int[np.ndarray, "K K"]:
     """[K, K] row of `links` for each directed link, drawn by weight."""
     weight = np.array([link.weight for link in links])
     return rng.choice(len(links), size=(n_domains, n_domains), p=weight / weight.sum())
 
 
 def process_of_links(
-    links: tuple[FittedLink, ...], rows: np.ndarray, interval_s: float, latency: float = 0.0, **rest
+    links: tuple[FittedLink, ...],
+    rows: Int[np.ndarray, "K K"],
+    interval_s: float,
+    latency: float = 0.0,
+    **rest,
 ) -> NetworkProcess:
     """The process in which the link from k to k' moves as `links[rows[k, k']]` does.
 

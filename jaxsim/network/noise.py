@@ -10,6 +10,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int, Key
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -35,7 +36,7 @@ def _words(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
     return jax.lax.optimization_barrier((x, y))
 
 
-def interval_key(key: Array, t: Array) -> Array:
+def interval_key(key: Key[Array, ""], t: Int[Array, ""]) -> Key[Array, ""]:
     """The key of interval `t` ([] int32) of the scenario `key`: `jax.random.fold_in`, bit for bit."""
     words = _words(key, jnp.uint32(0), t.astype(jnp.uint32))
     return jax.random.wrap_key_data(jnp.stack(words), impl=jax.random.key_impl(key))
@@ -61,7 +62,9 @@ def _link_uniforms(a: Array, b: Array, n_domains: int) -> tuple[Array, Array, Ar
     return _uniform(a).reshape(shape), _uniform(b).reshape(shape), coarse.reshape(shape)
 
 
-def link_uniforms(key: Array, n_domains: int, block: int = 0) -> tuple[Array, Array, Array]:
+def link_uniforms(
+    key: Key[Array, ""], n_domains: int, block: int = 0
+) -> tuple[Float[Array, "K K"], Float[Array, "K K"], Float[Array, "K K"]]:
     """Three independent uniforms on [0, 1) per directed link, [K, K] each (the last has 16 bits).
 
     Another `block` (static, 0 to 255) is another, independent draw from the same key.
@@ -69,14 +72,18 @@ def link_uniforms(key: Array, n_domains: int, block: int = 0) -> tuple[Array, Ar
     return _link_uniforms(*_words(key, *_link_counters(n_domains, block)), n_domains)
 
 
-def domain_uniforms(key: Array, n_domains: int) -> Array:
+def domain_uniforms(key: Key[Array, ""], n_domains: int) -> Float[Array, " K"]:
     """One uniform on [0, 1) per domain, [K], independent of the links' of the same key."""
     index = jnp.arange(n_domains, dtype=jnp.uint32)
     a, _ = _words(key, index, jnp.full_like(index, _DOMAIN_COUNTER))
     return _uniform(a)
 
 
-def interval_uniforms(key: Array, n_domains: int) -> tuple[tuple[Array, Array, Array], Array]:
+def interval_uniforms(
+    key: Key[Array, ""], n_domains: int
+) -> tuple[
+    tuple[Float[Array, "K K"], Float[Array, "K K"], Float[Array, "K K"]], Float[Array, " K"]
+]:
     """`link_uniforms` and `domain_uniforms` of one key in one call, which costs less than two."""
     source, destination = _link_counters(n_domains, 0)
     index = jnp.arange(n_domains, dtype=jnp.uint32)
@@ -87,7 +94,7 @@ def interval_uniforms(key: Array, n_domains: int) -> tuple[tuple[Array, Array, A
     return _link_uniforms(a[:links], b[:links], n_domains), _uniform(a[links:])
 
 
-def gaussian(uniform: Array) -> Array:
+def gaussian(uniform: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """Map a uniform with 24 bits to a standard normal number by the inverse distribution."""
     # The half-step keeps the argument inside (-1, 1): erf_inv(-1) is -inf.
     return jnp.float32(2.0**0.5) * jax.lax.erf_inv(2.0 * uniform - 1.0 + 2.0**-24)

@@ -23,13 +23,14 @@ import optax
 from flax import struct
 from jax import Array
 
+from jaxsim.pytree import Pytree
+
 HIDDEN = 16
 N_FEATURES = 5
 _EWMA_GRID = np.append(np.geomspace(0.02, 0.9, 24), 1.0)
 
 
-@struct.dataclass
-class Windows:
+class Windows(Pytree):
     """What a predictor is fitted to and tried on."""
 
     values: Array  # [N, W] bandwidth, any unit; anything > 0 where not measured
@@ -39,8 +40,7 @@ class Windows:
     scale: Array  # [N] median bandwidth of the link: errors are relative to it
 
 
-@struct.dataclass
-class Persistence:
+class Persistence(Pytree):
     """The last measurement stays."""
 
     n_horizons: int = struct.field(pytree_node=False)
@@ -49,8 +49,7 @@ class Persistence:
         return _spread(values[..., -1], self.n_horizons)
 
 
-@struct.dataclass
-class RunningMedian:
+class RunningMedian(Pytree):
     """The median of the window stays."""
 
     n_horizons: int = struct.field(pytree_node=False)
@@ -59,8 +58,7 @@ class RunningMedian:
         return _spread(window_median(values, valid), self.n_horizons)
 
 
-@struct.dataclass
-class Ewma:
+class Ewma(Pytree):
     """Exponentially weighted mean of the window, with a weight for each horizon."""
 
     alpha: Array  # [H] weight of the last interval, 0 to 1 (1 = persistence)
@@ -70,8 +68,7 @@ class Ewma:
         return _weighted(values, valid, alpha)
 
 
-@struct.dataclass
-class Autoregression:
+class Autoregression(Pytree):
     """The median of the window plus a linear function of the last p deviations from it.
 
     One set of coefficients for each horizon (a direct forecast: nothing is iterated).
@@ -104,8 +101,7 @@ class _Gate(nn.Module):
         )
 
 
-@struct.dataclass
-class Learned:
+class Learned(Pytree):
     """Between the window's median and an exponentially weighted mean, as a small network decides.
 
     It stays within what was measured, so it cannot run away on a link unlike those it has seen.

@@ -26,73 +26,73 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
+import numpy as np
 from jax import Array
+from jaxtyping import Bool, Float, Int, Key, Real
 
 from jaxsim.network.noise import gaussian, link_uniforms
+from jaxsim.pytree import Pytree
 
 STATE_BLOCK = 1  # of link_uniforms, for the two chains
 RTT_LIMITS = (0.1, 20.0)  # of the round trip's factor
 
 
-@struct.dataclass
-class HeavyTail:
+class HeavyTail(Pytree):
     """A factor from a standard normal z: median `centre`, each side with its own scale and tail."""
 
-    centre: Array  # factor at z = 0
-    dip_scale: Array  # [1] standard deviation of the log of the factor, below the median
-    dip_tail: Array  # h of the dips, 0 = log-normal, larger = heavier, 0 to 1
-    peak_scale: Array  # the same above the median
-    peak_tail: Array
-    white: Array  # share of the variance of z that has no memory, 0 to 1; the rest has `ou_tau`
+    centre: Float[Array, "..."]  # factor at z = 0
+    # [1] standard deviation of the log of the factor, below the median
+    dip_scale: Float[Array, "..."]
+    dip_tail: Float[Array, "..."]  # h of the dips, 0 = log-normal, larger = heavier, 0 to 1
+    peak_scale: Float[Array, "..."]  # the same above the median
+    peak_tail: Float[Array, "..."]
+    # share of the variance of z that has no memory, 0 to 1; the rest has `ou_tau`
+    white: Float[Array, "..."]
 
 
-@struct.dataclass
-class TwoState:
+class TwoState(Pytree):
     """A Markov chain between the normal state of a link (factors 1) and another."""
 
-    level: Array  # factor of the bandwidth in the other state, > 0
-    rtt: Array  # factor of the round trip in it, > 0
-    share: Array  # of the time in it, 0 to < 1
-    stay: Array  # [intervals] mean time in it before the link returns
+    level: Float[Array, "..."]  # factor of the bandwidth in the other state, > 0
+    rtt: Float[Array, "..."]  # factor of the round trip in it, > 0
+    share: Float[Array, "..."]  # of the time in it, 0 to < 1
+    stay: Float[Array, "..."]  # [intervals] mean time in it before the link returns
 
 
-@struct.dataclass
-class NetworkProcess:
+class NetworkProcess(Pytree):
     """Traced settings; which parts there are, and the length of the trace, is static."""
 
-    white_amplitude: Array  # uniform jitter, 0.3 = +-30 %
-    latency_amplitude: Array  # uniform jitter of the round trip
-    ou_sigma: Array  # standard deviation of the drift; 1 with a tail
-    ou_tau: Array  # [intervals] correlation time of the drift
-    low: Array  # [] smallest factor of the body
-    high: Array  # [] largest factor of the body
-    trace: Array  # [R, K, K] factor relative to base, replayed cyclically; ones = none
-    trace_offset: Array  # [] int32, where the replay starts
+    white_amplitude: Float[Array, "..."]  # uniform jitter, 0.3 = +-30 %
+    latency_amplitude: Float[Array, "..."]  # uniform jitter of the round trip
+    ou_sigma: Float[Array, "..."]  # standard deviation of the drift; 1 with a tail
+    ou_tau: Float[Array, "..."]  # [intervals] correlation time of the drift
+    low: Float[Array, "*batch"]  # smallest factor of the body
+    high: Float[Array, "*batch"]  # largest factor of the body
+    trace: Float[Array, "*batch R K K"]  # factor relative to base, replayed cyclically; ones = none
+    trace_offset: Int[Array, "*batch"]  # where the replay starts
     tail: HeavyTail | None = None
     rtt_tail: HeavyTail | None = None  # instead of latency_amplitude; `white` is not used
     regime: TwoState | None = None
     outage: TwoState | None = None
 
 
-@struct.dataclass
-class NetworkState:
+class NetworkState(Pytree):
     """What the process must remember."""
 
-    drift: Array  # [K, K] the Ornstein-Uhlenbeck path
-    regime: Array | None = None  # [K, K] bool, in the other state
-    outage: Array | None = None  # [K, K] bool
+    drift: Float[Array, "*batch K K"]  # the Ornstein-Uhlenbeck path
+    regime: Bool[Array, "*batch K K"] | None = None  # in the other state
+    outage: Bool[Array, "*batch K K"] | None = None
 
 
 def network_process(
     n_domains: int,
-    white: float | Array = 0.0,
-    latency: float | Array = 0.0,
-    ou_sigma: float | Array = 0.0,
-    ou_tau: float | Array = 1.0,
+    white: float | Real[Array | np.ndarray, "..."] = 0.0,
+    latency: float | Real[Array | np.ndarray, "..."] = 0.0,
+    ou_sigma: float | Real[Array | np.ndarray, "..."] = 0.0,
+    ou_tau: float | Real[Array | np.ndarray, "..."] = 1.0,
     low: float = 0.05,
     high: float = 3.0,
-    trace: Array | None = None,
+    trace: Float[Array, "R K K"] | None = None,
     trace_offset: int = 0,
     tail: HeavyTail | None = None,
     rtt_tail: HeavyTail | None = None,
@@ -120,11 +120,13 @@ def network_process(
     )
 
 
-def _float32(value: float | Array) -> Array:
+def _float32(value: float | Array | np.ndarray) -> Array:
     return jnp.asarray(value, jnp.float32)
 
 
-def heavy_tail(z: Array, tail: HeavyTail, low: Array, high: Array) -> Array:
+def heavy_tail(
+    z: Float[Array, "K K"], tail: HeavyTail, low: Float[Array, ""], high: Float[Array, ""]
+) -> Float[Array, "K K"]:
     """Map standard normal numbers to factors between `low` and `high`, monotone in z."""
     dips = z < 0
     scale = jnp.where(dips, tail.dip_scale, tail.peak_scale)
@@ -134,7 +136,7 @@ def heavy_tail(z: Array, tail: HeavyTail, low: Array, high: Array) -> Array:
     return jnp.exp(jnp.clip(log_factor, jnp.log(low), jnp.log(high)))
 
 
-def init_network(process: NetworkProcess, key: Array) -> NetworkState:
+def init_network(process: NetworkProcess, key: Key[Array, ""]) -> NetworkState:
     """Draw the drift and the states from their stationary distributions."""
     n_domains = process.trace.shape[-1]
     first, _, _ = link_uniforms(key, n_domains)
@@ -152,10 +154,10 @@ def init_network(process: NetworkProcess, key: Array) -> NetworkState:
 def step_network(
     process: NetworkProcess,
     state: NetworkState,
-    key: Array,
-    t: Array,
-    uniforms: tuple[Array, Array, Array] | None = None,
-) -> tuple[NetworkState, Array, Array]:
+    key: Key[Array, ""],
+    t: Int[Array, ""],
+    uniforms: tuple[Float[Array, "K K"], Float[Array, "K K"], Float[Array, "K K"]] | None = None,
+) -> tuple[NetworkState, Float[Array, "K K"], Float[Array, "K K"]]:
     """Return the next state, the bandwidth factor [K, K] and the round-trip factor [K, K].
 
     `key` is the interval's own key, `t` (int32) the row of the trace; `uniforms` are the key's

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Int
 
 from jaxsim.files import InputError, numbers, read_text_table, require_columns
 from jaxsim.network.replay import FLOOR, MIN_INTERVALS, read_measurements
@@ -46,7 +47,7 @@ class Series:
         """What `first` leaves."""
         return self.part(slice(round(share * len(self)), None))
 
-    def bursts(self, gap: int = 3) -> np.ndarray:
+    def bursts(self, gap: int = 3) -> Int[np.ndarray, " N"]:
         """[n] number of the burst: intervals with fewer than `gap` intervals between them."""
         return np.cumsum(np.diff(self.row, prepend=self.row[:1]) > gap)
 

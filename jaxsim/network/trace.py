@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from jaxsim.cluster import ClusterSpec
 from jaxsim.files import InputError, known_names, numbers, read_text_table
@@ -14,7 +15,9 @@ COLUMNS = (("t_s", "src", "dst", "bandwidth_gbps"), ("t_s", "src", "dst", "facto
 SMALLEST = 1e-9  # factor or Gbit/s: a link of bandwidth 0 would never finish a transfer
 
 
-def read_network_trace(path: str | Path, cluster: ClusterSpec, interval_s: float) -> np.ndarray:
+def read_network_trace(
+    path: str | Path, cluster: ClusterSpec, interval_s: float
+) -> Float[np.ndarray, "R K K"]:
     """Read `t_s,src,dst,bandwidth_gbps` or `t_s,src,dst,factor` into factors [R, K, K].
 
     A factor is relative to the cluster's base; each interval holds the mean of its samples, an

@@ -16,43 +16,45 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float, Int, Shaped
 
 from jaxsim.cluster import ClusterSpec
 from jaxsim.plan.build import assembled_fields, described_fields, empty_fields
 from jaxsim.plan.layouts import Layout
 from jaxsim.plan.modes import ALL_SCHEDULES, MENU_SCHEDULES, Recompute, Schedule
+from jaxsim.pytree import Pytree
 from jaxsim.workload import JobSpec
 
 PLACEMENT_DP_INNER, PLACEMENT_PP_INNER = 0, 1
 
 
-@struct.dataclass
-class Plan:
+class Plan(Pytree):
     """Leaves are int32; [K] runs over domains, [G] over groups (G = K)."""
 
-    group: Array  # [K] the number of the domain's group, -1 = unused
-    position: Array  # [K] place in the group's pipeline, 0 = first
-    layers: Array  # [K] layers held; those of one group sum to the model's
-    batch_share: Array  # [G] micro-batches per replica and step
-    sync_period: Array  # [] H, steps between gradient syncs over the WAN; 1 = synchronous
-    wire_bits: Array  # [] bits per value on the WAN
-    dp: Array  # [G] replicas of the pipeline inside the group
-    micro_batch: Array  # [G] [sequences]
-    recompute: Array  # [G] Recompute
-    schedule: Array  # [G] Schedule
-    tp: Array  # [K] tensor parallelism
-    pp: Array  # [K] pipeline stages inside the domain
-    cp: Array  # [K] context parallelism
-    zero_stage: Array  # [K] 0-3, over the dp replicas of the group
-    placement: Array  # [K] PLACEMENT_*: which of dp and pp is packed into a node first
+    group: Int[Array, "*batch K"]  # UNUSED or the number of the domain's group
+    position: Int[Array, "*batch K"]  # place in the group's pipeline, 0 = first
+    layers: Int[Array, "*batch K"]  # layers held; those of one group sum to the model's
+    batch_share: Int[Array, "*batch G"]  # micro-batches per replica and step
+    # H, steps between gradient syncs over the WAN; 1 = synchronous
+    sync_period: Int[Array, "*batch"]
+    wire_bits: Int[Array, "*batch"]  # bits per value on the WAN
+    dp: Int[Array, "*batch G"]  # replicas of the pipeline inside the group
+    micro_batch: Int[Array, "*batch G"]  # [sequences]
+    recompute: Int[Array, "*batch G"]  # Recompute
+    schedule: Int[Array, "*batch G"]  # Schedule
+    tp: Int[Array, "*batch K"]  # tensor parallelism
+    pp: Int[Array, "*batch K"]  # pipeline stages inside the domain
+    cp: Int[Array, "*batch K"]  # context parallelism
+    zero_stage: Int[Array, "*batch K"]  # 0-3, over the dp replicas of the group
+    placement: Int[Array, "*batch K"]  # PLACEMENT_*: which of dp and pp is packed into a node first
 
     @property
-    def used(self) -> Array:
+    def used(self) -> Bool[Array | np.ndarray, "*batch K"]:
         """[K] bool, True where the domain takes part."""
         return self.group >= 0
 
     @property
-    def gpus(self) -> Array:
+    def gpus(self) -> Int[Array, " K"]:
         """[K] int32 GPUs that the plan asks for."""
         return per_domain(self, self.dp) * self.tp * self.pp * self.cp * self.used.astype(jnp.int32)
 
@@ -109,13 +111,12 @@ class Plan:
 FREE_FIELDS = ("batch_share", "micro_batch", "recompute", "schedule", "wire_bits")
 
 
-@struct.dataclass
-class LowerChoices:
+class LowerChoices(Pytree):
     """The lower policy's menu: settings that change at no cost, [V] each, the same in all groups."""
 
-    micro_batch: Array  # [V] int32 [sequences]
-    recompute: Array  # [V] int32 Recompute
-    schedule: Array  # [V] int32 Schedule
+    micro_batch: Int[Array, "*batch V"]  # [sequences]
+    recompute: Int[Array, "*batch V"]  # Recompute
+    schedule: Int[Array, "*batch V"]  # Schedule
     # Static: those that occur. What only others need is not compiled.
     schedules: tuple[int, ...] = struct.field(pytree_node=False, default=ALL_SCHEDULES)
 
@@ -143,13 +144,13 @@ def default_lower_choices() -> LowerChoices:
     return LowerChoices.of((b, *s) for b in (1, 2, 4) for s in settings)
 
 
-def membership(plan: Plan) -> Array:
+def membership(plan: Plan) -> Float[Array, "K G"]:
     """[K, G] float32, 1 where the domain belongs to the group."""
     groups = jnp.arange(plan.group.shape[-1], dtype=jnp.int32)
     return (plan.group[:, None] == groups[None, :]).astype(jnp.float32)
 
 
-def per_domain(plan: Plan, of_group: Array) -> Array:
+def per_domain(plan: Plan, of_group: Shaped[Array | np.ndarray, " G"]) -> Shaped[Array, " K"]:
     """Give each domain its group's value >= 0: [G] -> [K], 0 for unused domains.
 
     The largest of a one-hot column: on CPU a batched gather is several times slower, and so are
@@ -160,7 +161,7 @@ def per_domain(plan: Plan, of_group: Array) -> Array:
     return jnp.where(hot, of_group[:, None], jnp.zeros_like(of_group)[:, None]).max(axis=0)
 
 
-def n_groups(plan: Plan) -> Array:
+def n_groups(plan: Plan) -> Int[Array, ""]:
     """[] int32 number of groups in use."""
     return jnp.max(plan.group) + 1
 
@@ -170,7 +171,7 @@ def empty_plan(n_domains: int) -> Plan:
     return Plan(**empty_fields(n_domains))
 
 
-def needs_reconfiguration(old: Plan, new: Plan) -> Array:
+def needs_reconfiguration(old: Plan, new: Plan) -> Bool[Array, ""]:
     """[] bool: does going from `old` to `new` stop the job (one job each)?"""
     # All per-domain and per-group fields side by side: one reduction instead of one per field.
     differs = jnp.zeros(old.group.shape, bool)
@@ -180,7 +181,7 @@ def needs_reconfiguration(old: Plan, new: Plan) -> Array:
     return jnp.any(differs) | (old.sync_period != new.sync_period)
 
 
-def layer_range(plan: Plan) -> tuple[Array, Array]:
+def layer_range(plan: Plan) -> tuple[Float[Array, " K"], Float[Array, " K"]]:
     """[K], [K] float32: first layer and one past the last layer that each domain holds."""
     layers = jnp.where(plan.used, plan.layers, 0).astype(jnp.float32)
     ahead = steps_ahead(plan)
@@ -189,7 +190,7 @@ def layer_range(plan: Plan) -> tuple[Array, Array]:
     return start, start + layers
 
 
-def masked_sums(mask: Array, vectors: Array) -> Array:
+def masked_sums(mask: Bool[Array, "K K"], vectors: Float[Array, "C K"]) -> Float[Array, "C K"]:
     """[C, K]: for every row of mask [K, K], the vectors [C, K] summed over the columns where it is
     True. One product with a vector each: on CPU several times faster than a masked reduction."""
     hot = mask.astype(jnp.float32)
@@ -197,7 +198,7 @@ def masked_sums(mask: Array, vectors: Array) -> Array:
     return jnp.stack(products)
 
 
-def steps_ahead(plan: Plan) -> Array:
+def steps_ahead(plan: Plan) -> Float[Array, "K K"]:
     """[K, K] float32: by how many places the column's domain follows the row's in its pipeline,
     below 0 where it precedes; at least K away from 0 where they do not share one.
 

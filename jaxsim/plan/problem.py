@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from flax import struct
-
 from jaxsim.cluster import Calibration, Cluster
 from jaxsim.plan.plan import LowerChoices
+from jaxsim.pytree import Pytree
 from jaxsim.workload import Workload
 
 
-@struct.dataclass
-class Problem:
+class Problem(Pytree):
     """One job, or several with a leading axis [J] of `work`, on one cluster."""
 
     work: Workload  # one job, or [J] in order of arrival

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from jaxsim.plan import Plan, Problem, n_groups
 from jaxsim.step_time import NetworkView, group_periods
 
 
-def balanced_blocks(total: Array, block_s: Array, active: Array) -> Array:
+def balanced_blocks(
+    total: Int[Array, ""], block_s: Float[Array, " G"], active: Bool[Array, " G"]
+) -> Int[Array, " G"]:
     """Share `total` equal blocks so that the slowest group ends early; [G] int32.
 
     block_s [G] [s] is each group's time per block. Every active group gets at least one block where
@@ -43,10 +46,10 @@ def _rank(values: Array) -> Array:
 
 def complete(
     plan: Plan,
-    choice: Array,
+    choice: Int[Array, ""],
     problem: Problem,
     view: NetworkView,
-) -> tuple[Plan, Array]:
+) -> tuple[Plan, Bool[Array, ""]]:
     """Fill a plan's free fields (one job): the choice in all groups, shares balanced under `view`.
 
     Returns the plan and [] bool whether the global batch splits exactly: it must be a multiple of

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float
 
 from jaxsim.cluster import Calibration, ClusterSpec
 from jaxsim.plan import LowerChoices, Plan, default_lower_choices
@@ -39,7 +40,7 @@ class PlanRules:
     recompute: tuple[int, ...]  # Recompute
     schedules: tuple[int, ...]  # Schedule
 
-    def allowed(self, menu: LowerChoices) -> np.ndarray:
+    def allowed(self, menu: LowerChoices) -> Bool[np.ndarray, " V"]:
         """[V] bool: the choices that the rules know."""
         return np.isin(menu.recompute, self.recompute) & np.isin(menu.schedule, self.schedules)
 
@@ -49,7 +50,7 @@ def propose_candidates(
     work: Workload,
     calibration: Calibration,
     rules: Mapping[str, PlanRules],
-    factors: Iterable[np.ndarray] = (),
+    factors: Iterable[Float[np.ndarray, "K K"]] = (),
 ) -> tuple[LowerChoices, dict[str, list[Plan]]]:
     """Ask everyone for plans: for the links of the file, and for these times each of `factors` [K, K].
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float, Num
 
 from jaxsim.cluster import Calibration, ClusterSpec
 from jaxsim.plan import (
@@ -36,6 +37,7 @@ from jaxsim.plan import (
 from jaxsim.planning.balance import complete
 from jaxsim.planning.family import PlanFamily
 from jaxsim.planning.scoring import base_view, choice_rates, one_view
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
 from jaxsim.workload import Workload
@@ -49,17 +51,17 @@ WHOLE, PARTS = (1,), (1, 2, 4)
 VIEWS_AT_ONCE = 16  # networks under which plans are scored together
 
 
-@struct.dataclass
-class PlanTable:
+class PlanTable(Pytree):
     """Plans of one job, one row each; the free fields of a row are those best at base."""
 
     plans: Plan  # leaves [P, ...]
-    mask: Array  # [P] bool, False for padding
-    base_rate: Array  # [P] [training steps / s] at base bandwidth, best lower choice; 0 if unfit
-    single_domain: Array  # [P] bool, the row uses one domain
-    even_split: Array  # [P] bool, the row uses all domains, all alike
+    mask: Bool[Array, "*batch P"]  # False for padding
+    # [training steps / s] at base bandwidth, best lower choice; 0 if unfit
+    base_rate: Float[Array, "*batch P"]
+    single_domain: Bool[Array, "*batch P"]  # the row uses one domain
+    even_split: Bool[Array, "*batch P"]  # the row uses all domains, all alike
     # {scheduler: [P, V] bool}, the rows and lower choices that its rules allow: `planning.candidates`
-    candidates_of: dict[str, Array] = struct.field(default_factory=dict)
+    candidates_of: dict[str, Bool[Array, "*batch P V"]] = struct.field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -67,7 +69,7 @@ class PlanTable:
 
 
 def make_plan(
-    layout: Layout, settings: Settings, gpus: np.ndarray, n_layers: int, n_domains: int
+    layout: Layout, settings: Settings, gpus: Num[np.ndarray, " K"], n_layers: int, n_domains: int
 ) -> Plan | None:
     """Build one plan with NumPy leaves, or None where the GPUs or layers do not allow it."""
     tp, dps = settings
@@ -130,11 +132,15 @@ class TableBuilder:
         self.rooms = [np.minimum(self.gpus, np.maximum(self.gpus // part, 1)) for part in parts]
         self._group_settings: dict[tuple[int, tuple[int, ...]], list[tuple[float, int, int]]] = {}
 
-    def rates(self, plans: list[Plan], views: NetworkView, block: int = 256) -> np.ndarray:
+    def rates(
+        self, plans: list[Plan], views: NetworkView, block: int = 256
+    ) -> Float[np.ndarray, "W P"]:
         """[W, P] training steps per second, best lower choice; 0 where nothing fits."""
         return self.choice_rates(plans, views, block).max(axis=-1)
 
-    def choice_rates(self, plans: list[Plan], views: NetworkView, block: int = 256) -> np.ndarray:
+    def choice_rates(
+        self, plans: list[Plan], views: NetworkView, block: int = 256
+    ) -> Float[np.ndarray, "W P V"]:
         """[W, P, V] training steps per second; blocks of one size, so that one compilation serves."""
         count = views.gpus_available.shape[0]
         at_once = 1 if count == 1 else VIEWS_AT_ONCE
@@ -148,7 +154,7 @@ class TableBuilder:
             out.append(np.concatenate(rates)[:count, : len(part)])
         return np.concatenate(out, axis=1)
 
-    def base_rates(self, plans: list[Plan]) -> np.ndarray:
+    def base_rates(self, plans: list[Plan]) -> Float[np.ndarray, "P V"]:
         """[P, V] training steps per second with the cluster as its file states it."""
         return self.choice_rates(plans, one_view(base_view(self.problem.cluster)))[0]
 

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Int
 
 from jaxsim.cluster import Cluster
 from jaxsim.files import InputError
@@ -218,7 +219,13 @@ class Pipelines:
     exists: np.ndarray  # [N, C, D] bool, GPUs and layers suffice
     index: dict[tuple[int, ...], int]  # order of domains -> N
 
-    def plans(self, order: np.ndarray, common: np.ndarray, dp: np.ndarray, n_domains: int) -> Plan:
+    def plans(
+        self,
+        order: Int[np.ndarray, "P G"],
+        common: Int[np.ndarray, " P"],
+        dp: Int[np.ndarray, "P G"],
+        n_domains: int,
+    ) -> Plan:
         """Plans [P, ...] (NumPy) whose group g is pipeline order[:, g] with dp[:, g] (indices; [P, G]
         both) under settings common [P]; free fields as in `empty_plan`."""
         size, n_groups = order.shape

@@ -5,13 +5,16 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning.balance import complete
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost
 
 
-def objectives(cost: StepCost, problem: Problem, gpus_available: Array) -> Array:
+def objectives(
+    cost: StepCost, problem: Problem, gpus_available: Int[Array, " K"]
+) -> Float[Array, "3"]:
     """[3] of one job's plan where gpus_available [K] are free.
 
     Time per step [s] (statistical efficiency included), the inverse of its utilisation (peak FLOPs of
@@ -38,7 +41,7 @@ def plan_objectives(
     plans: Plan,
     view: NetworkView,
     problem: Problem,
-) -> Array:
+) -> Float[Array, "V P 3"]:
     """[V, P, 3] objectives of every plan [P, ...] with every lower choice under one view; infinite
     where the choice is illegal."""
 

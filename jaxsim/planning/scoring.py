@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from jaxsim.cluster import Cluster
 from jaxsim.plan import Plan, Problem
@@ -26,7 +27,7 @@ def score_plans(
     plans: Plan,
     views: NetworkView,
     problem: Problem,
-) -> tuple[Array, Array]:
+) -> tuple[Float[Array, "W P"], Int[Array, "W P"]]:
     """Training steps per second of P plans [P, ...] under W views [W, ...], best lower choice.
 
     Returns rate [W, P] (0 where nothing fits) and the choice [W, P] int32.
@@ -39,7 +40,7 @@ def choice_rates(
     plans: Plan,
     views: NetworkView,
     problem: Problem,
-) -> Array:
+) -> Float[Array, "W P V"]:
     """[W, P, V] training steps per second (efficiency included), 0 where the choice is illegal."""
 
     one = _rate_of(problem)
@@ -51,10 +52,10 @@ def choice_rates(
 
 def best_rate(
     plans: Plan,
-    choice: Array,
+    choice: Int[Array, " N"],
     views: NetworkView,
     problem: Problem,
-) -> Array:
+) -> Float[Array, " W"]:
     """[W] training steps per second of the best of M plans [M, ...], each with one lower choice [M]."""
     by_plan = jax.vmap(_rate_of(problem), in_axes=(None, 0, 0))
     return jax.lax.map(lambda view: by_plan(view, plans, choice).max(), views)

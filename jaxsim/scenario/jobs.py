@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int, Key
 
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
@@ -18,6 +18,7 @@ from jaxsim.files import InputError
 from jaxsim.load import SubmittedJob
 from jaxsim.plan import Problem, empty_plan
 from jaxsim.planning import PARTS, PlanTable
+from jaxsim.pytree import Pytree
 from jaxsim.scenario.scenario import (
     World,
     best_static_row,
@@ -29,13 +30,12 @@ from jaxsim.trees import stack, take
 from jaxsim.workload import DataSets, JobSpec, build_workload
 
 
-@struct.dataclass
-class JobsWorld:
+class JobsWorld(Pytree):
     """What does not change between the scenarios of a cluster and its jobs."""
 
     problem: Problem  # jobs [J] in order of arrival
     tables: PlanTable  # [U, P], one of each kind of job
-    kind: Array  # [J] int32
+    kind: Int[Array, "*batch J"]
 
 
 def build_jobs_world(
@@ -135,9 +135,9 @@ def jobs_bank(
     seeds: range,
     split: str,
     sharing: str = "fair",
-    network_trace: np.ndarray | None = None,
-    load_trace: np.ndarray | None = None,
-) -> tuple[EnvParams, Array]:
+    network_trace: Float[np.ndarray, "R K K"] | None = None,
+    load_trace: Float[np.ndarray, "_ K"] | None = None,
+) -> tuple[EnvParams, Key[Array, " B"]]:
     """Params and keys of many scenarios, leaves [S, ...]: `jaxsim.scenario.scenario_bank`, with
     nothing deployed at the start. The same seed is the same world as for one job."""
     table = take(world.tables, 0)

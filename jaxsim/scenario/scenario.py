@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Key
 
 from jaxsim.cluster import Calibration, Cluster, ClusterSpec, default_calibration
 from jaxsim.env import EnvParams
@@ -37,6 +37,7 @@ from jaxsim.planning import (
     propose_candidates,
     score_plans,
 )
+from jaxsim.pytree import Pytree
 from jaxsim.scenario.settings import ScenarioSettings
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import stack
@@ -49,8 +50,7 @@ MOST_PROPOSALS = 32  # drawn networks times domains, at most
 PROPOSED_SPREAD = 0.25  # base_spread of the drawn networks
 
 
-@struct.dataclass
-class World:
+class World(Pytree):
     """What does not change between the scenarios of a cluster and a job."""
 
     problem: Problem  # jobs [J]
@@ -123,9 +123,9 @@ def scenario_bank(
     seeds: range,
     split: str,
     weights: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0),
-    network_trace: np.ndarray | None = None,
-    load_trace: np.ndarray | None = None,
-) -> tuple[EnvParams, Array]:
+    network_trace: Float[np.ndarray, "R K K"] | None = None,
+    load_trace: Float[np.ndarray, "_ K"] | None = None,
+) -> tuple[EnvParams, Key[Array, " B"]]:
     """Params and keys of many scenarios, leaves [S, ...]; nothing is deployed at the start.
 
     `split` separates training from test seeds: the same number in two splits is another world. A

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from flax import struct
+import numpy as np
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from jaxsim.cluster import Calibration, Cluster
 from jaxsim.plan import (
@@ -19,6 +20,7 @@ from jaxsim.plan import (
     n_groups,
     per_domain,
 )
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import collectives, sync
 from jaxsim.step_time.memory import params_per_gpu, stage_memory
 from jaxsim.step_time.pipeline import PipelineTime, in_flight_limit, pipeline_time
@@ -29,52 +31,51 @@ from jaxsim.step_time.topology import topology, transfers_per_micro_batch
 from jaxsim.workload import Workload
 
 
-@struct.dataclass
-class NetworkView:
+class NetworkView(Pytree):
     """Links and GPUs as they are (or as somebody believes they are) at one moment."""
 
-    bandwidth_gb_per_s: Array  # [K, K] [GB/s]
-    rtt_s: Array  # [K, K] [s]
-    gpus_available: Array  # [K] int32, not held by local jobs
+    bandwidth_gb_per_s: Float[Array, "*batch K K"]  # [GB/s]
+    rtt_s: Float[Array, "*batch K K"]  # [s]
+    gpus_available: Int[Array, "*batch K"]  # not held by local jobs
 
 
-@struct.dataclass
-class StepCost:
+class StepCost(Pytree):
     """Cost of one step of one job; the parts sum to step_s. [J] leads where jobs are stacked."""
 
-    step_s: Array  # [] [s], infinite where the plan cannot run
-    compute_s: Array  # [] [s] the bottleneck stage's arithmetic over all micro-batches
-    tensor_parallel_s: Array  # [] [s]
-    context_parallel_s: Array  # [] [s]
-    bubble_s: Array  # [] [s] pipeline fill and imbalance
-    exposed_wan_s: Array  # [] [s] WAN pipeline traffic that nothing hides
-    sync_s: Array  # [] [s] exposed gradient sync, inside domains and over the WAN
-    optimizer_s: Array  # [] [s] weight update and the host's work per step
-    wan_busy_s: Array  # [] [s] the busiest WAN link's transfer time, hidden or not
-    memory_gb: Array  # [K] [GB] on the fullest GPU
-    gpus_used: Array  # [K] int32 GPUs computing (dp reduced to what is available)
-    wan_gb: Array  # [K, K] [GB] over each link in one step
-    sync_gb: Array  # [K, K] [GB] over each link in one gradient sync between groups
-    egress_usd: Array  # [] [USD] per step
-    efficiency: Array  # [] progress of a step relative to synchronous 16-bit training
-    fits: Array  # [] bool, memory suffices
-    runs: Array  # [] bool, fits and at least one replica finds GPUs
+    step_s: Float[Array, "*batch"]  # [s], infinite where the plan cannot run
+    # [s] the bottleneck stage's arithmetic over all micro-batches
+    compute_s: Float[Array, "*batch"]
+    tensor_parallel_s: Float[Array, "*batch"]  # [s]
+    context_parallel_s: Float[Array, "*batch"]  # [s]
+    bubble_s: Float[Array, "*batch"]  # [s] pipeline fill and imbalance
+    exposed_wan_s: Float[Array, "*batch"]  # [s] WAN pipeline traffic that nothing hides
+    sync_s: Float[Array, "*batch"]  # [s] exposed gradient sync, inside domains and over the WAN
+    optimizer_s: Float[Array, "*batch"]  # [s] weight update and the host's work per step
+    wan_busy_s: Float[Array, "*batch"]  # [s] the busiest WAN link's transfer time, hidden or not
+    memory_gb: Float[Array, "*batch K"]  # [GB] on the fullest GPU
+    gpus_used: Int[Array, "*batch K"]  # GPUs computing (dp reduced to what is available)
+    wan_gb: Float[Array, "*batch K K"]  # [GB] over each link in one step
+    sync_gb: Float[Array, "*batch K K"]  # [GB] over each link in one gradient sync between groups
+    egress_usd: Float[Array, "*batch"]  # [USD] per step
+    efficiency: Float[Array, "*batch"]  # progress of a step relative to synchronous 16-bit training
+    fits: Bool[Array, "*batch"]  # memory suffices
+    runs: Bool[Array, "*batch"]  # fits and at least one replica finds GPUs
 
     @property
-    def total_s(self) -> Array:
+    def total_s(self) -> Float[Array | np.ndarray, "*batch"]:
         """[] [s] sum of the parts: the step's time, memory permitting or not."""
         parts = self.compute_s + self.bubble_s + self.optimizer_s
         return parts + self.communication_s
 
     @property
-    def overlap(self) -> Array:
+    def overlap(self) -> Float[Array | np.ndarray, "*batch"]:
         """[] share of the WAN's busy time that is hidden behind computation."""
         # Exposed time is a difference: its rounding may fall below zero.
         exposed = jnp.clip(self.exposed_wan_s + self.sync_s, 0.0, self.wan_busy_s)
         return 1.0 - exposed / jnp.maximum(self.wan_busy_s, 1e-9)
 
     @property
-    def communication_s(self) -> Array:
+    def communication_s(self) -> Float[Array | np.ndarray, "*batch"]:
         """[] [s] exposed communication of all kinds."""
         return self.tensor_parallel_s + self.context_parallel_s + self.exposed_wan_s + self.sync_s
 
@@ -107,7 +108,7 @@ def job_step_cost(
     plan: Plan,
     problem: Problem,
     view: NetworkView,
-    slowdown: tuple[Array, Array] | None = None,
+    slowdown: tuple[Float[Array, "K K"], Float[Array, "K K"]] | None = None,
     pipeline: Callable[[PipelineInputs], PipelineTime] | None = None,
     schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> StepCost:
@@ -131,7 +132,7 @@ def prepare_step(
     plan: Plan,
     problem: Problem,
     view: NetworkView,
-    slowdown: Array | None = None,
+    slowdown: Float[Array, "K K"] | None = None,
     schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> PreparedStep:
     """What the pipelines of one job's plan are timed from, see `job_step_cost`; `slowdown` [K, K] is
@@ -149,7 +150,7 @@ def assemble_step(
     view: NetworkView,
     prepared: PreparedStep,
     timed: PipelineTime,
-    slowdown: Array | None = None,
+    slowdown: Float[Array, "K K"] | None = None,
     schedules: tuple[int, ...] = ALL_SCHEDULES,
 ) -> StepCost:
     """The cost of a step whose pipelines are timed; `slowdown` [K, K] is that of the gradient sync."""
@@ -205,7 +206,7 @@ def group_periods(
     problem: Problem,
     view: NetworkView,
     schedules: tuple[int, ...] = ALL_SCHEDULES,
-) -> Array:
+) -> Float[Array, " G"]:
     """[G] [s] between micro-batches of each group in steady state; 0 for unused groups.
 
     `schedules` (static): those that occur. The in-flight limit of a schedule needs a number of
@@ -232,9 +233,9 @@ def group_periods(
 def choice_fits(
     plan: Plan,
     problem: Problem,
-    gpus_available: Array,
+    gpus_available: Int[Array, " K"],
     schedules: tuple[int, ...] = ALL_SCHEDULES,
-) -> Array:
+) -> Bool[Array, " V"]:
     """[V] bool: the choice divides every group's present part of the batch and fits every GPU.
 
     One job; the same memory model as `job_step_cost`, without timing anything.
@@ -280,7 +281,9 @@ def _memory_gb(
     return stage.total_gb(st.micro_batch, st.recompute, in_flight, of_last)
 
 
-def bottleneck_parts(plan: Plan, st: Stages, here: Array) -> tuple[Array, Array, Array]:
+def bottleneck_parts(
+    plan: Plan, st: Stages, here: Float[Array, " K"]
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
     """[] [s] compute, tensor- and context-parallel time of the slowest stage of group `here`."""
     compute_s = st.compute_s + jnp.where(st.topo.last, st.layer.head_s, 0.0)
     mine = jnp.sum(jnp.where(st.topo.together, here[:, None], 0.0), axis=0)
@@ -313,7 +316,7 @@ def _exposed_sync(
 
 def sync_parts(
     plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, st: Stages
-) -> tuple[Array, Array, Array]:
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
     """[] [s] each, whatever the WAN does: gradient sync inside the domains, what the last backward
     pass hides, and what ZeRO-3 exposes."""
     params = params_per_gpu(work, plan, st.topo.first, st.topo.last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from jaxsim.cluster import Calibration, Cluster
 from jaxsim.plan import PLACEMENT_DP_INNER, Plan
@@ -27,10 +28,10 @@ def tensor_reduce_s(
     work: Workload,
     cluster: Cluster,
     calibration: Calibration,
-    micro_batch: Array,
-    tp: Array,
-    cp: Array,
-) -> Array:
+    micro_batch: Int[Array, " K"],
+    tp: Int[Array, " K"],
+    cp: Int[Array, " K"],
+) -> Float[Array, " K"]:
     """[K] [s] of one all-reduce of a layer's output over the tensor-parallel group.
 
     A layer needs two in each direction (Shoeybi et al. 2019, Megatron-LM, sec. 3); sequence

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int
 
 from jaxsim.cluster import Calibration, Gpu
 from jaxsim.plan import Recompute
+from jaxsim.pytree import Pytree
 from jaxsim.workload import ACTIVATION_BYTES, FLOAT8, FP32, FP32_ACTIVATION_BYTES, Workload
 
 TILE = 128.0 * 128.0  # results that one thread block of a matrix product computes
@@ -26,23 +27,21 @@ FUSED_SOFTMAX_BLOCK = 4.0
 ACCUMULATED_BYTES = 8.0  # read gradient and sum, write sum, and the gradient's first write; 16-bit
 
 
-@struct.dataclass
-class LayerTime:
+class LayerTime(Pytree):
     """[K] each, [s] for one micro-batch through one layer on the domain's tp x cp GPUs."""
 
-    forward_s: Array
-    backward_s: Array  # recomputation included
-    tensor_s: Array  # exposed tensor-parallel collectives of all passes
+    forward_s: Float[Array, "*batch K"]
+    backward_s: Float[Array, "*batch K"]  # recomputation included
+    tensor_s: Float[Array, "*batch K"]  # exposed tensor-parallel collectives of all passes
     # Time of each pass in which a context-parallel ring can hide: attention and, where the host is
     # slow, idle time.
-    room_forward_s: Array
-    room_backward_s: Array
-    head_s: Array  # logits and loss, forward and backward, last stage only
-    embedding_s: Array  # lookup and its gradient, first stage only
+    room_forward_s: Float[Array, "*batch K"]
+    room_backward_s: Float[Array, "*batch K"]
+    head_s: Float[Array, "*batch K"]  # logits and loss, forward and backward, last stage only
+    embedding_s: Float[Array, "*batch K"]  # lookup and its gradient, first stage only
 
 
-@struct.dataclass
-class _Shape:
+class _Shape(Pytree):
     """What every operator asks for; [K] each unless said otherwise."""
 
     micro_batch: Array
@@ -70,11 +69,11 @@ def layer_time(
     work: Workload,
     gpu: Gpu,
     cal: Calibration,
-    micro_batch: Array,
-    recompute: Array,
-    tp: Array,
-    cp: Array,
-    reduce_s: Array,
+    micro_batch: Int[Array, " K"],
+    recompute: Int[Array, " K"],
+    tp: Int[Array, " K"],
+    cp: Int[Array, " K"],
+    reduce_s: Float[Array, " K"],
 ) -> LayerTime:
     """Roofline per operator, then the slower of the GPU's work and the host that launches it.
 
@@ -167,7 +166,13 @@ def _gemm_s(
     return soft_max(arithmetic_s, memory_s) + cal.kernel_s
 
 
-def gemm_alone_s(gpu: Gpu, cal: Calibration, rows: Array, columns: Array, depth: Array) -> Array:
+def gemm_alone_s(
+    gpu: Gpu,
+    cal: Calibration,
+    rows: Float[Array, " N"],
+    columns: Float[Array, " N"],
+    depth: Float[Array, " N"],
+) -> Float[Array, " N"]:
     """[N] [s] of 16-bit products on their own, as operator profiles time them; shapes are [N]."""
     one = jnp.float32(1.0)
     rate = gpu.memory_gb_per_s * cal.memory_efficiency

@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 from jax.custom_batching import custom_vmap
+from jaxtyping import Float
 
 from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, Plan, Problem, Schedule
+from jaxsim.pytree import Pytree
 from jaxsim.step_time.closed_form import NetworkView, StepCost, job_step_cost
 from jaxsim.step_time.event_exact import pipeline_events
 from jaxsim.step_time.links import StageTimes
@@ -21,8 +23,7 @@ from jaxsim.step_time.schedules import known
 from jaxsim.step_time.topology import Topology, crossing
 
 
-@struct.dataclass
-class EventBounds:
+class EventBounds(Pytree):
     """Static sizes of the event-exact form; a plan beyond them is not simulated."""
 
     stages: int = struct.field(pytree_node=False)  # of a pipeline, those inside domains included
@@ -31,13 +32,12 @@ class EventBounds:
     schedules: tuple[int, ...] = struct.field(pytree_node=False, default=ALL_SCHEDULES)
 
 
-@struct.dataclass
-class BandwidthProfile:
+class BandwidthProfile(Pytree):
     """How the links change inside a step, C segments of time: a transfer in segment c takes
     `slowdown[c]` times what it takes at the bandwidth of the NetworkView."""
 
-    change_s: Array  # [C - 1] [s] from the start of the step, ascending
-    slowdown: Array  # [C, K, K] factors > 0
+    change_s: Float[Array, "*batch _"]  # [C - 1] [s] from the start of the step, ascending
+    slowdown: Float[Array, "*batch C K K"]  # factors > 0
 
 
 def event_step_cost(
@@ -135,8 +135,7 @@ def _makespans(micro_batch_bound: int, schedules: tuple[int, ...]) -> Callable[.
     return makespans
 
 
-@struct.dataclass
-class _Rows:
+class _Rows(Pytree):
     """Where the stages of G pipelines lie in K domains."""
 
     hot: Array  # [S, G, K] 1 where the stage of the pipeline lies in the domain

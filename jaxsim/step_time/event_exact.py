@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int
 
 from jaxsim.plan import Schedule
+from jaxsim.pytree import Pytree
 from jaxsim.step_time.greedy import greedy_clocks
 from jaxsim.step_time.links import StageTimes, transfer_s
 from jaxsim.step_time.schedules import (
@@ -34,8 +35,7 @@ from jaxsim.step_time.schedules import (
 )
 
 
-@struct.dataclass
-class EventTime:
+class EventTime(Pytree):
     """What a step took; stages that do not exist show zeros."""
 
     total_s: Array  # [B] [s] from the first forward to the last operation
@@ -46,13 +46,13 @@ class EventTime:
 
 def pipeline_events(
     times: StageTimes,
-    schedule: Array,
-    n_stages: Array,
-    micro_batches: Array,
+    schedule: Int[Array, "#B"],
+    n_stages: Int[Array, "#B"],
+    micro_batches: Int[Array, "#B"],
     micro_batch_bound: int,
     schedules: tuple[int, ...] = FIXED_ORDERS,
     chunks: int = 1,
-    in_flight: Array | None = None,
+    in_flight: Float[Array, "S B"] | None = None,
 ) -> EventTime:
     """Run one step of each of B pipelines.
 
@@ -95,8 +95,7 @@ def _stage_marks(order: SlotOrder, stage_bound: int) -> tuple[Array, Array]:
     return s < order.n_stages, s == order.n_stages - 1
 
 
-@struct.dataclass
-class _Clocks:
+class _Clocks(Pytree):
     """[S, B] [s] each. A stage's latest message arrives `sent` + latency; until then its link is
     taken, so the same number is the queue's."""
 

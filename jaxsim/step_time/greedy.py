@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
+from jaxsim.pytree import Pytree
 from jaxsim.step_time.links import StageTimes, transfer_s
 
 # A backward that arrives within rounding of a forward's start goes first, as at a tie.
 _TIE = 4e-6
 
 
-@struct.dataclass
-class _State:
+class _State(Pytree):
     turn: Array  # [] int32
     clock: Array  # [S, B] [s] stage is taken until then
     next_link: Array  # [S, B] [s]

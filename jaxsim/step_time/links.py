@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float
+
+from jaxsim.pytree import Pytree
 
 HEAD_FORWARD_SHARE = 1.0 / 3.0  # the logits' backward pass costs twice their forward
 
 
-@struct.dataclass
-class StageTimes:
+class StageTimes(Pytree):
     """Times of B pipelines of up to S stages, all [s] and for one micro-batch; float32.
 
     Rows of stages that do not exist are not read. C segments of time have C - 1 changes between.
@@ -33,11 +34,11 @@ class StageTimes:
         return self.next_send_s.shape[0] == 1
 
     @property
-    def head_forward_s(self) -> Array:
+    def head_forward_s(self) -> Float[Array, " B"]:
         return HEAD_FORWARD_SHARE * self.head_s[None]
 
     @property
-    def head_backward_s(self) -> Array:
+    def head_backward_s(self) -> Float[Array, " B"]:
         return (1.0 - HEAD_FORWARD_SHARE) * self.head_s[None]
 
 

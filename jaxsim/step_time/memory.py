@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from jaxsim.cluster import Calibration
 from jaxsim.plan import Plan, Recompute
+from jaxsim.pytree import Pytree
 from jaxsim.workload import (
     OPTIMIZER_BYTES,
     STORED_GRADIENT_BYTES,
@@ -17,7 +18,9 @@ from jaxsim.workload import (
 )
 
 
-def state_bytes_per_param(zero_stage: Array, ranks: Array) -> Array:
+def state_bytes_per_param(
+    zero_stage: Int[Array, "*#K"], ranks: Int[Array, "*#K"]
+) -> Float[Array, "*#K"]:
     """[K] bytes per parameter of weights, gradients and Adam state.
 
     ZeRO shards the 12 of the optimizer, then the 4 of the gradients, then the 2 of the weights over
@@ -30,13 +33,12 @@ def state_bytes_per_param(zero_stage: Array, ranks: Array) -> Array:
     return STORED_STATE_BYTES - sharded + sharded / ranks.astype(jnp.float32)
 
 
-@struct.dataclass
-class LayerMemory:
+class LayerMemory(Pytree):
     """[K] [GB] of one layer and one sequence of a micro-batch, by recompute mode."""
 
-    none: Array
-    selective: Array
-    full: Array
+    none: Float[Array, "*batch K"]
+    selective: Float[Array, "*batch K"]
+    full: Float[Array, "*batch K"]
 
     def held(self, recompute: Array) -> Array:
         """What stays until the backward pass."""
@@ -44,7 +46,9 @@ class LayerMemory:
         return jnp.where(recompute == Recompute.SELECTIVE, self.selective, held)
 
 
-def layer_memory(work: Workload, cal: Calibration, tp: Array, cp: Array) -> LayerMemory:
+def layer_memory(
+    work: Workload, cal: Calibration, tp: Int[Array, " K"], cp: Int[Array, " K"]
+) -> LayerMemory:
     """Activations that one layer stores of one sequence.
 
     Korthikanti et al. 2022, eqs. 1-6: none 10 + 24 / t + 5 a s / (h t) times s b h, all of it over
@@ -64,24 +68,26 @@ def layer_memory(work: Workload, cal: Calibration, tp: Array, cp: Array) -> Laye
     )
 
 
-def in_flight_chunks(stages: Array, virtual_stages: Array) -> Array:
+def in_flight_chunks(
+    stages: Float[Array, "*batch"], virtual_stages: Float[Array, ""]
+) -> Float[Array, "*batch"]:
     """Factor on the micro-batches that the first stage holds: interleaved stages hold more of the
     first chunks (Korthikanti et al. 2022, sec. 4.2.3)."""
     more = 1.0 + (stages - 1.0) / (stages * virtual_stages)
     return jnp.where(virtual_stages > 1.0, more, 1.0)
 
 
-@struct.dataclass
-class StageMemory:
+class StageMemory(Pytree):
     """What the fullest GPU of each domain needs, as a function of the free fields; [K] each."""
 
-    fixed_gb: Array  # weights, gradients, optimizer, gathered weights, framework
+    fixed_gb: Float[Array, "*batch K"]  # weights, gradients, optimizer, gathered weights, framework
     layer: LayerMemory
-    layers: Array  # on one GPU
-    chunks: Array  # factor on the micro-batches in flight
-    logits_gb: Array  # per sequence, on the last stage
-    apart: Array  # bool: the stage with the logits is not the one with the most in flight
-    used: Array  # bool
+    layers: Float[Array, "*batch K"]  # on one GPU
+    chunks: Float[Array, "*batch K"]  # factor on the micro-batches in flight
+    logits_gb: Float[Array, "*batch K"]  # per sequence, on the last stage
+    # the stage with the logits is not the one with the most in flight
+    apart: Bool[Array, "*batch K"]
+    used: Bool[Array, "*batch K"]
 
     def total_gb(
         self, micro_batch: Array, recompute: Array, in_flight: Array, in_flight_last: Array

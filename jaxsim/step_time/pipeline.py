@@ -6,10 +6,11 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int
 
 from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, Schedule, masked_sums
+from jaxsim.pytree import Pytree
 from jaxsim.step_time.links import HEAD_FORWARD_SHARE
 from jaxsim.step_time.pipeline_inputs import PipelineInputs
 from jaxsim.step_time.topology import Topology, crossing, transfers_per_micro_batch
@@ -47,14 +48,14 @@ def in_flight_limit(
     return jnp.where(schedule == Schedule.GPIPE, micro_batches, jnp.minimum(limit, micro_batches))
 
 
-@struct.dataclass
-class PipelineTime:
+class PipelineTime(Pytree):
     """[K] each, the same number for all domains of a group."""
 
-    total_s: Array  # [s] from the first forward to the last backward
-    ideal_s: Array  # [s] the same over a WAN of no cost
-    in_flight: Array  # [K] micro-batches held by the domain's first stage (its own number)
-    period_s: Array  # [s] between micro-batches in steady state
+    total_s: Float[Array, "*batch K"]  # [s] from the first forward to the last backward
+    ideal_s: Float[Array, "*batch K"]  # [s] the same over a WAN of no cost
+    # micro-batches held by the domain's first stage (its own number)
+    in_flight: Float[Array, "*batch K"]
+    period_s: Float[Array, "*batch K"]  # [s] between micro-batches in steady state
 
 
 # Traced once for all its callers, see `stages`.
@@ -159,14 +160,14 @@ def _wire(
 
 
 def run_ahead(
-    schedule: Array,
+    schedule: Int[Array, " K"],
     parts: StageParts,
-    depth: Array,
-    micro_batches: Array,
-    total: Array,
-    cover: Array,
+    depth: Float[Array, " K"],
+    micro_batches: Float[Array, " K"],
+    total: Float[Array, " K"],
+    cover: Float[Array, " K"],
     schedules: tuple[int, ...] = ALL_SCHEDULES,
-) -> tuple[Array, tuple[Array, Array]]:
+) -> tuple[Float[Array, " K"], tuple[Float[Array, " K"], Float[Array, " K"]]]:
     """[K] each: micro-batches that the first stage of a domain holds, and by how many forwards the
     first and the last stage run ahead of their backwards.
 
@@ -184,8 +185,7 @@ def run_ahead(
     return holds, (first, last)
 
 
-@struct.dataclass
-class StageParts:
+class StageParts(Pytree):
     """[K] each: what the stages of a domain do with one micro-batch, all [s] but the counts. `chunks`
     and `weight_s` are [] where no schedule needs more."""
 
@@ -243,8 +243,7 @@ def _largest(mask: Array, values: Array) -> Array:
     return jnp.where(mask, values[:, None], 0.0).max(axis=0)
 
 
-@struct.dataclass
-class Loops:
+class Loops(Pytree):
     """[K, K] loops through the dependencies, from the last stage q of the column's domain down the
     pipeline to the first stage s of the row's domain and back; infinitely short where there is none.
 

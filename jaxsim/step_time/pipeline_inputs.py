@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int
 
 from jaxsim.plan import ALL_SCHEDULES, FULL_PRECISION_BITS, Plan, Problem
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import collectives
 from jaxsim.step_time.stages import Stages
 from jaxsim.step_time.topology import Topology, transfers_per_micro_batch
 from jaxsim.workload import Workload
 
 
-@struct.dataclass
-class PipelineInputs:
+class PipelineInputs(Pytree):
     """One micro-batch in every stage of a plan, and how many there are."""
 
     topo: Topology
-    pp: Array  # [K] int32 stages inside the domain
-    schedule: Array  # [K] int32 Schedule
-    micro_batches: Array  # [K] float32 in one step
-    stage_s: Array  # [K] [s] forward + backward on one stage of the domain
-    head_s: Array  # [K] [s] the logits, on the last stage of a pipeline
-    hop_s: Array  # [K] [s] one way between stages of the domain
-    send_s: Array  # [K, K] [s] all replicas' transfer occupies a directed WAN link
-    latency_s: Array  # [K, K] [s] of that link, one way
-    forward_s: Array | None = None  # [K] [s] of stage_s; None = a third
-    weight_s: Array | None = None  # [K] [s] of stage_s, gradient of the weights; None = as forward
+    pp: Int[Array, "*batch K"]  # stages inside the domain
+    schedule: Int[Array, "*batch K"]  # Schedule
+    micro_batches: Float[Array, "*batch K"]  # in one step
+    stage_s: Float[Array, "*batch K"]  # [s] forward + backward on one stage of the domain
+    head_s: Float[Array, "*batch K"]  # [s] the logits, on the last stage of a pipeline
+    hop_s: Float[Array, "*batch K"]  # [s] one way between stages of the domain
+    send_s: Float[Array, "*batch K K"]  # [s] all replicas' transfer occupies a directed WAN link
+    latency_s: Float[Array, "*batch K K"]  # [s] of that link, one way
+    forward_s: Float[Array, "*batch K"] | None = None  # [s] of stage_s; None = a third
+    # [s] of stage_s, gradient of the weights; None = as forward
+    weight_s: Float[Array, "*batch K"] | None = None
 
 
-@struct.dataclass
-class PreparedStep:
+class PreparedStep(Pytree):
     """A plan ready to be timed."""
 
     stages: Stages
-    activation_gb: Array  # [K, K] [GB] of one transfer over each WAN link
+    activation_gb: Float[Array, "*batch K K"]  # [GB] of one transfer over each WAN link
     inputs: PipelineInputs
 
 
@@ -83,7 +83,7 @@ def _activation_gb(plan: Plan, work: Workload, st: Stages, schedules: tuple[int,
     return jnp.where(pair, sent_gb(plan, work, st)[:, None], 0.0)
 
 
-def sent_gb(plan: Plan, work: Workload, st: Stages) -> Array:
+def sent_gb(plan: Plan, work: Workload, st: Stages) -> Float[Array, " K"]:
     """[K] [GB] that a domain hands on in one transfer: a micro-batch of all replicas."""
     precision = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
     return work.boundary_gb * (st.micro_batch * st.dp).astype(jnp.float32) * precision

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from jaxsim.plan import Plan, Problem, layer_range, n_groups
+from jaxsim.pytree import Pytree
 from jaxsim.step_time.sync import layer_overlap, ring_bytes_gb
 from jaxsim.step_time.topology import topology
 from jaxsim.workload import DataSets, Workload
 
 
-@struct.dataclass
-class Transition:
+class Transition(Pytree):
     """What is left of a reconfiguration; zero when the job trains."""
 
-    restart_s: Array  # [] [s]
-    bytes_gb: Array  # [K, K] [GB] still to move, row = source
+    restart_s: Float[Array, "*batch"]  # [s]
+    bytes_gb: Float[Array, "*batch K K"]  # [GB] still to move, row = source
 
 
-@struct.dataclass
-class LayerSpan:
+class LayerSpan(Pytree):
     """Which layers the domains of a plan hold."""
 
-    start: Array  # [K] float32 first layer
-    end: Array  # [K] float32 one past the last layer
-    used: Array  # [K] bool
-    groups: Array  # [] int32, each of which holds every layer
+    start: Float[Array, "*batch K"]  # first layer
+    end: Float[Array, "*batch K"]  # one past the last layer
+    used: Bool[Array, "*batch K"]
+    groups: Int[Array, "*batch"]  # each of which holds every layer
 
     @staticmethod
     def of(plan: Plan) -> LayerSpan:
@@ -35,7 +34,7 @@ class LayerSpan:
         return LayerSpan(*layer_range(plan), plan.used, n_groups(plan))
 
     @property
-    def reads_batches(self) -> Array:
+    def reads_batches(self) -> Bool[Array, " K"]:
         """[K] bool: domains with the first stage of a pipeline."""
         return self.used & (self.start == 0)
 
@@ -46,7 +45,7 @@ def migration_gb(old: Plan, new: Plan, work: Workload) -> Array:
     return moved_gb(LayerSpan.of(old), LayerSpan.of(new), work)
 
 
-def moved_gb(old: LayerSpan, new: LayerSpan, work: Workload) -> Array:
+def moved_gb(old: LayerSpan, new: LayerSpan, work: Workload) -> Float[Array, "K K"]:
     """`migration_gb` of two plans whose layers are known.
 
     A domain keeps the layers it already holds. The others come from the old groups in equal parts:
@@ -83,7 +82,7 @@ def outer_sync_gb(plan: Plan, work: Workload) -> Array:
 
 
 def begin_transition(
-    old: Plan, new: Plan, problem: Problem, owed_gb: Array | None = None
+    old: Plan, new: Plan, problem: Problem, owed_gb: Float[Array, "K K"] | None = None
 ) -> Transition:
     """Start a reconfiguration (one job). The owed outer sync travels the old plan's ring.
 
@@ -97,8 +96,8 @@ def begin_transition(
 
 
 def advance_transition(
-    transition: Transition, rate_gb_per_s: Array, duration_s: Array
-) -> tuple[Transition, Array, Array]:
+    transition: Transition, rate_gb_per_s: Float[Array, "K K"], duration_s: Float[Array, ""]
+) -> tuple[Transition, Float[Array, ""], Float[Array, "K K"]]:
     """Spend `duration_s` on a transition at constant link rates [K, K].
 
     Returns what is left, the time in which the job can train [s] (0 while unfinished), and the
@@ -117,7 +116,7 @@ def advance_transition(
     return left, jnp.where(done, time_left - need_s, 0.0), moved
 
 
-def transition_s(transition: Transition, rate_gb_per_s: Array) -> Array:
+def transition_s(transition: Transition, rate_gb_per_s: Float[Array, "K K"]) -> Float[Array, ""]:
     """[] [s] that a transition takes at constant link rates."""
     pending = transition.bytes_gb > 0
     need = jnp.where(pending, transition.bytes_gb / jnp.maximum(rate_gb_per_s, 1e-9), 0.0)

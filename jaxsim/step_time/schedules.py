@@ -25,10 +25,11 @@ The greedy order is not fixed: see `jaxsim.step_time.greedy`.
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Bool, Int
 
 from jaxsim.plan import ALL_SCHEDULES, Schedule
+from jaxsim.pytree import Pytree
 
 FIXED_ORDERS = (
     Schedule.ONE_F_ONE_B,
@@ -49,21 +50,19 @@ def known(schedule: Array, schedules: tuple[int, ...]) -> Array:
     return known
 
 
-@struct.dataclass
-class SlotOrder:
+class SlotOrder(Pytree):
     """Fixed orders of B pipelines; all int32 but `zero_bubble`. B may be 1 where all are alike."""
 
-    stride: Array  # [1, B] slots between micro-batches
-    forward_slot: Array  # [S, B]
-    backward_slot: Array  # [S, B]
-    chunks: Array  # [1, B] model chunks per stage
-    zero_bubble: Array  # [1, B] bool, weight gradients are operations of their own
-    n_stages: Array  # [1, B]
-    micro_batches: Array  # [1, B]
+    stride: Int[Array, "*batch 1 B"]  # slots between micro-batches
+    forward_slot: Int[Array, "*batch S B"]
+    backward_slot: Int[Array, "*batch S B"]
+    chunks: Int[Array, "*batch 1 B"]  # model chunks per stage
+    zero_bubble: Bool[Array, "*batch 1 B"]  # weight gradients are operations of their own
+    n_stages: Int[Array, "*batch 1 B"]
+    micro_batches: Int[Array, "*batch 1 B"]
 
 
-@struct.dataclass
-class Operation:
+class Operation(Pytree):
     """What every stage does in one slot; [S, B] each, [1, B] broadcast."""
 
     forward: Array  # bool, a forward; where False, a backward

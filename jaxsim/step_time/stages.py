@@ -6,38 +6,38 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Float, Int
 
 from jaxsim.cluster import Calibration, Cluster
 from jaxsim.plan import Plan, per_domain
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import collectives
 from jaxsim.step_time.compute import LayerTime, layer_time
 from jaxsim.step_time.topology import Topology, topology
 from jaxsim.workload import Workload
 
 
-@struct.dataclass
-class Stages:
+class Stages(Pytree):
     """What a plan's stages compute, before any WAN is known; [K] each."""
 
     topo: Topology
-    dp: Array
-    micro_batch: Array
-    micro_batches: Array
-    recompute: Array
-    schedule: Array
-    layers: Array
+    dp: Int[Array, "*batch K"]
+    micro_batch: Int[Array, "*batch K"]
+    micro_batches: Float[Array, "*batch K"]
+    recompute: Int[Array, "*batch K"]
+    schedule: Int[Array, "*batch K"]
+    layers: Float[Array, "*batch K"]
     layer: LayerTime
     # [s] of a pass through the layers, less what hides a context-parallel ring: it hides nothing else
-    forward_s: Array
-    backward_s: Array
-    tensor_s: Array
-    context_s: Array
-    compute_s: Array
+    forward_s: Float[Array, "*batch K"]
+    backward_s: Float[Array, "*batch K"]
+    tensor_s: Float[Array, "*batch K"]
+    context_s: Float[Array, "*batch K"]
+    compute_s: Float[Array, "*batch K"]
 
 
-def replicas_running(plan: Plan, gpus_available: Array) -> Array:
+def replicas_running(plan: Plan, gpus_available: Int[Array, " K"]) -> Int[Array, " K"]:
     """[K] int32 replicas of the domain's group that find GPUs in all of its domains.
 
     Local jobs have priority: dp shrinks to what the tightest domain of the group can hold.
@@ -55,7 +55,11 @@ def replicas_running(plan: Plan, gpus_available: Array) -> Array:
 # An inlined jit is traced once for all callers and leaves their programs as they are.
 @functools.partial(jax.jit, inline=True)
 def stages(
-    plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, gpus_available: Array
+    plan: Plan,
+    work: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    gpus_available: Int[Array, " K"],
 ) -> Stages:
     """Times and counts of every domain's stages; dp is what `gpus_available` [K] leaves room for."""
     # An unused domain computes one sequence, so that nothing of it is 0 / 0 before it is masked.

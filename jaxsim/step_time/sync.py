@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from jaxsim.cluster import GBIT_PER_GBYTE, Calibration
 from jaxsim.plan import FULL_PRECISION_BITS, Plan, layer_range, n_groups
@@ -11,13 +12,18 @@ from jaxsim.step_time.topology import Topology
 from jaxsim.workload import SENT_GRADIENT_BYTES, Workload
 
 
-def layer_overlap(start_a: Array, end_a: Array, start_b: Array, end_b: Array) -> Array:
+def layer_overlap(
+    start_a: Float[Array, " K"],
+    end_a: Float[Array, " K"],
+    start_b: Float[Array, " K"],
+    end_b: Float[Array, " K"],
+) -> Float[Array, "K K"]:
     """[K, K] layers that row (range a) and column (range b) have in common."""
     low = jnp.maximum(start_a[:, None], start_b[None, :])
     return jnp.maximum(jnp.minimum(end_a[:, None], end_b[None, :]) - low, 0.0)
 
 
-def ring_bytes_gb(work: Workload, plan: Plan, topo: Topology) -> Array:
+def ring_bytes_gb(work: Workload, plan: Plan, topo: Topology) -> Float[Array, "K K"]:
     """[K, K] [GB] that one gradient all-reduce sends over each link.
 
     A ring over the groups in the order of their number: each sends 2 (n - 1) / n of its gradient to
@@ -40,7 +46,9 @@ def ring_bytes_gb(work: Workload, plan: Plan, topo: Topology) -> Array:
     return jnp.where(ring, volume * gparams, 0.0)
 
 
-def ring_rate_gb_per_s(bandwidth_gb_per_s: Array, sync_period: Array, cal: Calibration) -> Array:
+def ring_rate_gb_per_s(
+    bandwidth_gb_per_s: Float[Array, "*links"], sync_period: Int[Array, "..."], cal: Calibration
+) -> Float[Array, "*links"]:
     """[...] [GB/s] that a ring reaches on links of the given bandwidth.
 
     One large outer sync (H > 1) fills a link better than the buckets of a gradient sync, and slow
@@ -54,7 +62,12 @@ def ring_rate_gb_per_s(bandwidth_gb_per_s: Array, sync_period: Array, cal: Calib
     return jnp.maximum(rate, 1e-9)
 
 
-def ring_s(plan: Plan, bytes_gb: Array, ring_gb_per_s: Array, latency_s: Array) -> Array:
+def ring_s(
+    plan: Plan,
+    bytes_gb: Float[Array, "K K"],
+    ring_gb_per_s: Float[Array, "K K"],
+    latency_s: Float[Array, "K K"],
+) -> Float[Array, ""]:
     """[] [s] of one all-reduce: 2 (n - 1) phases, each as slow as its slowest link."""
     n = n_groups(plan).astype(jnp.float32)
     on_link = bytes_gb > 0
@@ -62,7 +75,9 @@ def ring_s(plan: Plan, bytes_gb: Array, ring_gb_per_s: Array, latency_s: Array) 
     return transfer + 2.0 * (n - 1.0) * jnp.where(on_link, latency_s, 0.0).max()
 
 
-def statistical_efficiency(gparams: Array, sync_period: Array, wire_bits: Array) -> Array:
+def statistical_efficiency(
+    gparams: Float[Array, ""], sync_period: Int[Array, ""], wire_bits: Int[Array, ""]
+) -> Float[Array, ""]:
     """[] progress per step relative to synchronous 16-bit training, an explicit assumption.
 
     Local SGD: 1 - 0.08 log10(H) / (1 + log10(P / 1e9) / 5), a heuristic for DiLoCo's published loss

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, Plan, Schedule, steps_ahead
+from jaxsim.pytree import Pytree
 
 
-@struct.dataclass
-class Topology:
+class Topology(Pytree):
     """Who talks to whom in a plan; [K, K] bool are row = source, column = destination."""
 
-    together: Array  # [K, K] both used and in one group
-    to_next: Array  # [K, K] destination is the source's successor in its pipeline
-    to_previous: Array  # [K, K] the transpose: read straight, a loop over it vectorises
-    after: Array  # [K, K] destination stands at or after the source in its pipeline
-    before: Array  # [K, K] the transpose: at or before it
-    first: Array  # [K] bool, head of a pipeline
-    last: Array  # [K] bool, tail of a pipeline
+    together: Bool[Array, "*batch K K"]  # both used and in one group
+    to_next: Bool[Array, "*batch K K"]  # destination is the source's successor in its pipeline
+    # the transpose: read straight, a loop over it vectorises
+    to_previous: Bool[Array, "*batch K K"]
+    after: Bool[Array, "*batch K K"]  # destination stands at or after the source in its pipeline
+    before: Bool[Array, "*batch K K"]  # the transpose: at or before it
+    first: Bool[Array, "*batch K"]  # head of a pipeline
+    last: Bool[Array, "*batch K"]  # tail of a pipeline
 
 
 def topology(plan: Plan) -> Topology:
@@ -43,8 +44,8 @@ def crossing(topo: Topology) -> Array:
 
 
 def transfers_per_micro_batch(
-    topo: Topology, schedule: Array, schedules: tuple[int, ...] = ALL_SCHEDULES
-) -> Array:
+    topo: Topology, schedule: Int[Array, " K"], schedules: tuple[int, ...] = ALL_SCHEDULES
+) -> Float[Array, "K K"]:
     """[K, K] float32 activations and gradients of a micro-batch over each link, `schedule` [K]:
     one of every chunk each way, and between chunks from the last domain to the first and back."""
     if Schedule.INTERLEAVED not in schedules:

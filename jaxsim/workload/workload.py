@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from jaxsim.files import InputError, is_file, meant, read_yaml, shown, values
+from jaxsim.pytree import Pytree
 from jaxsim.trees import take
 from jaxsim.workload.number_bytes import (
     ACTIVATION_BYTES,
@@ -110,59 +111,59 @@ class JobSpec:
     arrival_s: float = 0.0  # [s] from the start, when the job is submitted
 
 
-@struct.dataclass
-class StoredActivations:
+class StoredActivations(Pytree):
     """What one layer keeps of one sequence for its backward pass, tp = 1; [J] [GB] each.
 
     Korthikanti et al. 2022 (MLSys 2023), eqs. 2-4: sequence parallelism divides all of it by tp,
     tensor parallelism alone only what is not replicated.
     """
 
-    replicated_gb: Array  # inputs of norms and blocks, dropout masks: 10 s h
-    sliced_gb: Array  # attention and FFN inside a tensor-parallel group: 24 s h in a plain layer
-    scores_gb: Array  # softmax, its dropout and mask: 5 a s^2, none under flash attention
-    input_gb: Array  # the layer's input, all that full recomputation keeps: 2 s h
+    replicated_gb: Float[Array, "*batch"]  # inputs of norms and blocks, dropout masks: 10 s h
+    # attention and FFN inside a tensor-parallel group: 24 s h in a plain layer
+    sliced_gb: Float[Array, "*batch"]
+    # softmax, its dropout and mask: 5 a s^2, none under flash attention
+    scores_gb: Float[Array, "*batch"]
+    input_gb: Float[Array, "*batch"]  # the layer's input, all that full recomputation keeps: 2 s h
 
 
-@struct.dataclass
-class DataSets:
+class DataSets(Pytree):
     """What the jobs train on, and which domains hold it from the start."""
 
-    gb: Array  # [J] [GB]
-    at: Array  # [J, K] bool
+    gb: Float[Array, "*batch"]  # [GB]
+    at: Bool[Array, "*batch K"]
 
 
-@struct.dataclass
-class Workload:
+class Workload(Pytree):
     """Jobs as arrays; leaves have a leading job axis [J] unless a job was picked with `job`."""
 
-    mask: Array  # [J] bool
-    layers: Array  # [J] int32
-    global_batch: Array  # [J] int32 [sequences]
-    tokens_per_step: Array  # [J] float32
-    step_budget: Array  # [J] [training steps]
-    arrival_s: Array  # [J] [s]
-    seq: Array  # [J] float32 [tokens]
-    hidden: Array  # [J] float32
-    kv_width: Array  # [J] float32, hidden x kv_heads / heads
-    heads: Array  # [J] float32
-    ffn: Array  # [J] float32
-    ffn_inputs: Array  # [J] float32, products into the FFN's width: 1 plain, 2 gated
-    vocab: Array  # [J] float32
-    precision: Array  # [J] int32, index into PRECISIONS
-    flash: Array  # [J] bool
-    causal: Array  # [J] bool, the scores' masked half is skipped where the kernel can
-    compiled: Array  # [J] bool
-    sequence_parallel: Array  # [J] bool
-    async_tensor_parallel: Array  # [J] bool
-    virtual_stages: Array  # [J] float32
-    useful_tflop: Array  # [J] [TFLOP] of one training step: 3 x forward, no recomputation
-    layer_gparams: Array  # [J] [1e9 parameters] one layer
-    embedding_gparams: Array  # [J] [1e9 parameters] one embedding table
-    boundary_gb: Array  # [J] [GB] activations between two layers, per sequence
-    kv_gb: Array  # [J] [GB] keys and values of one layer, per sequence
+    mask: Bool[Array, "*batch"]
+    layers: Int[Array, "*batch"]
+    global_batch: Int[Array, "*batch"]  # [sequences]
+    tokens_per_step: Float[Array, "*batch"]
+    step_budget: Float[Array, "*batch"]  # [training steps]
+    arrival_s: Float[Array, "*batch"]  # [s]
+    seq: Float[Array, "*batch"]  # [tokens]
+    hidden: Float[Array, "*batch"]
+    kv_width: Float[Array, "*batch"]  # hidden x kv_heads / heads
+    heads: Float[Array, "*batch"]
+    ffn: Float[Array, "*batch"]
+    ffn_inputs: Float[Array, "*batch"]  # products into the FFN's width: 1 plain, 2 gated
+    vocab: Float[Array, "*batch"]
+    precision: Int[Array, "*batch"]  # index into PRECISIONS
+    flash: Bool[Array, "*batch"]
+    causal: Bool[Array, "*batch"]  # the scores' masked half is skipped where the kernel can
+    compiled: Bool[Array, "*batch"]
+    sequence_parallel: Bool[Array, "*batch"]
+    async_tensor_parallel: Bool[Array, "*batch"]
+    virtual_stages: Float[Array, "*batch"]
+    # [TFLOP] of one training step: 3 x forward, no recomputation
+    useful_tflop: Float[Array, "*batch"]
+    layer_gparams: Float[Array, "*batch"]  # [1e9 parameters] one layer
+    embedding_gparams: Float[Array, "*batch"]  # [1e9 parameters] one embedding table
+    boundary_gb: Float[Array, "*batch"]  # [GB] activations between two layers, per sequence
+    kv_gb: Float[Array, "*batch"]  # [GB] keys and values of one layer, per sequence
     stored: StoredActivations
-    logits_gb: Array  # [J] [GB] fp32 logits, per sequence
+    logits_gb: Float[Array, "*batch"]  # [GB] fp32 logits, per sequence
     data: DataSets | None = None  # None (static) = every domain holds it
 
     def job(self, j: int) -> Workload:
@@ -170,17 +171,17 @@ class Workload:
         return take(self, j)
 
     @property
-    def gparams(self) -> Array:
+    def gparams(self) -> Float[Array, "*batch"]:
         """[J] [1e9 parameters] of the whole model, two embedding tables."""
         return self.layers.astype(jnp.float32) * self.layer_gparams + 2.0 * self.embedding_gparams
 
     @property
-    def state_gb_per_layer(self) -> Array:
+    def state_gb_per_layer(self) -> Float[Array, "*batch"]:
         """[J] [GB] weights and optimizer state that move with a layer; embeddings spread evenly."""
         return MOVED_STATE_BYTES * self.gparams / self.layers.astype(jnp.float32)
 
 
-def operator_tflop(job: JobSpec) -> np.ndarray:
+def operator_tflop(job: JobSpec) -> Float[np.ndarray, " O"]:
     """Return forward TFLOP of one layer for one sequence, [O] in OPERATORS' order.
 
     Narayanan et al., SC 2021, eq. 3, split by operator, with grouped queries and gated FFN.

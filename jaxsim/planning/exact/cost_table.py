@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Int
 
 from jaxsim.files import InputError
 from jaxsim.plan import Plan, Problem, Schedule, masked_sums, n_groups
@@ -39,7 +40,7 @@ BLOCK = 1024  # plans that one compiled call prepares
 def build_cost_table(
     plans: Plan,
     problem: Problem,
-    gpus_available: Array | None = None,
+    gpus_available: Int[Array, " K"] | None = None,
 ) -> PlanCostTable:
     """Prepare P complete plans, leaves [P, ...], of one job; on the host.
 

@@ -17,14 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import Array
+from jaxtyping import Float
 
 from jaxsim.cluster import Calibration
 from jaxsim.plan import INTERLEAVED_CHUNKS
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import sync
 
 
-@struct.dataclass
-class PlanCostTable:
+class PlanCostTable(Pytree):
     """P plans of one job; S slots, N pairs of slots, R links of gradient rings. All times [s].
 
     Link numbers are source * K + destination, K * K = none; those of a ring are raised by K * K + 1
@@ -90,8 +91,7 @@ class PlanCostTable:
         return sum(x.nbytes for x in jax.tree.leaves(self)) / self.size
 
 
-@struct.dataclass
-class LinkTimes:
+class LinkTimes(Pytree):
     """One network as the table reads it: a number per link, and zero for no link."""
 
     inverse: Array  # [K * K + 1] [s/GB] of pipeline traffic
@@ -101,8 +101,7 @@ class LinkTimes:
     ring_latency_s: Array  # [2 (K * K + 1)] one way
 
 
-@struct.dataclass
-class LinkReads:
+class LinkReads(Pytree):
     """What plans read of a network, by slot and by link of a ring; 0 where there is no link."""
 
     linked: Array  # [S - 1, P] bool, the next slot is the next of the same pipeline
@@ -116,19 +115,20 @@ class LinkReads:
     ring_latency_s: Array  # [R, P] one way
 
 
-@struct.dataclass
-class PlanCosts:
+class PlanCosts(Pytree):
     """[P] each; `jaxsim.step_time.StepCost` says what they are."""
 
-    step_s: Array
-    exposed_wan_s: Array
-    sync_s: Array
-    wan_busy_s: Array
-    wan_gb: Array
-    egress_usd: Array
+    step_s: Float[Array, "*batch P"]
+    exposed_wan_s: Float[Array, "*batch P"]
+    sync_s: Float[Array, "*batch P"]
+    wan_busy_s: Float[Array, "*batch P"]
+    wan_gb: Float[Array, "*batch P"]
+    egress_usd: Float[Array, "*batch P"]
 
 
-def link_times(bandwidth_gb_per_s: Array, rtt_s: Array, calibration: Calibration) -> LinkTimes:
+def link_times(
+    bandwidth_gb_per_s: Float[Array, "K K"], rtt_s: Float[Array, "K K"], calibration: Calibration
+) -> LinkTimes:
     """Prepare one network, [K, K] each."""
 
     def flat(matrix):
@@ -248,8 +248,7 @@ def evaluate(
     return costs, slowest, ideal_s
 
 
-@struct.dataclass
-class _Hop:
+class _Hop(Pytree):
     """[P]: from one slot to the next."""
 
     linked: Any  # bool

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Int
 
 from jaxsim.files import InputError
 from jaxsim.plan import Layout, Plan, Problem, empty_plan, needs_reconfiguration
@@ -104,7 +105,7 @@ class ExactSearch:
             collections.OrderedDict()
         )
 
-    def prepare(self, gpus_available: Array) -> PipelineTable:
+    def prepare(self, gpus_available: Int[Array, " K"]) -> PipelineTable:
         """The table for free GPUs [K], built where it is not there: `best` does it by itself.
 
         The MOST_TABLES used last are remembered: under a load that changes, each is large and few

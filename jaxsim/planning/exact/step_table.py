@@ -11,28 +11,29 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from jaxsim.cluster import Calibration
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning.exact.cost_table import step_parts, tabulate
 from jaxsim.planning.exact.costs import PlanCostTable, evaluate, read_links
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, StepCost
 
 SLOT_FIELDS = ("compute_s", "tensor_s", "context_s")
 
 
-@struct.dataclass
-class StepTable:
+class StepTable(Pytree):
     """P plans of one job, with all replicas running."""
 
-    numbers: Array  # [P, F] float32
-    links: Array  # [P, I] int32
-    memory_gb: Array  # [P, K]
-    gpus: Array  # [P, K] int32 that all replicas need
-    fits: Array  # [P] bool
-    runs: Array  # [P] bool
-    link_gb: Array  # [P, K, K] [GB] over each link in one step
-    sync_gb: Array  # [P, K, K] [GB] over each link in one gradient sync
+    numbers: Float[Array, "*batch P F"]
+    links: Int[Array, "*batch P I"]
+    memory_gb: Float[Array, "*batch P K"]
+    gpus: Int[Array, "*batch P K"]  # that all replicas need
+    fits: Bool[Array, "*batch P"]
+    runs: Bool[Array, "*batch P"]
+    link_gb: Float[Array, "*batch P K K"]  # [GB] over each link in one step
+    sync_gb: Float[Array, "*batch P K K"]  # [GB] over each link in one gradient sync
     # Static: (name, shape) of what stands side by side in `numbers` and in `links`.
     number_fields: tuple = struct.field(pytree_node=False)
     link_fields: tuple = struct.field(pytree_node=False)
@@ -74,13 +75,15 @@ def build_step_table(plans: Plan, problem: Problem) -> StepTable:
     )
 
 
-def all_replicas_run(table: StepTable, row: Array, gpus_available: Array) -> Array:
+def all_replicas_run(
+    table: StepTable, row: Int[Array, ""], gpus_available: Int[Array, " K"]
+) -> Bool[Array, ""]:
     """[] bool: `gpus_available` [K] leave room for all replicas of the row's plan."""
     return jnp.all(table.gpus[row] <= gpus_available)
 
 
 def row_step_cost(
-    table: StepTable, row: Array, view: NetworkView, calibration: Calibration
+    table: StepTable, row: Int[Array, ""], view: NetworkView, calibration: Calibration
 ) -> StepCost:
     """`job_step_cost` of the plan in `row` ([] int32), rounding apart, where `all_replicas_run`."""
     r = _apart(table.numbers[row], table.number_fields)

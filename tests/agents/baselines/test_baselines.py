@@ -92,7 +92,9 @@ def rule(scheduler):
 )
 def test_hysteresis_by_hand(horizon, rates, switch_s, expected):
     choose, memory = rule(Hysteresis(horizon))
-    assert int(choose(None, evaluated(rates, switch_s=switch_s), memory)[0]) == expected
+    assert (
+        int(choose(jax.random.key(0), evaluated(rates, switch_s=switch_s), memory)[0]) == expected
+    )
 
 
 def draws(seen, mean_stay, count=4000):
@@ -154,7 +156,7 @@ def follow(monkeypatch, rates, switch_s, decay):
 
     def body(memory, rate):
         estimate = Estimate(rate, jnp.zeros(ROWS, jnp.int32))
-        row, memory = choose(None, idle.replace(now=estimate), memory)
+        row, memory = choose(jax.random.key(0), idle.replace(now=estimate), memory)
         return memory, row
 
     _, rows = jax.jit(lambda m, r: jax.lax.scan(body, m, r))(memory, jnp.asarray(rates))

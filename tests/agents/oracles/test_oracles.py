@@ -365,7 +365,7 @@ def test_static_schedulers_take_the_best_row_of_their_kind(monkeypatch, name, ex
 
     monkeypatch.setattr(static, "score_table", score)
     scheduler = bound(name, make_setup(world(0), table))
-    assert int(scheduler.choose(None, None, ())[0]) == expected
+    assert int(scheduler.choose(jax.random.key(0), None, ())[0]) == expected
 
 
 # Two futures: the same links and local jobs up to interval CHANGE - 1, then others.

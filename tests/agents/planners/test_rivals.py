@@ -302,7 +302,7 @@ def chosen_row(monkeypatch, setup, rate, make):
 
     for module in (static, mast):
         monkeypatch.setattr(module, "score_table", score)
-    return int(make(setup).choose(None, None, ())[0])
+    return int(make(setup).choose(jax.random.key(0), None, ())[0])
 
 
 def setup_of(table):
@@ -377,13 +377,13 @@ def test_a_planner_plans_again_only_when_what_it_watches_has_changed(
         view=measured,
         t=jnp.int32(3),
     )
-    row, memory = choose(None, evaluated, jnp.array([4, 4], jnp.int32))
+    row, memory = choose(jax.random.key(0), evaluated, jnp.array([4, 4], jnp.int32))
     assert int(row) == expected
     np.testing.assert_array_equal(memory, seen)
     # The first plan is made for the links at base, later ones for those measured.
     first = evaluated.replace(idle=jnp.array(True), t=jnp.int32(1))
     gain = np.array(believed[::-1]) * (600.0 - np.array([0.0, 60.0]))
-    assert int(choose(None, first, memory)[0]) == np.argmax(gain)
+    assert int(choose(jax.random.key(0), first, memory)[0]) == np.argmax(gain)
     np.testing.assert_array_equal(views[-1].bandwidth_gb_per_s, view.bandwidth_gb_per_s)
     np.testing.assert_array_equal(views[-1].gpus_available, seen)
 
