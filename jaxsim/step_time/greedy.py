@@ -65,14 +65,14 @@ def greedy_clocks(
     def more(state):
         return (state.turn < 2 * shape[0] * micro_batch_bound) & jnp.any(state.backwards < count)
 
-    def turn(state):
-        return _turn(state, times, count, last, limit, head_s, micro_batch_bound)
+    def run_next(state):
+        return _run_next(state, times, count, last, limit, head_s, micro_batch_bound)
 
-    state = jax.lax.while_loop(more, turn, state)
+    state = jax.lax.while_loop(more, run_next, state)
     return state.clock.max(axis=0), state.next_busy, state.prev_busy
 
 
-def _turn(
+def _run_next(
     state: _State,
     times: StageTimes,
     count: Array,
