@@ -203,7 +203,8 @@ def unknown(what: str, given: str, known: Iterable[str]) -> str:
 
 def plan_rules(chosen: Sequence[str]) -> dict[str, PlanRules]:
     """{name: rules} of those among the chosen that bring plans of their own."""
-    return {name: find(name).rules for name in chosen if find(name).rules is not None}
+    rules = {name: find(name).rules for name in chosen}
+    return {name: own for name, own in rules.items() if own is not None}
 
 
 def rivals_with_rules() -> tuple[str, ...]:

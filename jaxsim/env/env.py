@@ -124,8 +124,8 @@ def step(
     scenario is the same world for every scheduler."""
     del key
     network, view = world_at(params, state.key, state.network, state.t)
-    action = chosen_plans(params, action)
-    chosen, target, moving, transition, switched = _apply(state, action, params)
+    wanted = chosen_plans(params, action)
+    chosen, target, moving, transition, switched = _apply(state, wanted, params)
     played = _play(state, params, view, chosen, target, moving, transition)
     plan, cost, running, train_s = played.chosen.plan, played.cost, played.running, played.train_s
     progress = jnp.where(running, train_s / cost.step_s * cost.efficiency, 0.0)

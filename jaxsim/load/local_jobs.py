@@ -126,7 +126,7 @@ def read_load_trace(
     for arrival, domain, need, duration, line in rows:
         options = [domain] if domain is not None else [k for k, g in enumerate(gpus) if g >= need]
         starts = {k: max(arrival, np.partition(free_at[k], need - 1)[need - 1]) for k in options}
-        chosen = min(starts, key=starts.get)
+        chosen = min(starts, key=starts.__getitem__)
         slots = np.argsort(free_at[chosen], kind="stable")[:need]
         free_at[chosen][slots] = starts[chosen] + duration
         stop = starts[chosen] + duration

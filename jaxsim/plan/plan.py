@@ -9,6 +9,7 @@ their number. Groups are numbered from 0 without gaps.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +98,8 @@ class LowerChoices(Pytree):
         columns = np.array(list(rows), np.int32).T
         plain = set(columns[2].tolist()) <= set(MENU_SCHEDULES)
         schedules = MENU_SCHEDULES if plain else ALL_SCHEDULES
-        return LowerChoices(*(jnp.asarray(column) for column in columns), schedules)
+        size, recompute, schedule = (jnp.asarray(column) for column in columns)
+        return LowerChoices(size, recompute, schedule, schedules)
 
     @property
     def size(self) -> int:
@@ -139,15 +141,18 @@ def n_groups(plan: Plan) -> Int[Array, ""]:
 
 def empty_plan(n_domains: int) -> Plan:
     """A plan that uses nothing; a starting point for building one on the host (NumPy leaves)."""
-    zeros = np.zeros(n_domains, np.int32)
-    ones = np.ones(n_domains, np.int32)
+    # Any: fields say what compiled code sees, on the host leaves are NumPy's.
+    zeros: Any = np.zeros(n_domains, np.int32)
+    ones: Any = np.ones(n_domains, np.int32)
+    once: Any = np.int32(1)
+    bits: Any = np.int32(FULL_PRECISION_BITS)
     return Plan(
         group=zeros - 1,
         position=zeros,
         layers=zeros,
         batch_share=zeros,
-        sync_period=np.int32(1),
-        wire_bits=np.int32(FULL_PRECISION_BITS),
+        sync_period=once,
+        wire_bits=bits,
         dp=ones,
         micro_batch=ones,
         recompute=zeros,
