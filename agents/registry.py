@@ -82,7 +82,7 @@ class Entry:
     learned: bool = False
     low_communication: bool = False
     one_job_only: bool = False
-    jobs_kind: Callable[[], JobsScheduler] | None = None
+    jobs_kind: Callable[..., JobsScheduler] | None = None
 
     def make(self, table: PlanTable, n_choices: int, **values: Any) -> Scheduler:
         """The scheduler for a table with `n_choices` lower choices, not bound to a setup.
@@ -100,6 +100,7 @@ class Entry:
             values = {self.tunable.leaf: self.tunable.default, **values}
         if (candidates := self.candidates(table, n_choices)) is not None:
             values["candidates"] = candidates
+        assert self.kind is not None  # of a learned one alone
         return jax.tree.map(_array, self.kind(**values))
 
     def candidates(self, table: PlanTable, n_choices: int) -> Array | None:

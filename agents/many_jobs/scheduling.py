@@ -67,7 +67,7 @@ class JobsScheduler(Pytree, Scheduler):
 
     setup: JobsSetup = struct.field(default=None, kw_only=True)
 
-    def bind(self, setup: JobsSetup) -> Self:
+    def bind(self, setup: JobsSetup) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         return self.replace(setup=setup)
 
     def rows(self, job: Int[Array, ""], table: PlanTable) -> Bool[Array, " P"]:
@@ -140,7 +140,7 @@ class PerJobScheduler(JobsScheduler):
         return cls(jax.tree.map(lambda *leaves: jnp.stack(leaves), *schedulers))
 
     @property
-    def oracle(self) -> bool:
+    def oracle(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Do the jobs' schedulers read the future?"""
         return self.each.oracle
 

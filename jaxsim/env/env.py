@@ -311,7 +311,7 @@ def _step_cost(
     """The cost of a step [J], and with rows the lower choices that fit [J, V]."""
     if params.rows is None:
         return step_cost(chosen.plan, params.problem, view, shares, params.schedules), None
-    one = row_cost(params.rows, chosen.row[0], params.problem.job(0), view, params.schedules)
+    one = row_cost(params.rows, chosen.row[0], params.problem.job(0), view, params.schedules)  # pyright: ignore[reportOptionalSubscript]
     return jax.tree.map(lambda x: x[None], one)
 
 

@@ -132,7 +132,7 @@ def read_load_trace(
         stop = starts[chosen] + duration
         where = f"{path}: line {line}: arrival_s, wait and duration_s together"
         check_span(stop, interval_s, where)
-        spans.append((chosen, starts[chosen], stop, need))
+        spans.append((chosen, starts[chosen], stop, need))  # pyright: ignore[reportArgumentType]
     end = max((stop for _, _, stop, _ in spans), default=interval_s)
     held = np.zeros((max(1, math.ceil(end / interval_s)), len(names)), np.float32)
     edges = np.arange(held.shape[0]) * interval_s
@@ -144,7 +144,7 @@ def read_load_trace(
 
 def _read_load_rows(path: Path, names: Sequence[str], gpus: np.ndarray) -> list[tuple]:
     frame = read_text_table(path, "a load CSV", None, [LOAD_COLUMNS])
-    known_names(frame["domain"][frame["domain"] != ""], path, names)
+    known_names(frame["domain"][frame["domain"] != ""], path, names)  # pyright: ignore[reportArgumentType]
     rows = []
     for line, row in zip(frame.index.tolist(), frame.to_dict("records"), strict=True):
         where, domain = f"{path}: line {line}", row["domain"]

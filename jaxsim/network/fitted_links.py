@@ -250,7 +250,7 @@ def process_of_links(
         settings["low"], settings["high"] = BODY_LIMITS
     if "rtt" in groups:
         sides = {key: of("rtt", key) for key in _LIMITS["rtt"]}
-        settings["rtt_tail"] = HeavyTail(**sides, **dict.fromkeys(("centre", "white"), one))
+        settings["rtt_tail"] = HeavyTail(centre=one, white=one, **sides)
         settings["latency"] = 0.0
     for name in ("regime", "outage"):
         if name in groups:

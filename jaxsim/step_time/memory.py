@@ -128,7 +128,7 @@ def stage_memory(
         chunks=in_flight_chunks(stages, work.virtual_stages),
         logits_gb=jnp.where(last, logits, 0.0),
         apart=plan.pp > 1,
-        used=plan.used,
+        used=plan.used,  # pyright: ignore[reportArgumentType]
     )
 
 

@@ -133,7 +133,7 @@ class ExactSearch:
         options = self.prepare(view.gpus_available).options(view, self.problem, pays)
         every = np.arange(self.problem.choices.size)
         stay = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(every), 0), in_force)
-        best = _Incumbent(in_force)
+        best = _Incumbent(in_force)  # pyright: ignore[reportArgumentType]
         self._score(stay, every, given, best)
         for leaves in self._leaves(options, view, horizon_s, best):
             leaves = leaves.take(np.argsort(-leaves.bound, kind="stable"))
@@ -186,7 +186,7 @@ class ExactSearch:
             while start < len(found[0]) and bound[tuple(x[start] for x in found)] > best.rate:
                 which, *settings = (x[start : start + size] for x in found)
                 branches = layouts[which], *settings, ring[which]
-                yield self._open(*branches, options, horizon_s, best.rate)
+                yield self._open(*branches, options, horizon_s, best.rate)  # pyright: ignore[reportCallIssue]
                 start, size = start + size, min(4 * size, MOST_BRANCHES)
 
     def _branch_bounds(self, layouts, options: Options, ring: np.ndarray, horizon_s: float):
