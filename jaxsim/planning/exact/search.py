@@ -103,7 +103,7 @@ class ExactSearch:
             collections.OrderedDict()
         )
 
-    def prepare(self, gpus_available: Int[Array, " K"]) -> PipelineTable:
+    def prepare(self, gpus_available: Int[Array | np.ndarray, " K"]) -> PipelineTable:
         """The table for free GPUs [K], built where it is not there: `best` does it by itself.
 
         The MOST_TABLES used last are remembered: under a load that changes, each is large and few
