@@ -59,6 +59,7 @@ bench: $(VENV)/core
 lint: $(VENV)/core
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 clean:
 	rm -rf $(VENV) .cache build *.egg-info

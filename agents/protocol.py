@@ -210,7 +210,7 @@ class TableScheduler(Pytree, Scheduler):
     """
 
     candidates: Bool[Array, "*batch P V"] | None = struct.field(default=None, kw_only=True)
-    setup: Setup | None = struct.field(default=None, kw_only=True)
+    setup: Setup = struct.field(default=None, kw_only=True)
 
     def bind(self, setup: Setup) -> Self:
         return self.replace(setup=setup)

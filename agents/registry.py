@@ -87,7 +87,7 @@ class Entry:
     learned: bool = False
     low_communication: bool = False
     one_job_only: bool = False
-    jobs_kind: Callable[[], JobsScheduler] | None = None
+    jobs_kind: Callable[..., JobsScheduler] | None = None
 
     def make(self, table: PlanTable, n_choices: int, **values: Any) -> Scheduler:
         """The scheduler for a table with `n_choices` lower choices, not bound to a setup.
@@ -105,6 +105,7 @@ class Entry:
             values = {self.tunable.leaf: self.tunable.default, **values}
         if (candidates := self.candidates(table, n_choices)) is not None:
             values["candidates"] = candidates
+        assert self.kind is not None  # of a learned one alone
         return jax.tree.map(_array, self.kind(**values))
 
     def candidates(self, table: PlanTable, n_choices: int) -> Array | None:
@@ -208,7 +209,8 @@ def unknown(what: str, given: str, known: Iterable[str]) -> str:
 
 def plan_rules(chosen: Sequence[str]) -> dict[str, PlanRules]:
     """{name: rules} of those among the chosen that bring plans of their own."""
-    return {name: find(name).rules for name in chosen if find(name).rules is not None}
+    rules = {name: find(name).rules for name in chosen}
+    return {name: own for name, own in rules.items() if own is not None}
 
 
 def rivals_with_rules() -> tuple[str, ...]:

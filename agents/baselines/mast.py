@@ -48,4 +48,4 @@ class Mast(StaticPlan):
         group = setup.table.plans.group
         there = jax.lax.dynamic_index_in_dim(group, region, 1, keepdims=False) >= 0
         best = self.replace(candidates=with_any_choice(rows & there, setup.problem.choices.size))
-        return StaticPlan.bind(best, setup)
+        return super(Mast, best).bind(setup)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
+from flax import struct
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
@@ -26,7 +27,7 @@ class StaticPlan(TableScheduler):
     fixed: ClassVar[bool] = True
 
     worth: Float[Array, "*batch P"] | None = None
-    row: Int[Array, "*batch"] | None = None
+    row: Int[Array, "*batch"] = struct.field(default=None)
 
     def bind(self, setup: Setup) -> Self:
         bound = self.replace(setup=setup)

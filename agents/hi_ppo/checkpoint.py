@@ -135,7 +135,7 @@ def _parse(content: bytes, source: str) -> Checkpoint:
     except Exception as error:  # msgpack has no common class of its faults
         raise InputError(f"{source}: damaged: its arrays cannot be read: {error}") from None
     _check_tree(tree, len(meta["seeds"]), source)
-    return Checkpoint(meta, tree, source)
+    return Checkpoint(meta, tree, source)  # pyright: ignore[reportArgumentType]
 
 
 def _check_meta(meta: dict[str, Any], source: str) -> None:

@@ -139,8 +139,8 @@ class HiPPO(Pytree, Scheduler):
     policy: PolicyParams
     every: Int[Array, "*batch"] | int
     hidden: int = struct.field(pytree_node=False)
-    setup: Setup | None = None
-    reference: Reference | None = None
+    setup: Setup = struct.field(default=None)  # set by `bind`, as is the next
+    reference: Reference = struct.field(default=None)
 
     def bind(self, setup: Setup) -> Self:
         reference = make_reference(score_table(setup, setup.prior).rate)

@@ -75,9 +75,9 @@ class JobsScheduler(Pytree, Scheduler):
         setup: set by `bind`
     """
 
-    setup: JobsSetup | None = struct.field(default=None, kw_only=True)
+    setup: JobsSetup = struct.field(default=None, kw_only=True)
 
-    def bind(self, setup: JobsSetup) -> Self:
+    def bind(self, setup: JobsSetup) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         return self.replace(setup=setup)
 
     def rows(self, job: Int[Array, ""], table: PlanTable) -> Bool[Array, " P"]:
@@ -146,7 +146,7 @@ class PerJobScheduler(JobsScheduler):
         return cls(stack(schedulers))
 
     @property
-    def oracle(self) -> bool:
+    def oracle(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Do the jobs' schedulers read the future?"""
         return self.each.oracle
 
@@ -177,9 +177,9 @@ class PerJobScheduler(JobsScheduler):
         if self.each.fixed:
             deployed = jnp.any(seen.target.used, axis=1)
             seen = seen.replace(mask=seen.mask.replace(retarget=seen.mask.retarget & ~deployed))
-        truth = [_for_one(views, jnp.sum(job.others.gpus, axis=0)) for views in truth]
+        known = [_for_one(views, jnp.sum(job.others.gpus, axis=0)) for views in truth]
         scheduler = _row(self.each, job.number).bind(job.setup)
-        plan, memory = scheduler.decide(key, seen, memory, *truth)
+        plan, memory = scheduler.decide(key, seen, memory, *known)
         return take(plan, 0), memory
 
 
@@ -187,7 +187,8 @@ def _for_one(views: NetworkView, others: Array) -> Truth:
     """The truth for an oracle that reads the coming interval: the views [T, ...] less the GPUs [K]
     of the other jobs. No optimum over all intervals is known for many jobs."""
     left = jnp.maximum(views.gpus_available - others[None], 0)
-    return Truth(views.replace(gpus_available=left), None, None, None, None, None)
+    unknown: Any = None
+    return Truth(views.replace(gpus_available=left), *[unknown] * 5)
 
 
 def observation_of(observation: Observation, job: Array, gpus: Array) -> Observation:

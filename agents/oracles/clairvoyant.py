@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax import Array
 from jaxtyping import Float, Key
 
@@ -145,7 +146,7 @@ class Clairvoyant(Pytree, Scheduler):
 
     oracle: ClassVar[bool] = True
 
-    setup: Setup | None = None
+    setup: Setup = struct.field(default=None)  # set by `bind`
 
     def bind(self, setup: Setup) -> Self:
         return self.replace(setup=setup)

@@ -82,8 +82,8 @@ def workers(
         if not set(order) <= set(settings):
             continue
         for largest in sorted({dp for k in order for _, dp in settings[k]}):
-            inside = [next((s for s in settings[k] if largest % s[1] == 0), None) for k in order]
-            if None not in inside:
+            inside = [s for k in order for s in [t for t in settings[k] if largest % t[1] == 0][:1]]
+            if len(inside) == len(order):
                 splits = [
                     split_layers(layers, [int(builder.gpus[k]) // (tp * dp)])
                     for k, (tp, dp) in zip(order, inside, strict=True)

@@ -43,9 +43,9 @@ def first_that_fit(builder: TableBuilder, layouts: list[Layout], allowed: np.nda
     tries = [(i, plan) for i, layout in enumerate(layouts) for plan in in_order(builder, layout)]
     if not tries:
         return []
-    fits = ((builder.base_rates([p for _, p in tries]) > 0) & allowed).any(axis=1)
+    fits = np.any((builder.base_rates([p for _, p in tries]) > 0) & allowed, axis=1)
     first: dict[int, Plan] = {}
-    for (i, plan), good in zip(tries, fits, strict=True):
+    for (i, plan), good in zip(tries, fits.tolist(), strict=True):
         if good:
             first.setdefault(i, plan)
     return list(first.values())

@@ -79,7 +79,7 @@ def candidates(costs: StageCosts, gpus: np.ndarray) -> Iterator[Pipeline]:
             for p in range(1, min(costs.layers, sum(rooms)) + 1):
                 enough = [o for stages, o in spans if p in stages]
                 if enough:
-                    order = min(enough, key=links.get)
+                    order = min(enough, key=links.__getitem__)
                     stages = filled(rooms, order, p)
                     yield from costs.balanced(order, tp, dp, stages, hops=True)
 

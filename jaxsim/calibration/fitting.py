@@ -123,7 +123,7 @@ def step_evidence(runs: Sequence[MeasuredRun]) -> list[Evidence]:
             measured = np.array([r.step_s for r in timed], np.float32)
             found.append(_log_ratios(name, timed, measured, STEP_NOISE, lambda c: c.total_s))
         if weighed:
-            gb = np.array([r.peak_memory_gib * GIB / 1e9 for r in weighed], np.float32)
+            gb = np.array([r.peak_memory_gib * GIB / 1e9 for r in weighed], np.float32)  # pyright: ignore[reportOptionalOperand]
             kind = f"{name} memory"
             found.append(_log_ratios(kind, weighed, gb, MEMORY_NOISE, lambda c: c.memory_gb[:, 0]))
     return found
@@ -162,7 +162,7 @@ def profile_evidence(profiles: Sequence[Profile]) -> list[Evidence]:
         weight = (min(n, ROWS_AT_MOST) / n) ** 0.5 / PROFILE_NOISE[profile.kind]
 
         def residuals(cal: Calibration) -> Array:
-            off = jnp.log(profile.predict(cal) / target)
+            off = jnp.log(profile.predict(cal) / target)  # pyright: ignore[reportCallIssue]
             return weight * (off - off.mean() if profile.shape_only else off)
 
         return residuals
@@ -189,7 +189,7 @@ def fit(evidence: Sequence[Evidence], prior: Belief, max_evaluations: int = 200)
         return least_squares(
             lambda z: np.asarray(value(jnp.asarray(z, jnp.float32)), np.float64),
             start,
-            jac=lambda z: np.asarray(slope(jnp.asarray(z, jnp.float32)), np.float64),
+            jac=lambda z: np.asarray(slope(jnp.asarray(z, jnp.float32)), np.float64),  # pyright: ignore[reportArgumentType]
             loss="soft_l1",
             max_nfev=max_evaluations,
         )

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -238,18 +239,19 @@ def _cluster(run: MeasuredRun) -> Cluster:
     """One domain as large as the run, on its GPU type's usual network (NumPy leaves)."""
     network = next(v for k, v in NODE_GB_PER_S.items() if run.gpu.startswith(k))
     one = np.ones((1, 1), np.float32)
-    return Cluster(
-        gpu=jax.tree.map(np.asarray, GPU_PRESETS[run.gpu].to_arrays()),
-        mask=np.array([True]),
-        gpus=np.array([run.n_gpus], np.int32),
-        gpus_per_node=np.array([run.gpus_per_node], np.int32),
-        usd_per_gpu_hour=np.zeros(1, np.float32),
-        intra_gb_per_s=np.float32(network),
-        intra_rtt_s=np.float32(INTRA_RTT_S),
-        bandwidth_gb_per_s=one,
-        rtt_s=0.0 * one,
-        egress_usd_per_gb=0.0 * one,
-    )
+    leaves: dict[str, Any] = {
+        "gpu": jax.tree.map(np.asarray, GPU_PRESETS[run.gpu].to_arrays()),
+        "mask": np.array([True]),
+        "gpus": np.array([run.n_gpus], np.int32),
+        "gpus_per_node": np.array([run.gpus_per_node], np.int32),
+        "usd_per_gpu_hour": np.zeros(1, np.float32),
+        "intra_gb_per_s": np.float32(network),
+        "intra_rtt_s": np.float32(INTRA_RTT_S),
+        "bandwidth_gb_per_s": one,
+        "rtt_s": 0.0 * one,
+        "egress_usd_per_gb": 0.0 * one,
+    }
+    return Cluster(**leaves)
 
 
 def run_arrays(runs: Sequence[MeasuredRun]) -> tuple:
@@ -270,7 +272,7 @@ def predict_runs(arrays: tuple, calibration: Calibration) -> StepCost:
     """
     plans, works, clusters, views = arrays
     problems = Problem(works, clusters, calibration)
-    alike = Problem(0, 0, None)  # one calibration for all
+    alike: Any = problems.replace(work=0, cluster=0, calibration=None)  # one calibration for all
     return jax.vmap(job_step_cost, in_axes=(0, alike, 0))(plans, problems, views)
 
 

@@ -102,13 +102,13 @@ def _groups(predictions: Iterable[Prediction], key: Callable) -> list[list[Predi
 
 def _regret(group: list[Prediction]) -> float:
     chosen = min(group, key=lambda p: p.step_s)
-    return chosen.run.step_s / min(p.run.step_s for p in group) - 1.0
+    return chosen.run.step_s / min(p.run.step_s for p in group) - 1.0  # pyright: ignore[reportArgumentType]
 
 
 def _kendall(timed: Sequence[Prediction]) -> float | None:
     taus, weights = [], []
     for group in _groups(timed, lambda r: r.model_key):
-        tau = kendalltau([p.step_s for p in group], [p.run.step_s for p in group]).statistic
+        tau = kendalltau([p.step_s for p in group], [p.run.step_s for p in group]).statistic  # pyright: ignore[reportAttributeAccessIssue]
         if np.isfinite(tau):
             taus.append(tau)
             weights.append(len(group) * (len(group) - 1) / 2)

@@ -235,7 +235,7 @@ def shipped_belief(gpu: str | None) -> Belief | None:
     if gpu is None:
         return None
     beliefs = _shipped()
-    return beliefs.get(_fitted_name(beliefs, gpu))
+    return beliefs.get(_fitted_name(beliefs, gpu))  # pyright: ignore[reportArgumentType]
 
 
 def _shipped() -> dict[str, Belief]:

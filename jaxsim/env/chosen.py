@@ -27,8 +27,8 @@ def chosen_plans(params: EnvParams, action: Plan | Array) -> Chosen:
         wanted = "a Plan" if params.rows is None else "[J] numbers of rows"
         raise TypeError(f"action: expected {wanted}, got {type(action).__name__}")
     if params.rows is None:
-        return Chosen(action, None)
-    return Chosen(take(params.rows.plans, action), action)
+        return Chosen(action, None)  # pyright: ignore[reportArgumentType]
+    return Chosen(take(params.rows.plans, action), action)  # pyright: ignore[reportArgumentType]
 
 
 def reconfigures(params: EnvParams, old: Chosen, new: Chosen) -> Array:
@@ -47,8 +47,8 @@ def begin_transitions(params: EnvParams, old: Chosen, new: Chosen, owed_gb: Arra
             return begin_transition(old, new, problem.of(work), owed_gb)
 
         return jax.vmap(begin)(old.plan, new.plan, problem.work, owed_gb)
-    before, after = (take(params.rows.span, chosen.row) for chosen in (old, new))
+    before, after = (take(params.rows.span, chosen.row) for chosen in (old, new))  # pyright: ignore[reportArgumentType]
     return Transition(
-        restart_s=jnp.broadcast_to(problem.calibration.restart_s, old.row.shape),
+        restart_s=jnp.broadcast_to(problem.calibration.restart_s, old.row.shape),  # pyright: ignore[reportOptionalMemberAccess]
         bytes_gb=jax.vmap(moved_gb)(before, after, problem.work) + owed_gb,
     )

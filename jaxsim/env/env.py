@@ -125,8 +125,8 @@ def step(
     scenario is the same world for every scheduler."""
     del key
     network, view = world_at(params, state.key, state.network, state.t)
-    action = chosen_plans(params, action)
-    chosen, target, moving, transition, switched = _apply(state, action, params)
+    wanted = chosen_plans(params, action)
+    chosen, target, moving, transition, switched = _apply(state, wanted, params)
     played = _play(state, params, view, chosen, target, moving, transition)
     plan, cost, running, train_s = played.chosen.plan, played.cost, played.running, played.train_s
     progress = jnp.where(running, train_s / cost.step_s * cost.efficiency, 0.0)
@@ -310,7 +310,7 @@ def _step_cost(
     """The cost of a step [J], and with rows the lower choices that fit [J, V]."""
     if params.rows is None:
         return step_cost(chosen.plan, params.problem, view, shares, params.schedules), None
-    one = row_cost(params.rows, chosen.row[0], params.problem.job(0), view, params.schedules)
+    one = row_cost(params.rows, chosen.row[0], params.problem.job(0), view, params.schedules)  # pyright: ignore[reportOptionalSubscript]
     return jax.tree.map(lambda x: x[None], one)
 
 

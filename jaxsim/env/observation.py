@@ -53,7 +53,7 @@ def observe(state: State, params: EnvParams) -> Observation:
         mask=ActionMask(
             retarget=may_retarget(state) & present,
             domains=problem.cluster.mask & (view.gpus_available > 0),
-            lower=lower,
+            lower=lower,  # pyright: ignore[reportArgumentType]
         ),
         t=state.t,
     )

@@ -125,13 +125,13 @@ def read_load_trace(
     for arrival, domain, need, duration, line in rows:
         options = [domain] if domain is not None else [k for k, g in enumerate(gpus) if g >= need]
         starts = {k: max(arrival, np.partition(free_at[k], need - 1)[need - 1]) for k in options}
-        chosen = min(starts, key=starts.get)
+        chosen = min(starts, key=starts.__getitem__)
         slots = np.argsort(free_at[chosen], kind="stable")[:need]
         free_at[chosen][slots] = starts[chosen] + duration
         stop = starts[chosen] + duration
         where = f"{path}: line {line}: arrival_s, wait and duration_s together"
         check_span(stop, interval_s, where)
-        spans.append((chosen, starts[chosen], stop, need))
+        spans.append((chosen, starts[chosen], stop, need))  # pyright: ignore[reportArgumentType]
     end = max((stop for _, _, stop, _ in spans), default=interval_s)
     held = np.zeros((max(1, math.ceil(end / interval_s)), len(names)), np.float32)
     edges = np.arange(held.shape[0]) * interval_s
@@ -143,7 +143,7 @@ def read_load_trace(
 
 def _read_load_rows(path: Path, names: Sequence[str], gpus: np.ndarray) -> list[tuple]:
     frame = read_text_table(path, "a load CSV", None, [LOAD_COLUMNS])
-    known_names(frame["domain"][frame["domain"] != ""], path, names)
+    known_names(frame["domain"][frame["domain"] != ""], path, names)  # pyright: ignore[reportArgumentType]
     rows = []
     for line, row in zip(frame.index.tolist(), frame.to_dict("records"), strict=True):
         where, domain = f"{path}: line {line}", row["domain"]

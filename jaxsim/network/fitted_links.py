@@ -229,13 +229,14 @@ def process_of_links(
         rest: passed on to `network_process`
     """
 
-    def of(group: str, key: str) -> np.ndarray:
+    def of(group: str, key: str) -> Any:  # a leaf of a host pytree
         return np.array([link.groups[group][key] for link in links], np.float32)[rows]
 
-    def intervals(seconds: np.ndarray) -> np.ndarray:
+    def intervals(seconds: np.ndarray) -> Any:  # a leaf of a host pytree
         return np.maximum(seconds / np.float32(interval_s), 1e-3)
 
     groups = links[0].groups
+    one: Any = 1.0
     settings: dict[str, Any] = {"latency": latency, **rest}
     if "uniform" in groups:
         settings["white"] = of("uniform", "amplitude")
@@ -249,7 +250,7 @@ def process_of_links(
         settings["low"], settings["high"] = BODY_LIMITS
     if "rtt" in groups:
         sides = {key: of("rtt", key) for key in _LIMITS["rtt"]}
-        settings["rtt_tail"] = HeavyTail(centre=1.0, white=1.0, **sides)
+        settings["rtt_tail"] = HeavyTail(centre=one, white=one, **sides)
         settings["latency"] = 0.0
     for name in ("regime", "outage"):
         if name in groups:

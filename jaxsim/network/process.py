@@ -179,12 +179,12 @@ def step_network(
         return state, bandwidth_factor, rtt_factor
     first, second, _ = link_uniforms(key, process.trace.shape[-1], STATE_BLOCK)
     if process.regime is not None:
-        regime = _next(process.regime, state.regime, first)
+        regime = _next(process.regime, state.regime, first)  # pyright: ignore[reportArgumentType]
         state = state.replace(regime=regime)
         bandwidth_factor *= jnp.where(regime, process.regime.level, 1.0)
         rtt_factor *= jnp.where(regime, process.regime.rtt, 1.0)
     if process.outage is not None:
-        outage = _next(process.outage, state.outage, second)
+        outage = _next(process.outage, state.outage, second)  # pyright: ignore[reportArgumentType]
         state = state.replace(outage=outage)
         bandwidth_factor *= jnp.where(outage, process.outage.level, 1.0)
         rtt_factor *= jnp.where(outage, process.outage.rtt, 1.0)

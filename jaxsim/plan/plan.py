@@ -126,7 +126,8 @@ class LowerChoices(Pytree):
         columns = np.array(list(rows), np.int32).T
         plain = set(columns[2].tolist()) <= set(MENU_SCHEDULES)
         schedules = MENU_SCHEDULES if plain else ALL_SCHEDULES
-        return LowerChoices(*(jnp.asarray(column) for column in columns), schedules)
+        size, recompute, schedule = (jnp.asarray(column) for column in columns)
+        return LowerChoices(size, recompute, schedule, schedules)
 
     @property
     def size(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from flax import struct
+
 from jaxsim.cluster import Calibration, Cluster
 from jaxsim.plan.plan import LowerChoices
 from jaxsim.pytree import Pytree
@@ -14,7 +16,7 @@ class Problem(Pytree):
     work: Workload  # one job, or [J] in order of arrival
     cluster: Cluster
     calibration: Calibration  # efficiencies of the cluster's GPUs
-    choices: LowerChoices | None = None  # [V]; None where every plan is complete
+    choices: LowerChoices = struct.field(default=None)  # [V]; None where every plan is complete
 
     def of(self, work: Workload) -> Problem:
         """The same cluster with other work."""

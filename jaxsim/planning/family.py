@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -230,7 +230,7 @@ class Pipelines:
         both) under settings common [P]; free fields as in `empty_plan`."""
         size, n_groups = order.shape
         empty = empty_plan(n_domains)
-        fields = {
+        fields: dict[str, Any] = {
             name: np.repeat(np.asarray(getattr(empty, name))[None], size, axis=0)
             for name in Plan.__dataclass_fields__
         }

@@ -140,8 +140,8 @@ def prepare_step(
     args = (problem.work, problem.cluster, problem.calibration)
     st = stages(plan, *args, view.gpus_available)
     links = (view.bandwidth_gb_per_s, view.rtt_s)
-    slowdown = 1.0 if slowdown is None else slowdown
-    return prepare_stages(plan, problem, *links, st, slowdown, schedules)
+    slower = 1.0 if slowdown is None else slowdown
+    return prepare_stages(plan, problem, *links, st, slower, schedules)
 
 
 def assemble_step(

@@ -113,7 +113,7 @@ def _makespans(micro_batch_bound: int, schedules: tuple[int, ...]) -> Callable[.
     def plain(times, *ints_and_limits):
         *ints, in_flight = ints_and_limits
         static = (micro_batch_bound, schedules, INTERLEAVED_CHUNKS)
-        return pipeline_events(times, *ints, *static, in_flight).total_s
+        return pipeline_events(times, *ints, *static, in_flight).total_s  # pyright: ignore[reportCallIssue]
 
     batched = custom_vmap(plain)
 

@@ -81,13 +81,13 @@ def pipeline_events(
         else:
             here = schedule == Schedule.GREEDY
             total_s = jnp.where(here, greedy[0], total_s)
-            next_s = jnp.where(here[None], greedy[1], next_s)
-            prev_s = jnp.where(here[None], greedy[2], prev_s)
+            next_s = jnp.where(here[None], greedy[1], next_s)  # pyright: ignore[reportArgumentType]
+            prev_s = jnp.where(here[None], greedy[2], prev_s)  # pyright: ignore[reportArgumentType]
     real, last = _stage_marks(order, stage_bound)
     count = micro_batches[None].astype(jnp.float32)
     work_s = times.forward_s + times.backward_s + times.weight_s
     work_s = work_s + jnp.where(last, times.head_s[None], 0.0)
-    return EventTime(total_s, jnp.where(real, count * work_s, 0.0), next_s, prev_s)
+    return EventTime(total_s, jnp.where(real, count * work_s, 0.0), next_s, prev_s)  # pyright: ignore[reportArgumentType]
 
 
 def _stage_marks(order: SlotOrder, stage_bound: int) -> tuple[Array, Array]:

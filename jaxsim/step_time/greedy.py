@@ -60,7 +60,7 @@ def greedy_clocks(
     zero, unknown = jnp.zeros(shape, jnp.float32), jnp.full(shape, jnp.inf)
     none, empty = jnp.zeros(shape, jnp.int32), jnp.full((size,), jnp.inf)
     first_input = jnp.where(jnp.broadcast_to(stage == 0, shape), 0.0, unknown)
-    state = _State(jnp.int32(0), *(zero,) * 5, *(none,) * 2, first_input, unknown, *(empty,) * 2)
+    state = _State(jnp.int32(0), *(zero,) * 5, *(none,) * 2, first_input, unknown, *(empty,) * 2)  # pyright: ignore[reportCallIssue]
 
     def more(state):
         return (state.turn < 2 * shape[0] * micro_batch_bound) & jnp.any(state.backwards < count)

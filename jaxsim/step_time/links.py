@@ -34,11 +34,11 @@ class StageTimes(Pytree):
         return self.next_send_s.shape[0] == 1
 
     @property
-    def head_forward_s(self) -> Float[Array, " B"]:
+    def head_forward_s(self) -> Float[Array, "1 B"]:
         return HEAD_FORWARD_SHARE * self.head_s[None]
 
     @property
-    def head_backward_s(self) -> Float[Array, " B"]:
+    def head_backward_s(self) -> Float[Array, "1 B"]:
         return (1.0 - HEAD_FORWARD_SHARE) * self.head_s[None]
 
 

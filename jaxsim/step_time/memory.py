@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Real
 
 from jaxsim.cluster import Calibration
 from jaxsim.plan import Plan, Recompute
@@ -69,8 +69,8 @@ def layer_memory(
 
 
 def in_flight_chunks(
-    stages: Float[Array, "*batch"], virtual_stages: Float[Array, ""]
-) -> Float[Array, "*batch"]:
+    stages: Real[Array, "*batch"] | int, virtual_stages: Real[Array, ""] | int
+) -> Float[Array, "..."]:
     """Factor on the micro-batches that the first stage holds: interleaved stages hold more of the
     first chunks (Korthikanti et al. 2022, sec. 4.2.3)."""
     more = 1.0 + (stages - 1.0) / (stages * virtual_stages)
@@ -130,7 +130,7 @@ def stage_memory(
         chunks=in_flight_chunks(stages, work.virtual_stages),
         logits_gb=jnp.where(last, logits, 0.0),
         apart=plan.pp > 1,
-        used=plan.used,
+        used=plan.used,  # pyright: ignore[reportArgumentType]
     )
 
 

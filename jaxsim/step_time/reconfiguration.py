@@ -31,7 +31,7 @@ class LayerSpan(Pytree):
     @staticmethod
     def of(plan: Plan) -> LayerSpan:
         """The span of one job's plan."""
-        return LayerSpan(*layer_range(plan), plan.used, n_groups(plan))
+        return LayerSpan(*layer_range(plan), plan.used, n_groups(plan))  # pyright: ignore[reportArgumentType]
 
     @property
     def reads_batches(self) -> Bool[Array, " K"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
@@ -47,7 +48,9 @@ def ring_bytes_gb(work: Workload, plan: Plan, topo: Topology) -> Float[Array, "K
 
 
 def ring_rate_gb_per_s(
-    bandwidth_gb_per_s: Float[Array, "*links"], sync_period: Int[Array, "..."], cal: Calibration
+    bandwidth_gb_per_s: Float[Array, "*links"],
+    sync_period: Int[Array | np.ndarray | np.generic, "..."],
+    cal: Calibration,
 ) -> Float[Array, "*links"]:
     """[...] [GB/s] that a ring reaches on links of the given bandwidth.
 
@@ -76,7 +79,9 @@ def ring_s(
 
 
 def statistical_efficiency(
-    gparams: Float[Array, ""], sync_period: Int[Array, ""], wire_bits: Int[Array, ""]
+    gparams: Float[Array, ""],
+    sync_period: Int[Array | np.ndarray | np.generic, ""],
+    wire_bits: Int[Array | np.ndarray | np.generic, ""],
 ) -> Float[Array, ""]:
     """[] progress per step relative to synchronous 16-bit training, an explicit assumption.
 

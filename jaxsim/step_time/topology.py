@@ -33,8 +33,8 @@ def topology(plan: Plan) -> Topology:
         to_previous=ahead == -1.0,
         after=(ahead >= 0.0) & (ahead < n_domains),
         before=(ahead <= 0.0) & (ahead > -n_domains),
-        first=plan.used & (plan.position == 0),
-        last=plan.used & ~jnp.any(to_next, axis=1),
+        first=plan.used & (plan.position == 0),  # pyright: ignore[reportArgumentType]
+        last=plan.used & ~jnp.any(to_next, axis=1),  # pyright: ignore[reportArgumentType]
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -166,7 +167,7 @@ class Workload(Pytree):
     logits_gb: Float[Array, "*batch"]  # [GB] fp32 logits, per sequence
     data: DataSets | None = None  # None (static) = every domain holds it
 
-    def job(self, j: int) -> Workload:
+    def job(self, j: int | Int[Array, ""]) -> Workload:
         """Return job j without the job axis."""
         return take(self, j)
 
@@ -236,7 +237,7 @@ def _job_row(job: JobSpec) -> dict:
         raise InputError(f"precision: unknown {job.precision!r}; known: {', '.join(PRECISIONS)}")
     m, s = job.model, job.seq
     boundary = s * m.hidden * value_bytes(job) / 1e9
-    stored = {f"{name}_gb": x / 1e9 for name, x in stored_bytes(job).items()}
+    stored: dict[str, Any] = {f"{name}_gb": x / 1e9 for name, x in stored_bytes(job).items()}
     head_tflop = 2.0 * s * m.hidden * m.vocab / 1e12
     layers_tflop = operator_tflop(job).sum() * m.layers
     return {

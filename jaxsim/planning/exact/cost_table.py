@@ -40,7 +40,7 @@ BLOCK = 1024  # plans that one compiled call prepares
 def build_cost_table(
     plans: Plan,
     problem: Problem,
-    gpus_available: Int[Array, " K"] | None = None,
+    gpus_available: Int[Array | np.ndarray, " K"] | None = None,
 ) -> PlanCostTable:
     """Prepare P complete plans, leaves [P, ...], of one job; on the host.
 

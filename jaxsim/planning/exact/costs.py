@@ -161,8 +161,8 @@ def read_table(table: PlanCostTable, links: LinkTimes, xp: ModuleType = jnp) -> 
         table.link != links.inverse.shape[0] - 1,
         *(take(values, table.link) for values in wires),
         *(take(values, table.wrap_link) for values in wires),
-        take(links.ring_inverse, table.ring),
-        take(links.ring_latency_s, table.ring),
+        take(links.ring_inverse, table.ring),  # pyright: ignore[reportCallIssue]
+        take(links.ring_latency_s, table.ring),  # pyright: ignore[reportCallIssue]
     )
 
 

@@ -105,7 +105,7 @@ class ExactSearch:
             collections.OrderedDict()
         )
 
-    def prepare(self, gpus_available: Int[Array, " K"]) -> PipelineTable:
+    def prepare(self, gpus_available: Int[Array | np.ndarray, " K"]) -> PipelineTable:
         """The table for free GPUs [K], built where it is not there: `best` does it by itself.
 
         The MOST_TABLES used last are remembered: under a load that changes, each is large and few
@@ -135,7 +135,7 @@ class ExactSearch:
         options = self.prepare(view.gpus_available).options(view, self.problem, pays)
         every = np.arange(self.problem.choices.size)
         stay = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(every), 0), in_force)
-        best = _Incumbent(in_force)
+        best = _Incumbent(in_force)  # pyright: ignore[reportArgumentType]
         self._score(stay, every, given, best)
         for leaves in self._leaves(options, view, horizon_s, best):
             leaves = leaves.take(np.argsort(-leaves.bound, kind="stable"))
@@ -188,7 +188,7 @@ class ExactSearch:
             while start < len(found[0]) and bound[tuple(x[start] for x in found)] > best.rate:
                 which, *settings = (x[start : start + size] for x in found)
                 branches = layouts[which], *settings, ring[which]
-                yield self._open(*branches, options, horizon_s, best.rate)
+                yield self._open(*branches, options, horizon_s, best.rate)  # pyright: ignore[reportCallIssue]
                 start, size = start + size, min(4 * size, MOST_BRANCHES)
 
     def _branch_bounds(self, layouts, options: Options, ring: np.ndarray, horizon_s: float):
