@@ -105,7 +105,7 @@ def described_fields(
     splits = []
     for members, replicas in zip(layout, dps, strict=True):
         each = {k: tps[k] * cps[k] * replicas for k in members}  # GPUs that one stage takes
-        stages = [_stages(spec, k, each[k], pps and pps[k]) for k in members]
+        stages = [_stages(spec, k, each[k], None if pps is None else pps[k]) for k in members]
         splits.append(_split(spec, job, members, stages, held, pps is not None))
     units = [size * replicas for size, replicas in zip(sizes, dps, strict=True)]
     shares = None if batch_share is None else of_groups(batch_share, "batch_share")

@@ -107,7 +107,7 @@ def slot_count(
     """Slots that the longest of `schedules` needs for any pipeline within the bounds."""
     s, m = stage_bound, micro_batch_bound
     interleaved = 2 * ((m + s - 1) * chunks - 1) + 4 * (s - 1) + 2 * (chunks - 1) * s + 2
-    counts = {
+    counts: dict[int, int] = {
         Schedule.ONE_F_ONE_B: 2 * (m + s - 1),
         Schedule.ZERO_BUBBLE: 2 * (m + s - 1),
         Schedule.GPIPE: 2 * (m + s - 1),

@@ -95,7 +95,7 @@ class PipelineTable:
         pipes: Pipelines,
         choices: tuple[Choice, ...],
         problem: Problem,
-        gpus_available: Array,
+        gpus_available: Array | np.ndarray,
     ) -> PipelineTable:
         """Raises InputError as `build_cost_table` does."""
         rows = np.nonzero(pipes.exists)

@@ -54,14 +54,14 @@ def build_cost_table(
 def step_parts(
     plans: Plan,
     problem: Problem,
-    gpus_available: Array | None = None,
+    gpus_available: Array | np.ndarray | None = None,
     whole: bool = False,
 ) -> dict[str, np.ndarray]:
     """What no link changes in P plans, [P, ...] each; `whole`: all that a `StepCost` needs."""
     if np.any(np.asarray(plans.schedule)[np.asarray(plans.group) >= 0] == Schedule.GREEDY):
         raise InputError("plans: schedule: the greedy order follows the network, no table holds it")
     cluster = problem.cluster
-    free = cluster.gpus if gpus_available is None else gpus_available
+    free = cluster.gpus if gpus_available is None else jnp.asarray(gpus_available)
     view = NetworkView(cluster.bandwidth_gb_per_s, cluster.rtt_s, free)
     return _in_blocks(plans, problem, view, whole)
 
