@@ -111,7 +111,10 @@ def burst_trace(
 
 
 def read_load_trace(
-    path: str | Path, names: tuple[str, ...], gpus: Num[np.ndarray, " K"], interval_s: float
+    path: str | Path,
+    names: tuple[str, ...],
+    gpus: Sequence[int] | Num[np.ndarray, " K"],
+    interval_s: float,
 ) -> Float[np.ndarray, "R K"]:
     """Replay a load CSV (arrival_s,domain,gpus,duration_s) first come, first served.
 

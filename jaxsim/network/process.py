@@ -125,8 +125,8 @@ def _float32(value: float | Array | np.ndarray) -> Array:
 
 
 def heavy_tail(
-    z: Float[Array, "K K"], tail: HeavyTail, low: Float[Array, ""], high: Float[Array, ""]
-) -> Float[Array, "K K"]:
+    z: Float[Array, "..."], tail: HeavyTail, low: Float[Array, ""], high: Float[Array, ""]
+) -> Float[Array, "..."]:
     """Map standard normal numbers to factors between `low` and `high`, monotone in z."""
     dips = z < 0
     scale = jnp.where(dips, tail.dip_scale, tail.peak_scale)
