@@ -47,7 +47,7 @@ def test_python_of_a_page_runs_from_top_to_bottom(page, monkeypatch, tmp_path):
 def test_the_readme_starts_with_five_lines_of_simulator_and_ten_of_a_scheduler():
     simulator, scheduler = (b.text.strip().splitlines() for b in PYTHON[ROOT / "README.md"])
     assert len([line for line in simulator if line and not line.startswith("import")]) <= 5
-    definition = next(i for i, line in enumerate(scheduler) if line.startswith("@"))
+    definition = next(i for i, line in enumerate(scheduler) if line.startswith("class "))
     assert len(scheduler[definition:]) <= 10
 
 

@@ -144,7 +144,9 @@ def read_load_trace(
     return held
 
 
-def _read_load_rows(path: Path, names: Sequence[str], gpus: np.ndarray) -> list[tuple]:
+def _read_load_rows(
+    path: Path, names: Sequence[str], gpus: Sequence[int] | np.ndarray
+) -> list[tuple]:
     frame = read_text_table(path, "a load CSV", None, [LOAD_COLUMNS])
     known_names(frame["domain"][frame["domain"] != ""], path, names)  # pyright: ignore[reportArgumentType]
     rows = []

@@ -57,7 +57,9 @@ def ring_rate_gb_per_s(
     One large outer sync (H > 1) fills a link better than the buckets of a gradient sync, and slow
     links lose a larger share: both as measured over shaped links.
     """
-    filled = jnp.where(jnp.asarray(sync_period) > 1, cal.outer_sync_efficiency, cal.wan_ring_efficiency)
+    filled = jnp.where(
+        jnp.asarray(sync_period) > 1, cal.outer_sync_efficiency, cal.wan_ring_efficiency
+    )
     lost_gb_per_s = cal.slow_link_gbps / GBIT_PER_GBYTE
     rate = (
         filled * bandwidth_gb_per_s / (1.0 + lost_gb_per_s / jnp.maximum(bandwidth_gb_per_s, 1e-9))
