@@ -11,7 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsim.cluster import GPU_ALIASES, GPU_PRESETS, Calibration, Cluster
+from jaxsim.cluster import (
+    GPU_ALIASES,
+    GPU_PRESETS,
+    POOLED,
+    STACKS,
+    Calibration,
+    Cluster,
+    stack_of_row,
+)
 from jaxsim.files import (
     InputError,
     listed,
@@ -88,6 +96,7 @@ class MeasuredRun:
     activation_gib: float | None  # and what the layers keep for the backward pass
     source: str
     note: str
+    stack: str = POOLED
 
     @property
     def job(self) -> JobSpec:
@@ -103,6 +112,7 @@ class MeasuredRun:
             sequence_parallel=self.sequence_parallel,
             async_tensor_parallel=self.async_tp,
             virtual_stages=self.virtual_stages,
+            **_sharding(self.stack),
         )
 
     @property
@@ -233,7 +243,16 @@ def _parse(row: dict, dataset: str) -> MeasuredRun:
         activation_gib=_noted(row, "activation_GiB"),
         source=row.get("source", ""),
         note=row.get("note", ""),
+        stack=stack_of_row(row),
     )
+
+
+def _sharding(stack: str) -> dict[str, object]:
+    """Fields of a JobSpec that the stack decides and a row does not print."""
+    if stack == POOLED:
+        return {}
+    fields = STACKS[stack].job_fields
+    return {key: fields[key] for key in ("reshard", "scatter_each", "reduce_bytes")}
 
 
 def _plan(run: MeasuredRun) -> Plan:

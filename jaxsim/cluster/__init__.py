@@ -2,6 +2,7 @@
 
 cluster     the cluster and its YAML file
 gpu         data sheets of GPU types
+stack       software stacks, and which one a published run is of
 efficiency  efficiency parameters: priors, shipped fits, calibration files
 grids       clusters from measured grids of throughput, round trip and price
 """
@@ -30,23 +31,36 @@ from jaxsim.cluster.efficiency import (
 )
 from jaxsim.cluster.gpu import GPU_ALIASES, GPU_PRESETS, Gpu
 from jaxsim.cluster.grids import cluster_file, cluster_from_grids
+from jaxsim.cluster.stack import (
+    FITTED_AS,
+    POOLED,
+    STACKS,
+    Stack,
+    known_stack,
+    stack_of_row,
+)
 
 __all__ = [
+    "FITTED_AS",
     "GBIT_PER_GBYTE",
     "GPU_ALIASES",
     "GPU_PRESETS",
+    "POOLED",
     "PRIORS",
+    "STACKS",
     "Belief",
     "Calibration",
     "Cluster",
     "ClusterSpec",
     "EfficiencySource",
     "Gpu",
+    "Stack",
     "cluster_file",
     "cluster_from_grids",
     "default_calibration",
     "efficiency_source",
     "independent",
+    "known_stack",
     "list_clusters",
     "load_beliefs",
     "load_calibration",
@@ -55,4 +69,5 @@ __all__ = [
     "prior_calibration",
     "repeat_regions",
     "shipped_belief",
+    "stack_of_row",
 ]

@@ -32,7 +32,7 @@ class Cluster:
     gpus_per_node: Array  # [K] int32
     usd_per_gpu_hour: Array  # [K] [USD/h]
     intra_gb_per_s: Array  # [] [GB/s] network bandwidth of one node inside a domain
-    intra_rtt_s: Array  # [] [s] on record: what a step pays inside a domain is the calibration's
+    intra_rtt_s: Array  # [] [s] round trip between nodes of a domain
     bandwidth_gb_per_s: Array  # [K, K] [GB/s] base bandwidth, row = source
     rtt_s: Array  # [K, K] [s] round trip
     egress_usd_per_gb: Array  # [K, K] [USD/GB]

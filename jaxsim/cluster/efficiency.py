@@ -77,6 +77,12 @@ class Calibration:
     flash_efficiency: Array = _share(
         0.60, 0.4, "[share] of peak FLOP/s of fused attention, forward"
     )
+    flash_width: Array = _positive(
+        16.0, 0.5, "[elements] head width at which fused attention has lost half of that"
+    )
+    flash_length: Array = _positive(
+        250.0, 0.5, "[tokens] sequence at which fused attention has lost half of that"
+    )
     memory_efficiency: Array = _share(0.85, 0.2, "[share] of HBM bandwidth")
     softmax_passes: Array = _positive(12.0, 0.4, "[values] moved per attention score, unfused")
     fallback_passes: Array = _positive(2.5, 0.5, "[factor] on them where no fused softmax exists")
@@ -87,7 +93,7 @@ class Calibration:
     fallback_launch_s: Array = _positive(4e-4, 0.7, "[s] added per layer and pass by the fallback")
     head_passes: Array = _positive(10.0, 0.5, "[values] of 4 bytes moved per logit")
     vocabulary_efficiency: Array = _share(
-        0.45, 0.8, "[share] logits product on one GPU against sliced"
+        0.45, 0.8, "[share] logits product on one GPU against others"
     )
     accumulation_passes: Array = _positive(
         0.3, 1.0, "[factor] on 8 bytes a parameter and micro-batch"
@@ -120,7 +126,7 @@ class Calibration:
         0.5, 0.8, "[share] of the gradient ring's rate in gathering sharded weights"
     )
     shard_overlap: Array = _share(
-        0.85, 0.7, "[share] of a pass that hides traffic of sharded weights"
+        0.6, 0.7, "[share] of the lesser that traffic of sharded weights and a pass hide"
     )
     hop_alpha_s: Array = _positive(4e-5, 1.0, "[s] latency between two stages of a domain")
     straggler: Array = _positive(0.01, 0.7, "[share] lost per doubling of nodes")

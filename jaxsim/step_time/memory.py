@@ -8,6 +8,7 @@ from jax import Array
 
 from jaxsim.cluster import Calibration
 from jaxsim.plan import Plan
+from jaxsim.step_time.sharding import is_resharded
 from jaxsim.workload import RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, Workload
 
 # 16-bit weights 2, fp32 gradients 4, fp32 master and moments 12 (Korthikanti et al. 2022, Fig. 1).
@@ -110,10 +111,7 @@ def stage_memory(
     slices = plan.tp.astype(jnp.float32)
     state = params_per_gpu(work, plan, first, last)
     state = state * state_bytes_per_param(plan.zero_stage, dp * plan.cp)
-    # Sharded weights exist whole for the layer in use, the next one, and a table at the ends.
-    ends = (first | last).astype(jnp.float32)
-    gathered = 2.0 * work.layer_gparams + ends * work.embedding_gparams
-    gathered = jnp.where(plan.zero_stage == 3, WEIGHT_BYTES * gathered / slices, 0.0)
+    gathered = _whole_gb(work, plan, first, last)
     logits = cal.stored_logits * work.logits_gb / (slices * plan.cp.astype(jnp.float32))
     return StageMemory(
         fixed_gb=state * cal.state_bytes / STATE_BYTES + gathered + cal.framework_gb,
@@ -124,6 +122,20 @@ def stage_memory(
         apart=plan.pp > 1,
         used=plan.used,
     )
+
+
+def _whole_gb(work: Workload, plan: Plan, first: Array, last: Array) -> Array:
+    """[K] [GB] of weights and gradients that exist whole beside their shards.
+
+    Resharded weights: the layer in use, the next one, and a table at the ends. Weights that are kept
+    from micro-batch to micro-batch: all of them, and their gradients, which are scattered once.
+    """
+    ends = (first | last).astype(jnp.float32)
+    slices = plan.tp.astype(jnp.float32)
+    few = WEIGHT_BYTES * (2.0 * work.layer_gparams + ends * work.embedding_gparams) / slices
+    kept = (WEIGHT_BYTES + work.reduce_bytes) * params_per_gpu(work, plan, first, last)
+    whole = jnp.where(is_resharded(work, plan), few, kept)
+    return jnp.where(plan.zero_stage == 3, whole, 0.0)
 
 
 def params_per_gpu(work: Workload, plan: Plan, first: Array, last: Array) -> Array:
