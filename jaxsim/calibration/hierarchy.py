@@ -1,0 +1,110 @@
+"""One model of all machines: GPU types share what is hardware, stacks what is software.
+
+A machine is a GPU type under a software stack. On the unbounded scale of its prior, every parameter
+of a machine is a documented centre plus deviations that machines share:
+
+    free[machine] = centre[machine] + sum of spread x z over its effects,   z ~ N(0, 1)
+
+so that few rows move a machine little, and a machine without rows is predicted from the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxsim.cluster import FITTED_AS, POOLED, PRIORS, STACKS
+
+# What belongs to the GPU and its node, whatever runs on it; all else is the stack's.
+HARDWARE = (
+    "gemm_efficiency",
+    "gemm_tail_tiles",
+    "gemm_depth",
+    "batched_gemm_efficiency",
+    "memory_efficiency",
+    "kernel_s",
+    "fp32_speed",
+    "nvlink_efficiency",
+    "collective_alpha_s",
+    "intra_efficiency",
+    "hop_alpha_s",
+)
+# Of the links between domains and of a restart: one value for all machines.
+SHARED = (
+    "wan_efficiency",
+    "wan_ring_efficiency",
+    "outer_sync_efficiency",
+    "slow_link_gbps",
+    "sync_fixed_s",
+    "restart_s",
+)
+# Parts of one family (memory size, power limit) differ by this much on the unbounded scale.
+PART_SPREAD = {"gemm_efficiency": 0.2, "flash_efficiency": 0.1, "memory_efficiency": 0.2}
+# A kernel written for one architecture reaches another share of the next.
+KERNEL_SPREAD = {"flash_efficiency": 0.3, "gemm_efficiency": 0.2}
+
+
+class Machine(NamedTuple):
+    """A GPU type under the stack whose efficiencies it has."""
+
+    gpu: str
+    stack: str
+
+    @property
+    def family(self) -> str:
+        """The GPU's architecture: its name up to the dash, Grace's H100 counted to the H100s."""
+        name = self.gpu.split("-")[0]
+        return {"GH200": "H100"}.get(name, name)
+
+
+def machine_of(gpu: str, stack: str) -> Machine:
+    """The machine that a run's GPU type and stack are fitted as."""
+    return Machine(gpu, FITTED_AS.get(stack, stack))
+
+
+class Effect(NamedTuple):
+    """A deviation that all machines of a scope share."""
+
+    parameter: str
+    scope: str  # of `_scopes`
+    spread: float
+
+
+def _scopes(machine: Machine) -> dict[str, str]:
+    """Kind of scope -> the one that the machine is in."""
+    return {
+        "all": "all",
+        "family": f"gpu {machine.family}",
+        "part": f"part {machine.gpu}",
+        "stack": f"stack {machine.stack}",
+        "kernel": f"stack {machine.stack} on {machine.family}",
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Hierarchy:
+    """Machines and the effects that they share."""
+
+    machines: tuple[Machine, ...]
+    effects: tuple[Effect, ...]
+    centre: np.ndarray  # [M, D]
+
+    @property
+    def design(self) -> np.ndarray:
+        """[M, D, E] spread of each effect where it reaches."""
+        names = {name: i for i, name in enumerate(PRIORS)}
+        out = np.zeros((len(self.machines), len(names), len(self.effects)))
+        for m, machine in enumerate(self.machines):
+            mine = set(_scopes(machine).values())
+            for e, effect in enumerate(self.effects):
+                if effect.scope in mine:
+                    out[m, names[effect.parameter], e] = effect.spread
+        return out
+
+    def of_stack(self, stack: str) -> list[Effect]:
+        """The free parameters that are a stack's alone."""
+        own = f"stack {stack}"
+        return [e for e in self.effects if e.scope == own or e.scope.startswith(f"{own} on ")]
