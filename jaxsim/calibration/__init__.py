@@ -9,24 +9,24 @@ validation    figures of merit, and refits that leave data out
 """
 
 from jaxsim.calibration.files import Measurements, find_measurements
-from jaxsim.calibration.fitting import Fit, fit_in_stages, prior_belief
+from jaxsim.calibration.fitting import Fitter, Posterior, fit_machines
 from jaxsim.calibration.measured import predict_runs, run_arrays
 from jaxsim.calibration.profiles import Profile
 from jaxsim.calibration.shaped_links import predict_sync_s
 from jaxsim.calibration.validation import Prediction, leave_out_plans, merit, predict
 
 __all__ = [
-    "Fit",
+    "Fitter",
     "Measurements",
+    "Posterior",
     "Prediction",
     "Profile",
     "find_measurements",
-    "fit_in_stages",
+    "fit_machines",
     "leave_out_plans",
     "merit",
     "predict",
     "predict_runs",
     "predict_sync_s",
-    "prior_belief",
     "run_arrays",
 ]

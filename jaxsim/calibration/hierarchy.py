@@ -11,12 +11,12 @@ so that few rows move a machine little, and a machine without rows is predicted 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxsim.cluster import FITTED_AS, POOLED, PRIORS, STACKS
+from jaxsim.cluster import FITTED_AS, PRIORS
 
 # What belongs to the GPU and its node, whatever runs on it; all else is the stack's.
 HARDWARE = (
@@ -30,7 +30,6 @@ HARDWARE = (
     "nvlink_efficiency",
     "collective_alpha_s",
     "intra_efficiency",
-    "hop_alpha_s",
 )
 # Of the links between domains and of a restart: one value for all machines.
 SHARED = (
@@ -57,7 +56,7 @@ class Machine(NamedTuple):
     def family(self) -> str:
         """The GPU's architecture: its name up to the dash, Grace's H100 counted to the H100s."""
         name = self.gpu.split("-")[0]
-        return {"GH200": "H100"}.get(name, name)
+        return {"GH200": "H100", "H200": "H100", "A800": "A100", "H800": "H100"}.get(name, name)
 
 
 def machine_of(gpu: str, stack: str) -> Machine:
@@ -108,3 +107,35 @@ class Hierarchy:
         """The free parameters that are a stack's alone."""
         own = f"stack {stack}"
         return [e for e in self.effects if e.scope == own or e.scope.startswith(f"{own} on ")]
+
+
+def hardware_effects(machines: Sequence[Machine], spread_of) -> list[Effect]:
+    """Deviations that no stack owns: of the links between domains, of architectures, of their parts.
+
+    `spread_of(machine, parameter)` is the documented spread.
+    """
+    first = machines[0]
+    effects = [Effect(name, "all", spread_of(first, name)) for name in SHARED]
+    for family in dict.fromkeys(m.family for m in machines):
+        one = next(m for m in machines if m.family == family)
+        effects += [Effect(n, f"gpu {family}", spread_of(one, n)) for n in HARDWARE]
+    for gpu in dict.fromkeys(m.gpu for m in machines):
+        effects += [Effect(n, f"part {gpu}", spread) for n, spread in PART_SPREAD.items()]
+    return effects
+
+
+def stack_effects(machines: Sequence[Machine], spread_of) -> list[Effect]:
+    """Every deviation that a stack may own: of its parameters, and of its kernels on each of the
+    architectures that it was measured on."""
+    effects = []
+    for stack in dict.fromkeys(m.stack for m in machines):
+        mine = [m for m in machines if m.stack == stack]
+        soft = [n for n in PRIORS if n not in HARDWARE and n not in SHARED]
+        effects += [Effect(n, f"stack {stack}", spread_of(mine[0], n)) for n in soft]
+        families = dict.fromkeys(m.family for m in mine)
+        effects += [
+            Effect(n, f"stack {stack} on {family}", spread)
+            for family in families
+            for n, spread in KERNEL_SPREAD.items()
+        ]
+    return effects

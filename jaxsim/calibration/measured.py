@@ -18,6 +18,7 @@ from jaxsim.cluster import (
     STACKS,
     Calibration,
     Cluster,
+    micro_batches_of_row,
     stack_of_row,
 )
 from jaxsim.files import (
@@ -210,6 +211,9 @@ def _parse(row: dict, dataset: str) -> MeasuredRun:
         raise ValueError(f"interleave: {virtual_stages} chunks of a single stage (pp = 1)")
     if n["heads"] % n["tp"]:
         raise ValueError(f"tp: {n['tp']} does not divide heads {n['heads']}")
+    local, split = n["global_batch"] // n["dp"], micro_batches_of_row(row, n["pp"])
+    if split is not None and local % split == 0:
+        n["micro_batch"] = local // split
     model_fields = ("layers", "hidden", "heads", "kv_heads", "ffn", "ffn_matrices", "vocab")
     # A plain FFN is the GPT family's, whose input and output tables are one.
     tied = n["ffn_matrices"] == 2
@@ -252,7 +256,7 @@ def _sharding(stack: str) -> dict[str, object]:
     if stack == POOLED:
         return {}
     fields = STACKS[stack].job_fields
-    return {key: fields[key] for key in ("reshard", "scatter_each", "reduce_bytes")}
+    return {key: fields[key] for key in ("reshard", "scatter_each", "reduce_bytes", "balanced_ring")}
 
 
 def _plan(run: MeasuredRun) -> Plan:

@@ -21,6 +21,7 @@ class Stack:
         reshard: when weights that ZeRO-3 gathered are dropped: always, never, unless-pipelined
         scatter_each: gradients of sharded weights are scattered after every micro-batch
         reduce_bytes: [B] of a sharded gradient on the wire
+        balanced_ring: context-parallel ranks share a causal sequence's work evenly
         logits: dtype and copies in the loss, in words
         precision: recipe, in words
         source: where this is published
@@ -32,6 +33,7 @@ class Stack:
     reshard: str
     scatter_each: bool
     reduce_bytes: int
+    balanced_ring: bool
     precision: str
     logits: str
     source: str
@@ -45,10 +47,11 @@ class Stack:
             "reshard": self.reshard,
             "scatter_each": self.scatter_each,
             "reduce_bytes": self.reduce_bytes,
+            "balanced_ring": self.balanced_ring,
         }
 
 
-_MEGATRON = ("always", False, 2)
+_MEGATRON = ("always", False, 2, True)
 STACKS: dict[str, Stack] = {
     "megatron-fused": Stack(
         *("megatron", "unfused", "fused", *_MEGATRON, "fp16 or bf16, fp32 gradients"),
@@ -66,23 +69,23 @@ STACKS: dict[str, Stack] = {
         "Rajbhandari et al. 2020; Narayanan et al. 2021, Table 2",
     ),
     "llm-foundry": Stack(
-        *("fsdp", "flash-1", "eager", "always", True, 4, "bf16; gradients reduced in fp32"),
+        *("fsdp", "flash-1", "eager", "always", True, 4, True, "bf16; gradients reduced in fp32"),
         "fp32 loss over whole logits",
         "mosaicml/llm-foundry, Composer mixed precision DEFAULT",
     ),
     "llm-foundry-pure": Stack(
-        *("fsdp", "flash-1", "eager", "always", True, 2, "bf16; gradients reduced in bf16"),
+        *("fsdp", "flash-1", "eager", "always", True, 2, True, "bf16; gradients reduced in bf16"),
         "fp32 loss over whole logits",
         "mosaicml/llm-foundry, Composer mixed precision PURE",
     ),
     "torchtitan": Stack(
-        *("fsdp", "flash-2", "compiled", "unless-pipelined", False, 4),
+        *("fsdp", "flash-2", "compiled", "unless-pipelined", False, 4, False),
         "bf16 or float8 with casts; gradients reduced in fp32",
         "fp32 loss, sliced under tensor parallelism",
         "pytorch/torchtitan (Liang et al. 2024)",
     ),
     "torchtitan-eager": Stack(
-        *("fsdp", "flash-2", "eager", "unless-pipelined", False, 4),
+        *("fsdp", "flash-2", "eager", "unless-pipelined", False, 4, False),
         "bf16; gradients reduced in fp32",
         "fp32 loss, sliced under tensor parallelism",
         "pytorch/torchtitan without torch.compile",
@@ -123,6 +126,16 @@ def stack_of_row(row: Mapping[str, str]) -> str:
         if all(word in row.get(key, "").lower() for key, word in words.items()):
             return stack
     return POOLED
+
+
+def micro_batches_of_row(row: Mapping[str, str], stages: int) -> int | None:
+    """How many micro-batches a published run had where its table prints the local batch alone.
+
+    torchtitan's pipelines split the local batch into as many micro-batches as there are stages unless
+    told otherwise (`pipeline_parallel_microbatches`); its tables do not print another number.
+    """
+    unsaid = not row.get("stack", "") and "torchtitan" in row.get("source", "").lower()
+    return stages if unsaid and stages > 1 else None
 
 
 def known_stack(name: object, where: str) -> str:

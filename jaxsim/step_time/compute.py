@@ -201,6 +201,9 @@ def _forward(
     flash_tflop = 4e-12 * seen * matrices * rows * work.seq * width
     # Tiles of narrow heads and short sequences leave the kernel waiting (Dao 2023, Fig. 5).
     loss = (1.0 + cal.flash_width / width) * (1.0 + cal.flash_length / work.seq)
+    # Of c chunks of a causal sequence in order, the last rank meets all c, the mean rank (c + 1) / 2.
+    skewed = work.causal & ~work.balanced_ring
+    loss = loss * jnp.where(skewed, 2.0 * shape.cp / (shape.cp + 1.0), 1.0)
     flash_s = flash_tflop * loss / (shape.core_tflops * cal.flash_efficiency) + cal.kernel_s
     fallback = ~work.flash & (jnp.mod(matrices, FUSED_SOFTMAX_BLOCK) != 0.0)
     scores = matrices * rows * work.seq * cal.softmax_passes

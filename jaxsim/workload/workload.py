@@ -110,6 +110,7 @@ class JobSpec:
     async_tensor_parallel: bool = False  # collectives overlap the products around them
     reshard: str = "always"  # one of RESHARD: when sharded weights are dropped after a pass
     scatter_each: bool = False  # sharded gradients: after every micro-batch, not the last alone
+    balanced_ring: bool = True  # context-parallel ranks hold an early and a late chunk each
     reduce_bytes: int = 2  # [B] of a gradient on the wire where weights are sharded
     virtual_stages: int = 1  # model chunks per pipeline stage (Narayanan et al. 2021)
     step_budget: float = float("inf")  # [training steps] after which the job is finished
@@ -163,6 +164,7 @@ class Workload:
     async_tensor_parallel: Array  # [J] bool
     reshard: Array  # [J] int32, index into RESHARD
     scatter_each: Array  # [J] bool
+    balanced_ring: Array  # [J] bool
     reduce_bytes: Array  # [J] [B]
     virtual_stages: Array  # [J] float32
     useful_tflop: Array  # [J] [TFLOP] of one training step: 3 x forward, no recomputation
@@ -273,6 +275,7 @@ def _job_row(job: JobSpec) -> dict:
         "async_tensor_parallel": job.async_tensor_parallel,
         "reshard": _index(RESHARD, job.reshard, "reshard"),
         "scatter_each": job.scatter_each,
+        "balanced_ring": job.balanced_ring,
         "reduce_bytes": float(job.reduce_bytes),
         "virtual_stages": float(job.virtual_stages),
         "useful_tflop": float(3.0 * (layers_tflop + head_tflop) * job.global_batch),
