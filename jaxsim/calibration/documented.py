@@ -37,14 +37,15 @@ KERNEL_KNOWN = 0.2  # spread of these
 # Megatron-LM of 2021 sent gradients after the backward pass. DeepSpeed's ZeRO-3 of that time moved
 # 1,050 GB a step in 67 s on 768 and on 1,536 GPUs alike (SC 2021, Table 2). FSDP holds fp32 weights,
 # gradients and moments, 16 bytes. A loss in fp32 over whole logits holds them in 16 bits, in 32, and
-# both gradients: three fp32 copies. A compiler stores a tenth less, as it recomputes what is cheap. Sailor (SOSP 2025) counts 2-5 GB for the framework.
+# both gradients: three fp32 copies. A compiler recomputes what is cheap and stores less of it. OPT drops no
+# attention scores: their softmax alone is stored (Zhang et al. 2022). Sailor (SOSP 2025) counts 2-5 GB for the framework.
 SOFTWARE: dict[str, Known] = {
     "megatron-fused": {"dp_overlap": (0.05, 0.3), "straggler": (0.02, 1.0)},
     "deepspeed-zero3": {"gather_efficiency": (0.2, 0.3)},
     "deepspeed-eager": {
         "framework_gb": (4.0, 0.2),
         "stored_logits": (3.0, 0.3),
-        "stored_scores": (2.5, 0.7),
+        "stored_scores": (2.0, 0.4),
         "straggler": (0.02, 1.0),
     },
     "llm-foundry": {
@@ -57,8 +58,9 @@ SOFTWARE: dict[str, Known] = {
         "stored_logits": (3.0, 0.15),
         "step_fixed_s": (0.015, 0.7),
         "framework_gb": (4.0, 0.3),
-        "stored_values": (0.9, 0.1),
+        "stored_values": (0.85, 0.1),
     },
+    "torchtitan-eager": {"stored_values": (1.0, 0.1)},
 }
 
 
@@ -68,6 +70,7 @@ def documented(machine: Machine) -> Known:
     known: Known = {name: (p.value, p.spread) for name, p in PRIORS.items()}
     known.update(FAMILIES.get(machine.family, {}))
     known.update(PARTS.get(machine.gpu, {}))
+    known.update(SOFTWARE.get(machine.fitted, {}))
     known.update(SOFTWARE.get(machine.stack, {}))
     kernel = STACKS[machine.stack].attention if machine.stack in STACKS else ""
     share = KERNELS.get((kernel, machine.gpu), KERNELS.get((kernel, machine.family)))

@@ -13,10 +13,10 @@ from jax import Array
 
 from jaxsim.calibration.documented import documented
 from jaxsim.calibration.hierarchy import (
+    Effect,
     Hierarchy,
     Machine,
     hardware_effects,
-    machine_of,
     stack_effects,
 )
 from jaxsim.calibration.measured import GIB, MeasuredRun, run_arrays
@@ -36,6 +36,7 @@ ROWS_AT_MOST, ROWS_AT_LEAST = 54, 25
 # A stack has fewer parameters of its own than a fifth of its rows; of the ones that it may have, those
 # that its rows ask for most.
 ROWS_PER_PARAMETER = 5
+OF_MEMORY = ("stored_scores", "stored_values", "stored_logits", "state_bytes", "framework_gb")
 SLACK = (4.0, 2.0, 1.0)  # of that limit, round by round
 TWINS = 0.95  # correlation beyond which two parameters are one
 STEPS, CLOSE = 40, 1e-5  # of the descent
@@ -96,7 +97,7 @@ def weigh(runs: Sequence[MeasuredRun], machines: Sequence[Machine]) -> Runs:
             if n := int(mine.sum()):
                 rows = min(max(n, min(ROWS_AT_LEAST, 3 * n)), ROWS_AT_MOST)
                 weight[mine, kind] = (rows / n) ** 0.5 / noise
-    place = [machines.index(machine_of(r.gpu, r.stack)) for r in runs]
+    place = [machines.index(Machine(r.gpu, r.stack)) for r in runs]
     log_measured = np.log(np.where(known, measured, 1.0))
     return Runs(tuple(runs), run_arrays(runs), np.array(place), log_measured, weight)
 
@@ -265,22 +266,32 @@ def choose_effects(
         posterior = fitter.fit()
         gain = evidence_gain(posterior)
         chosen = list(shared)
+        effects = fitter.hierarchy.effects
         for stack, limit in limits.items():
             of_stack = set(fitter.hierarchy.of_stack(stack))
-            mine = [i for i, e in enumerate(fitter.hierarchy.effects) if e in of_stack]
-            best = sorted(mine, key=lambda i: -gain[i])[: round(slack * limit)]
-            chosen += [fitter.hierarchy.effects[i] for i in best if gain[i] > 0.0]
+            for kind, most in enumerate(limit):
+                mine = [i for i, e in enumerate(effects) if e in of_stack and _kind(e) == kind]
+                best = sorted(mine, key=lambda i: -gain[i])[: round(slack * most)]
+                chosen += [effects[i] for i in best if gain[i] > 0.0]
     fitter = Fitter(runs, evidence, build_hierarchy(machines, chosen))
     return fitter, fitter.fit()
 
 
-def own_limits(runs: Runs, machines: Sequence[Machine]) -> dict[str, int]:
-    """How many parameters of its own each stack may have: below a fifth of its rows."""
+def _kind(effect: Effect) -> int:
+    """0 = of time, 1 = of memory."""
+    return int(effect.parameter in OF_MEMORY)
+
+
+def own_limits(runs: Runs, machines: Sequence[Machine]) -> dict[str, tuple[int, int]]:
+    """How many parameters of its own each stack may have, of time and of memory: together below a
+    fifth of its rows, shared out as its measurements are."""
     limits = {}
-    for stack in dict.fromkeys(m.stack for m in machines):
-        places = [i for i, m in enumerate(machines) if m.stack == stack]
-        rows = int(np.isin(runs.machine, places).sum())
-        limits[stack] = max(-(-rows // ROWS_PER_PARAMETER) - 1, 0)
+    for stack in dict.fromkeys(m.fitted for m in machines):
+        places = [i for i, m in enumerate(machines) if m.fitted == stack]
+        mine = runs.weight[np.isin(runs.machine, places)] > 0.0
+        most = max(-(-len(mine) // ROWS_PER_PARAMETER) - 1, 0)
+        of_memory = round(most * mine[:, 1].sum() / max(mine.sum(), 1))
+        limits[stack] = (most - of_memory, of_memory)
     return limits
 
 
@@ -321,5 +332,5 @@ def fit_machines(
 
 def machines_of(runs: Sequence[MeasuredRun], profiles: Sequence[Profile]) -> list[Machine]:
     """The machines that runs are of, and that profiles alone are of under no stack."""
-    found = dict.fromkeys(machine_of(r.gpu, r.stack) for r in runs)
+    found = dict.fromkeys(Machine(r.gpu, r.stack) for r in runs)
     return list(found)

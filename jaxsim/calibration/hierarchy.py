@@ -58,10 +58,10 @@ class Machine(NamedTuple):
         name = self.gpu.split("-")[0]
         return {"GH200": "H100", "H200": "H100", "A800": "A100", "H800": "H100"}.get(name, name)
 
-
-def machine_of(gpu: str, stack: str) -> Machine:
-    """The machine that a run's GPU type and stack are fitted as."""
-    return Machine(gpu, FITTED_AS.get(stack, stack))
+    @property
+    def fitted(self) -> str:
+        """The stack whose deviations it shares: some differ in settings alone."""
+        return FITTED_AS.get(self.stack, self.stack)
 
 
 class Effect(NamedTuple):
@@ -78,8 +78,8 @@ def _scopes(machine: Machine) -> dict[str, str]:
         "all": "all",
         "family": f"gpu {machine.family}",
         "part": f"part {machine.gpu}",
-        "stack": f"stack {machine.stack}",
-        "kernel": f"stack {machine.stack} on {machine.family}",
+        "stack": f"stack {machine.fitted}",
+        "kernel": f"stack {machine.fitted} on {machine.family}",
     }
 
 
@@ -128,8 +128,8 @@ def stack_effects(machines: Sequence[Machine], spread_of) -> list[Effect]:
     """Every deviation that a stack may own: of its parameters, and of its kernels on each of the
     architectures that it was measured on."""
     effects = []
-    for stack in dict.fromkeys(m.stack for m in machines):
-        mine = [m for m in machines if m.stack == stack]
+    for stack in dict.fromkeys(m.fitted for m in machines):
+        mine = [m for m in machines if m.fitted == stack]
         soft = [n for n in PRIORS if n not in HARDWARE and n not in SHARED]
         effects += [Effect(n, f"stack {stack}", spread_of(mine[0], n)) for n in soft]
         families = dict.fromkeys(m.family for m in mine)

@@ -78,6 +78,7 @@ class StageMemory:
     layer: LayerMemory
     layers: Array  # on one GPU
     chunks: Array  # factor on the micro-batches in flight
+    gathered_gb: Array  # per sequence, of the layer in work
     logits_gb: Array  # per sequence, on the last stage
     apart: Array  # bool: the stage with the logits is not the one with the most in flight
     used: Array  # bool
@@ -88,8 +89,9 @@ class StageMemory:
         """[K] [GB], 0 where unused; micro-batches that the domain's first stage holds, and that the
         last stage of the whole pipeline does."""
         held = self.layer.held(recompute) * self.layers
-        # While the backward pass recomputes a layer, its full activations exist once.
-        working = jnp.where(recompute == RECOMPUTE_NONE, 0.0, self.layer.none)
+        # While the backward pass recomputes a layer, its activations exist whole, and their gradients.
+        working = jnp.where(recompute == RECOMPUTE_NONE, 0.0, 2.0 * self.layer.none)
+        working = working + self.gathered_gb
         many = held * in_flight * self.chunks
         of_last = held * in_flight_last + self.logits_gb
         # One stage holds the logits, another the most micro-batches: the fullest counts, not both.
@@ -118,6 +120,7 @@ def stage_memory(
         layer=layer_memory(work, cal, plan.tp, plan.cp),
         layers=jnp.ceil(plan.layers.astype(jnp.float32) / stages),
         chunks=in_flight_chunks(stages, work.virtual_stages),
+        gathered_gb=_gathered_gb(work, plan),
         logits_gb=jnp.where(last, logits, 0.0),
         apart=plan.pp > 1,
         used=plan.used,
@@ -136,6 +139,13 @@ def _whole_gb(work: Workload, plan: Plan, first: Array, last: Array) -> Array:
     kept = (WEIGHT_BYTES + work.reduce_bytes) * params_per_gpu(work, plan, first, last)
     whole = jnp.where(is_resharded(work, plan), few, kept)
     return jnp.where(plan.zero_stage == 3, whole, 0.0)
+
+
+def _gathered_gb(work: Workload, plan: Plan) -> Array:
+    """[K] [GB] per sequence: sequence parallelism gathers the input of a block over the group and, on
+    the way back, its gradient (Korthikanti et al. 2022, sec. 4.2.2)."""
+    whole = 2.0 * work.stored.input_gb / plan.cp.astype(jnp.float32)
+    return jnp.where(work.sequence_parallel & (plan.tp > 1), whole, 0.0)
 
 
 def params_per_gpu(work: Workload, plan: Plan, first: Array, last: Array) -> Array:
