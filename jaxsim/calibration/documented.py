@@ -54,13 +54,13 @@ SOFTWARE: dict[str, Known] = {
         "step_fixed_s": (0.015, 0.7),
     },
     "torchtitan": {
-        "state_bytes": (16.0, 0.1),
-        "stored_logits": (3.0, 0.15),
+        "state_bytes": (16.0, 0.05),
+        "stored_logits": (3.0, 0.1),
         "step_fixed_s": (0.015, 0.7),
-        "framework_gb": (4.0, 0.3),
-        "stored_values": (0.85, 0.1),
+        "framework_gb": (4.0, 0.15),
+        "stored_values": (0.85, 0.03),
     },
-    "torchtitan-eager": {"stored_values": (1.0, 0.1)},
+    "torchtitan-eager": {"stored_values": (1.0, 0.03)},
 }
 
 
