@@ -37,8 +37,9 @@ KERNEL_KNOWN = 0.2  # spread of these
 # Megatron-LM of 2021 sent gradients after the backward pass. DeepSpeed's ZeRO-3 of that time moved
 # 1,050 GB a step in 67 s on 768 and on 1,536 GPUs alike (SC 2021, Table 2). FSDP holds fp32 weights,
 # gradients and moments, 16 bytes. A loss in fp32 over whole logits holds them in 16 bits, in 32, and
-# both gradients: three fp32 copies. A compiler recomputes what is cheap and stores less of it. OPT drops no
-# attention scores: their softmax alone is stored (Zhang et al. 2022). Sailor (SOSP 2025) counts 2-5 GB for the framework.
+# both gradients: three fp32 copies. A compiler recomputes what is cheap and stores less of it. OPT
+# drops no attention scores: their softmax alone is stored (Zhang et al. 2022). Sailor (SOSP 2025)
+# counts 2-5 GB for the framework.
 SOFTWARE: dict[str, Known] = {
     "megatron-fused": {"dp_overlap": (0.05, 0.3), "straggler": (0.02, 1.0)},
     "deepspeed-zero3": {"gather_efficiency": (0.2, 0.3)},

@@ -16,21 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxsim.cluster import FITTED_AS, PRIORS
+from jaxsim.cluster import FITTED_AS, HARDWARE, PRIORS
 
-# What belongs to the GPU and its node, whatever runs on it; all else is the stack's.
-HARDWARE = (
-    "gemm_efficiency",
-    "gemm_tail_tiles",
-    "gemm_depth",
-    "batched_gemm_efficiency",
-    "memory_efficiency",
-    "kernel_s",
-    "fp32_speed",
-    "nvlink_efficiency",
-    "collective_alpha_s",
-    "intra_efficiency",
-)
 # Of the links between domains and of a restart: one value for all machines.
 SHARED = (
     "wan_efficiency",

@@ -256,7 +256,9 @@ def _sharding(stack: str) -> dict[str, object]:
     if stack == POOLED:
         return {}
     fields = STACKS[stack].job_fields
-    return {key: fields[key] for key in ("reshard", "scatter_each", "reduce_bytes", "balanced_ring")}
+    return {
+        key: fields[key] for key in ("reshard", "scatter_each", "reduce_bytes", "balanced_ring")
+    }
 
 
 def _plan(run: MeasuredRun) -> Plan:

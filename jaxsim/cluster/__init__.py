@@ -3,10 +3,13 @@
 cluster     the cluster and its YAML file
 gpu         data sheets of GPU types
 stack       software stacks, and which one a published run is of
-efficiency  efficiency parameters: priors, shipped fits, calibration files
+efficiency  efficiency parameters: priors, beliefs, calibration files
+fits        which fit serves a GPU type under a stack
+band        how far a prediction may be off, inside and outside what was calibrated
 grids       clusters from measured grids of throughput, round trip and price
 """
 
+from jaxsim.cluster.band import FEATURES, UNKNOWN, Band, Domain
 from jaxsim.cluster.cluster import (
     GBIT_PER_GBYTE,
     Cluster,
@@ -20,15 +23,24 @@ from jaxsim.cluster.efficiency import (
     PRIORS,
     Belief,
     Calibration,
-    EfficiencySource,
-    default_calibration,
-    efficiency_source,
     from_free,
     independent,
     load_beliefs,
-    load_calibration,
     prior_calibration,
+)
+from jaxsim.cluster.fits import (
+    ANY,
+    HARDWARE,
+    EfficiencySource,
+    MachineFit,
+    default_calibration,
+    efficiency_source,
+    find_fit,
+    load_calibration,
+    load_fits,
+    load_left_out,
     shipped_belief,
+    shipped_fit,
 )
 from jaxsim.cluster.gpu import GPU_ALIASES, GPU_PRESETS, Gpu
 from jaxsim.cluster.grids import cluster_file, cluster_from_grids
@@ -43,24 +55,32 @@ from jaxsim.cluster.stack import (
 )
 
 __all__ = [
+    "ANY",
+    "FEATURES",
     "FITTED_AS",
     "GBIT_PER_GBYTE",
     "GPU_ALIASES",
     "GPU_PRESETS",
+    "HARDWARE",
     "POOLED",
     "PRIORS",
     "STACKS",
+    "UNKNOWN",
+    "Band",
     "Belief",
     "Calibration",
     "Cluster",
     "ClusterSpec",
+    "Domain",
     "EfficiencySource",
     "Gpu",
+    "MachineFit",
     "Stack",
     "cluster_file",
     "cluster_from_grids",
     "default_calibration",
     "efficiency_source",
+    "find_fit",
     "from_free",
     "independent",
     "known_stack",
@@ -68,10 +88,13 @@ __all__ = [
     "load_beliefs",
     "load_calibration",
     "load_cluster",
+    "load_fits",
+    "load_left_out",
     "micro_batches_of_row",
     "parse_cluster",
     "prior_calibration",
     "repeat_regions",
     "shipped_belief",
+    "shipped_fit",
     "stack_of_row",
 ]
