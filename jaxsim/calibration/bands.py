@@ -12,6 +12,7 @@ from jaxsim.cluster import UNKNOWN, Band
 Z90 = 1.644854
 WIDENING = (0.0, 0.1, 0.25, 0.5, 1.0)  # shares per doubling that are tried
 LEAST = 0.01  # no model of a machine is better than this
+FEW = 0.12  # a handful of stacks tells no less of the next one (an assumption)
 STACK = "stack"
 
 
@@ -37,7 +38,9 @@ def unseen_band(rows: Sequence[LeftOutRow], without: str = "") -> Band:
         memory.append(band.memory)
     if not step:
         return UNKNOWN
-    return Band(max(step), max([m for m in memory if np.isfinite(m)] or [UNKNOWN.memory]), 0.0)
+    return Band(
+        max(*step, FEW), max([m for m in memory if np.isfinite(m)] or [UNKNOWN.memory]), 0.0
+    )
 
 
 def coverage(rows: Sequence[LeftOutRow]) -> dict[str, Coverage]:

@@ -73,7 +73,8 @@ def documented(machine: Machine) -> Known:
     known.update(PARTS.get(machine.gpu, {}))
     known.update(SOFTWARE.get(machine.fitted, {}))
     known.update(SOFTWARE.get(machine.stack, {}))
-    kernel = STACKS[machine.stack].attention if machine.stack in STACKS else ""
+    # Of a stack that nobody named, the kernel that most run.
+    kernel = STACKS[machine.stack].attention if machine.stack in STACKS else "flash-2"
     share = KERNELS.get((kernel, machine.gpu), KERNELS.get((kernel, machine.family)))
     if share is not None:
         known["flash_efficiency"] = (share, KERNEL_KNOWN)

@@ -81,13 +81,16 @@ class Hierarchy:
     @property
     def design(self) -> np.ndarray:
         """[M, D, E] spread of each effect where it reaches."""
+        return np.stack([self.design_of(machine) for machine in self.machines])
+
+    def design_of(self, machine: Machine) -> np.ndarray:
+        """[D, E] spread of each effect that reaches a machine, measured or not."""
         names = {name: i for i, name in enumerate(PRIORS)}
-        out = np.zeros((len(self.machines), len(names), len(self.effects)))
-        for m, machine in enumerate(self.machines):
-            mine = set(_scopes(machine).values())
-            for e, effect in enumerate(self.effects):
-                if effect.scope in mine:
-                    out[m, names[effect.parameter], e] = effect.spread
+        out = np.zeros((len(names), len(self.effects)))
+        mine = set(_scopes(machine).values())
+        for e, effect in enumerate(self.effects):
+            if effect.scope in mine:
+                out[names[effect.parameter], e] = effect.spread
         return out
 
     def of_stack(self, stack: str) -> list[Effect]:

@@ -104,6 +104,7 @@ def leave_out(
     work = [r.step_s for r in runs.runs]
     ideal = np.log(_ideal_s(runs.runs))
     lag = np.log(np.array([x or np.nan for x in work])) - ideal
+    alike = np.array([f"{r.dataset} {r.gpu.split('-')[0]}" for r in runs.runs])
     gpus = np.array([r.gpu for r in runs.runs])
     for group in groups:
         keep = np.ones(len(runs.runs))
@@ -113,8 +114,9 @@ def leave_out(
         rows = []
         for row, place in enumerate(group.places):
             machine = fitter.hierarchy.machines[runs.machine[place]]
-            same = (keep > 0) & (gpus == gpus[place]) & np.isfinite(lag)
-            same = same if same.any() else (keep > 0) & np.isfinite(lag)
+            kept = (keep > 0) & np.isfinite(lag)
+            choices = (kept & (x == x[place]) for x in (alike, gpus))
+            same = next((x for x in choices if x.any()), kept)
             rows.append(
                 LeftOutRow(
                     *group[:3],
@@ -150,10 +152,16 @@ def predict_places(
 def _distance(fitter: Fitter, keep: np.ndarray, machine: Machine, run: MeasuredRun) -> float:
     """Doublings outside the kept runs of the same stack on the same architecture (or any)."""
     alike = [fitter.hierarchy.machines[m] for m in fitter.runs.machine]
-    kept = [r for r, m, k in zip(fitter.runs.runs, alike, keep, strict=True)
-            if k and m.fitted == machine.fitted and m.family == machine.family]
-    kept = kept or [r for r, m, k in zip(fitter.runs.runs, alike, keep, strict=True)
-                    if k and m.fitted == machine.fitted]
+    kept = [
+        r
+        for r, m, k in zip(fitter.runs.runs, alike, keep, strict=True)
+        if k and m.fitted == machine.fitted and m.family == machine.family
+    ]
+    kept = kept or [
+        r
+        for r, m, k in zip(fitter.runs.runs, alike, keep, strict=True)
+        if k and m.fitted == machine.fitted
+    ]
     return domain_of(kept).distance(features(run)) if kept else np.nan
 
 

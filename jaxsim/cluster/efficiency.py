@@ -243,6 +243,8 @@ def _entry(entry: Any, where: str) -> Belief:
             raise InputError(f"{where}: parameters.{key}: unknown{near}; allowed: {allowed}")
     centre = np.array([p.to_free(p.value) for p in PRIORS.values()])
     spread = np.array([p.spread for p in PRIORS.values()])
+    if "domain" in entry:  # of what was measured, a parameter that is not listed was held
+        spread = np.full(len(PRIORS), SPREADS[0])
     for i, (name, prior) in enumerate(PRIORS.items()):
         if name in parameters:
             place, figures = f"{where}: parameters.{name}", parameters[name]

@@ -68,7 +68,7 @@ class EfficiencySource:
 
 
 def load_fits(path: str | Path) -> dict[str, MachineFit]:
-    """Load a calibration file: `GPU`, `GPU/STACK` or `any/STACK` -> its fit; errors as `load_beliefs`."""
+    """Load a calibration file: `GPU`, `GPU/STACK` or `any/STACK` -> its fit; errors: `load_beliefs`."""
     entries, fits = read_entries(path), {}
     for name, belief in parse_beliefs(entries, path).items():
         where, entry = f"{path}: calibrations.{name}", entries[name]
