@@ -55,7 +55,11 @@ def adapt_stack(config: CalibrateConfig, found: Measurements, target: Path) -> N
         before = predict(runs, lambda gpu, s: belief_of(Machine(gpu, s)).calibration())
         after = predict(runs, lambda gpu, s: posterior.calibration(Machine(gpu, s)))
         entries = adapted_entries(fitter, posterior)
-        write_text(target, HEADER + dump_yaml({"calibrations": entries}, default_flow_style=None, width=100), load_fits)
+        write_text(
+            target,
+            HEADER + dump_yaml({"calibrations": entries}, default_flow_style=None, width=100),
+            load_fits,
+        )
         summary = {
             "gpus": sorted({r.gpu for r in runs}),
             "adapted": stack,

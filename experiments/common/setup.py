@@ -72,7 +72,7 @@ def load_regions(cluster: str | None, domains: int | None = None) -> ClusterSpec
 def note_efficiency(spec: ClusterSpec) -> dict[str, str | None]:
     """Where the efficiency parameters of a cluster's GPUs come from, for a run's record; said once on
     standard error where the GPU type has no fit of its own."""
-    source = efficiency_source(spec.gpu)
+    source = efficiency_source(spec.gpu, spec.stack)
     if source.why:
         _note(f"note: {spec.name}: {source.why}")
     return dataclasses.asdict(source)

@@ -9,9 +9,9 @@ import numpy as np
 
 from jaxsim.calibration.documented import documented_belief
 from jaxsim.calibration.fitting import Fitter, Posterior, weigh
-from jaxsim.calibration.hierarchy import Effect, Hierarchy, Machine
+from jaxsim.calibration.hierarchy import HARDWARE, Effect, Hierarchy, Machine
 from jaxsim.calibration.measured import MeasuredRun
-from jaxsim.cluster import HARDWARE, PRIORS, Belief
+from jaxsim.cluster import PRIORS, Belief
 
 # What a few runs of one campaign can tell: their errors are of one hand.
 NOISE = 0.03

@@ -10,8 +10,9 @@ from jaxsim.calibration.documented import documented_belief
 from jaxsim.calibration.fitting import Fitter, Posterior
 from jaxsim.calibration.hierarchy import Machine
 from jaxsim.calibration.left_out import domain_of
-from jaxsim.cluster import ANY, FITTED_AS, POOLED, PRIORS, STACKS, UNKNOWN, Band, Belief
+from jaxsim.cluster import ANY, POOLED, PRIORS, STACKS, UNKNOWN, Band, Belief
 
+USUAL = ("A100-80GB", "H100-80GB")  # GPU types of which every stack has an entry
 PINNED = 1e-6  # spread of what a fit holds at its documented value
 
 
@@ -24,7 +25,7 @@ def file_entries(
     fitter: Fitter, posterior: Posterior, bands: Mapping[str, Band], unseen: Band
 ) -> dict[str, dict]:
     """Entries of all machines that were fitted, of each of their GPU types under no stack, and of
-    every stack wherever it runs."""
+    every stack on the usual GPU types and wherever else it runs."""
     hierarchy, told = fitter.hierarchy, told_by(fitter, posterior)
     entries = {}
     for place, machine in enumerate(hierarchy.machines):
@@ -40,7 +41,7 @@ def file_entries(
             counts[run.dataset] = counts.get(run.dataset, 0) + 1
         entries[fit_name(machine)] = {"fitted_on": counts, **entry}
     others = [Machine(gpu, POOLED) for gpu in dict.fromkeys(m.gpu for m in hierarchy.machines)]
-    others += [Machine(ANY, stack) for stack in STACKS if FITTED_AS.get(stack, stack) == stack]
+    others += [Machine(gpu, stack) for gpu in (*USUAL, ANY) for stack in STACKS]
     for machine in others:
         if fit_name(machine) not in entries:
             belief = predicted_belief(posterior, machine)

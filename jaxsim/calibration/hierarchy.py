@@ -16,8 +16,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxsim.cluster import FITTED_AS, HARDWARE, PRIORS
+from jaxsim.cluster import FITTED_AS, PRIORS, family
 
+# What belongs to the GPU and its node, whatever runs on it; all else is the stack's.
+HARDWARE = (
+    "gemm_efficiency",
+    "gemm_tail_tiles",
+    "gemm_depth",
+    "batched_gemm_efficiency",
+    "memory_efficiency",
+    "kernel_s",
+    "fp32_speed",
+    "nvlink_efficiency",
+    "collective_alpha_s",
+    "intra_efficiency",
+)
 # Of the links between domains and of a restart: one value for all machines.
 SHARED = (
     "wan_efficiency",
@@ -41,9 +54,8 @@ class Machine(NamedTuple):
 
     @property
     def family(self) -> str:
-        """The GPU's architecture: its name up to the dash, Grace's H100 counted to the H100s."""
-        name = self.gpu.split("-")[0]
-        return {"GH200": "H100", "H200": "H100", "A800": "A100", "H800": "H100"}.get(name, name)
+        """The GPU's architecture."""
+        return family(self.gpu)
 
     @property
     def fitted(self) -> str:
@@ -106,9 +118,9 @@ def hardware_effects(machines: Sequence[Machine], spread_of) -> list[Effect]:
     """
     first = machines[0]
     effects = [Effect(name, "all", spread_of(first, name)) for name in SHARED]
-    for family in dict.fromkeys(m.family for m in machines):
-        one = next(m for m in machines if m.family == family)
-        effects += [Effect(n, f"gpu {family}", spread_of(one, n)) for n in HARDWARE]
+    for name in dict.fromkeys(m.family for m in machines):
+        one = next(m for m in machines if m.family == name)
+        effects += [Effect(n, f"gpu {name}", spread_of(one, n)) for n in HARDWARE]
     for gpu in dict.fromkeys(m.gpu for m in machines):
         effects += [Effect(n, f"part {gpu}", spread) for n, spread in PART_SPREAD.items()]
     return effects

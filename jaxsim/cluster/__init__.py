@@ -30,11 +30,11 @@ from jaxsim.cluster.efficiency import (
 )
 from jaxsim.cluster.fits import (
     ANY,
-    HARDWARE,
     EfficiencySource,
     MachineFit,
     default_calibration,
     efficiency_source,
+    family,
     find_fit,
     load_calibration,
     load_fits,
@@ -61,7 +61,6 @@ __all__ = [
     "GBIT_PER_GBYTE",
     "GPU_ALIASES",
     "GPU_PRESETS",
-    "HARDWARE",
     "POOLED",
     "PRIORS",
     "STACKS",
@@ -80,6 +79,7 @@ __all__ = [
     "cluster_from_grids",
     "default_calibration",
     "efficiency_source",
+    "family",
     "find_fit",
     "from_free",
     "independent",

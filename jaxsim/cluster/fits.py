@@ -9,11 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from jaxsim.cluster.band import UNKNOWN, Band, Domain, read_band, read_domain
 from jaxsim.cluster.efficiency import (
-    PRIORS,
     Belief,
     Calibration,
     parse_beliefs,
@@ -26,19 +23,6 @@ from jaxsim.files import InputError, listed, read_yaml
 
 SHIPPED = "calibrations.yaml"
 ANY = "any"  # GPU type of what is known of a stack wherever it runs
-# What belongs to the GPU and its node, whatever runs on it; all else is the stack's.
-HARDWARE = (
-    "gemm_efficiency",
-    "gemm_tail_tiles",
-    "gemm_depth",
-    "batched_gemm_efficiency",
-    "memory_efficiency",
-    "kernel_s",
-    "fp32_speed",
-    "nvlink_efficiency",
-    "collective_alpha_s",
-    "intra_efficiency",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,24 +72,29 @@ def load_left_out(path: str | Path | None = None) -> list[dict[str, Any]]:
 
 
 def find_fit(fits: Mapping[str, MachineFit], gpu: str, stack: str = POOLED) -> MachineFit | None:
-    """The fit for a GPU type under a stack, composed of the stack's and the GPU's where the pair was
-    never measured; None = nothing is known of the GPU's family."""
+    """The fit for a GPU type under a stack, or the nearest one, whose domain then does not hold and
+    whose band is at least that of what nobody measured; None = nothing is known."""
     name = _fitted_name(fits, gpu, stack)
     if name is None:
         return None
-    found, anywhere = fits[name], fits.get(f"{ANY}/{FITTED_AS.get(stack, stack)}")
-    if "/" in name or anywhere is None:
+    found = fits[name]
+    if name == _key(gpu_name(gpu), stack):
         return found
-    return MachineFit(_composed(found.belief, anywhere.belief), anywhere.band)
+    # A file that says nothing of stacks is its user's own: it is for all of them.
+    if not any("/" in other for other in fits):
+        return found
+    wide = dataclasses.replace(
+        found.band,
+        step=max(found.band.step, UNKNOWN.step),
+        memory=max(found.band.memory, UNKNOWN.memory),
+    )
+    return MachineFit(found.belief, wide)
 
 
-def _composed(of_gpu: Belief, of_stack: Belief) -> Belief:
-    """Hardware as on the GPU, everything else as under the stack."""
-    hard = np.array([name in HARDWARE for name in PRIORS])
-    centre = np.where(hard, of_gpu.centre, of_stack.centre)
-    both = np.outer(hard, hard), np.outer(~hard, ~hard)
-    covariance = np.where(both[0], of_gpu.covariance, 0.0)
-    return Belief(centre, covariance + np.where(both[1], of_stack.covariance, 0.0))
+def family(gpu: str) -> str:
+    """The architecture of a GPU type: its name up to the dash, parts of one architecture together."""
+    name = gpu_name(gpu).split("-")[0]
+    return {"GH200": "H100", "H200": "H100", "H800": "H100", "A800": "A100"}.get(name, name)
 
 
 def default_calibration(gpu: Any = None, stack: str = POOLED) -> Calibration:
@@ -166,19 +155,21 @@ def _key(gpu: str, stack: str) -> str:
 
 def _fitted_name(fitted: Iterable[str], gpu: str, stack: str) -> str | None:
     """The name of the fit for a GPU type under a stack: the pair's own, that of another part of the
-    family, then the GPU type's for all stacks, its family's."""
-    names, wanted = tuple(fitted), gpu_name(gpu)
-    pairs = [(n, *n.partition("/")[::2]) for n in names]
-    kinds = [stack, FITTED_AS.get(stack, stack), ""] if stack != POOLED else [""]
-    for kind in dict.fromkeys(kinds):
-        of_kind = [(n, g) for n, g, s in pairs if s == kind and g != ANY]
-        same = [n for n, g in of_kind if g == wanted] or [
-            n for n, g in of_kind if gpu_name(g) == wanted
-        ]
-        family = [n for n, g in of_kind if g.split("-")[0] == wanted.split("-")[0]]
-        if same or (family and not kind):
-            return (same or family)[0]
-    return None
+    family, then the GPU type's for all stacks, its family's, the stack's wherever it runs."""
+    wanted = gpu_name(gpu)
+    pairs = [(name, *name.partition("/")[::2]) for name in fitted]
+    kinds = [stack, FITTED_AS.get(stack, stack)] if stack != POOLED else []
+    for kind in dict.fromkeys([*kinds, ""]):
+        mine = [(name, g) for name, g, s in pairs if s == kind and g != ANY]
+        for same in (
+            lambda g: g == wanted,
+            lambda g: gpu_name(g) == wanted,
+            lambda g: family(g) == family(wanted),
+        ):
+            if found := [name for name, g in mine if same(g)]:
+                return found[0]
+    anywhere = f"{ANY}/{FITTED_AS.get(stack, stack)}"
+    return next((name for name, *_ in pairs if name == anywhere), None)
 
 
 def load_calibration(path: str | Path, gpu: str, stack: str = POOLED) -> Calibration:

@@ -97,7 +97,11 @@ STACKS: dict[str, Stack] = {
     ),
 }
 # Stacks that differ in settings, not in efficiencies, are fitted as one.
-FITTED_AS = {"llm-foundry-pure": "llm-foundry", "torchtitan-eager": "torchtitan"}
+FITTED_AS = {
+    "llm-foundry-pure": "llm-foundry",
+    "torchtitan-eager": "torchtitan",
+    "megatron-flash": "megatron-fused",
+}
 
 
 # What a table of runs says, in columns that it has anyway -> stack; the first rule whose words all
