@@ -12,7 +12,7 @@ from jaxsim.cluster import UNKNOWN, Band
 Z90 = 1.644854
 WIDENING = (0.0, 0.1, 0.25, 0.5, 1.0)  # shares per doubling that are tried
 LEAST = 0.01  # no model of a machine is better than this
-FEW = 0.12  # a handful of stacks tells no less of the next one (an assumption)
+FEW = 0.16  # a handful of stacks tells no less of the next one (an assumption)
 STACK = "stack"
 
 

@@ -38,8 +38,9 @@ KERNEL_KNOWN = 0.2  # spread of these
 # 1,050 GB a step in 67 s on 768 and on 1,536 GPUs alike (SC 2021, Table 2). FSDP holds fp32 weights,
 # gradients and moments, 16 bytes. A loss in fp32 over whole logits holds them in 16 bits, in 32, and
 # both gradients: three fp32 copies. A compiler recomputes what is cheap and stores less of it. OPT
-# drops no attention scores: their softmax alone is stored (Zhang et al. 2022). Sailor (SOSP 2025)
-# counts 2-5 GB for the framework.
+# drops no attention scores: their softmax alone is stored (Zhang et al. 2022). MPT drops
+# nothing and has no biases; that its published runs fit their GPUs is all that tells of its memory.
+# Sailor (SOSP 2025) counts 2-5 GB for the framework.
 SOFTWARE: dict[str, Known] = {
     "megatron-fused": {"dp_overlap": (0.05, 0.3), "straggler": (0.02, 1.0)},
     "deepspeed-zero3": {"gather_efficiency": (0.2, 0.3)},
@@ -51,7 +52,8 @@ SOFTWARE: dict[str, Known] = {
     },
     "llm-foundry": {
         "state_bytes": (16.0, 0.1),
-        "stored_logits": (3.0, 0.3),
+        "stored_logits": (2.0, 0.3),
+        "stored_values": (0.8, 0.1),
         "step_fixed_s": (0.015, 0.7),
     },
     "torchtitan": {

@@ -6,6 +6,7 @@ stack       software stacks, and which one a published run is of
 efficiency  efficiency parameters: priors, beliefs, calibration files
 fits        which fit serves a GPU type under a stack
 band        how far a prediction may be off, inside and outside what was calibrated
+records     the highest utilisation published for a GPU type
 grids       clusters from measured grids of throughput, round trip and price
 """
 
@@ -44,6 +45,7 @@ from jaxsim.cluster.fits import (
 )
 from jaxsim.cluster.gpu import GPU_ALIASES, GPU_PRESETS, Gpu
 from jaxsim.cluster.grids import cluster_file, cluster_from_grids
+from jaxsim.cluster.records import above_record
 from jaxsim.cluster.stack import (
     FITTED_AS,
     POOLED,
@@ -75,6 +77,7 @@ __all__ = [
     "Gpu",
     "MachineFit",
     "Stack",
+    "above_record",
     "cluster_file",
     "cluster_from_grids",
     "default_calibration",
