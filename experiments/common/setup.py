@@ -16,7 +16,14 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments.common.compiler_options import add_options
-from jaxsim.cluster import POOLED, STACKS, ClusterSpec, efficiency_source, load_cluster, repeat_regions
+from jaxsim.cluster import (
+    POOLED,
+    STACKS,
+    ClusterSpec,
+    efficiency_source,
+    load_cluster,
+    repeat_regions,
+)
 from jaxsim.files import InputError, one_line
 from jaxsim.load import read_load_trace
 from jaxsim.network import read_network_trace

@@ -30,7 +30,6 @@ from experiments.common import (
     suite_table,
 )
 from experiments.evaluate import low_communication
-from experiments.evaluate.trust import plan_trust
 from experiments.evaluate.config import EvaluateConfig, kept
 from experiments.evaluate.contestants import contestants, requested
 from experiments.evaluate.evaluator import Evaluator, tune
@@ -45,6 +44,7 @@ from experiments.evaluate.tables import (
     timeline_rows,
     traffic_rows,
 )
+from experiments.evaluate.trust import plan_trust
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
 from jaxsim.plan import Plan, whole_plan

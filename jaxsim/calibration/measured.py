@@ -51,8 +51,10 @@ from jaxsim.workload import (
 
 GIB = 2.0**30
 # Network of one node [GB/s] per direction, of the systems these GPUs were measured in: eight HDR
-# (SC 2021's Selene), eight NDR (H100 training clusters), four Slingshot-11 ports (Alps).
-NODE_GB_PER_S = {"A100": 200.0, "H100": 400.0, "GH200": 100.0, "V100": 12.5}
+# (SC 2021's Selene), eight NDR (H100 training clusters), four Slingshot-11 ports (Alps); of GPUs that
+# nobody measured here, what their makers' reference systems have.
+NODE_GB_PER_S = {"A100": 200.0, "A800": 200.0, "H100": 400.0, "H200": 400.0, "B200": 400.0}
+NODE_GB_PER_S |= {"GH200": 100.0, "MI300X": 400.0, "L40S": 50.0, "V100": 12.5}
 INTRA_RTT_S = 5e-6
 MEASURABLE = (1e-6, 1e9)  # [s], [GiB]
 RECOMPUTE = {
