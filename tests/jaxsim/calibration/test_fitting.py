@@ -118,8 +118,7 @@ def test_groups_are_left_out_whole_and_predicted(fitted):
     np.testing.assert_allclose(again.free(), posterior.free(), atol=0.05)
 
 
-def test_few_rows_adapt_the_stack_and_leave_the_hardware(fitted):
-    fitter, _ = fitted
+def test_few_rows_adapt_the_stack_and_leave_the_hardware():
     truth = truth_of(MADE, softmax_passes=1.0, micro_batch_s=2.0, gemm_efficiency=0.0)
     runs = measure(varied_runs(), truth)
     some = runs[::5]
