@@ -53,7 +53,7 @@ def random_plans(spec: ClusterSpec, n_plans: int, work: Workload, seed: int = 0)
 
 def closed(spec: ClusterSpec, n_plans: int) -> Fidelity:
     """The closed form from a table of `n_plans` plans, spread over all devices."""
-    cluster, calibration = spec.to_arrays(), default_calibration(spec.gpu)
+    cluster, calibration = spec.to_arrays(), default_calibration(spec.gpu, spec.stack)
     work = build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)]).job(0)
     problem = Problem(work, cluster, calibration)
     plans = random_plans(spec, n_plans, work)

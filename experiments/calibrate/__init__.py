@@ -1,7 +1,8 @@
 """`hippo calibrate`: efficiency parameters fitted to measured runs.
 
 config  What a calibration is asked for
-fit     Fit the efficiency parameters of GPU types, write the calibration file and the record
+fit     Fit the efficiency parameters of all machines, write the calibration file and the record
+adapt   Adapt one software stack to a user's own runs
 """
 
 import lazy_loader

@@ -1,3 +1,3 @@
-from .fit import profiles_for
+from .fit import fit_all, left_out_rows
 
-__all__ = ["profiles_for"]
+__all__ = ["fit_all", "left_out_rows"]

@@ -13,6 +13,9 @@ class CalibrateConfig:
         data: file or folder of measured runs, syncs over shaped links and profiles
         out: calibration file to write
         gpu: fit only these GPU types, separated by commas; all that the data hold if none is given
+        adapt: adapt this software stack to the data, which are runs of it; the hardware stays as it is
+        base: calibration file to adapt; the fits that ship if none is given
+        leave_out: leave out every group of runs in turn, for the bands and the table in the file
         strict: refuse the first bad row instead of leaving it out
         json: file for the in-sample figures of merit, - = standard output and nothing else there
         run: run folder; outputs/calibrate-<time> if none is given
@@ -21,6 +24,9 @@ class CalibrateConfig:
     data: str
     out: str
     gpu: str | None = None
+    adapt: str | None = None
+    base: str | None = None
+    leave_out: bool = True
     strict: bool = False
     json: str | None = None
     run: str | None = None

@@ -16,7 +16,14 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments.common.compiler_options import add_options
-from jaxsim.cluster import ClusterSpec, efficiency_source, load_cluster, repeat_regions
+from jaxsim.cluster import (
+    POOLED,
+    STACKS,
+    ClusterSpec,
+    efficiency_source,
+    load_cluster,
+    repeat_regions,
+)
 from jaxsim.files import InputError, one_line
 from jaxsim.load import read_load_trace
 from jaxsim.network import read_network_trace
@@ -72,7 +79,7 @@ def load_regions(cluster: str | None, domains: int | None = None) -> ClusterSpec
 def note_efficiency(spec: ClusterSpec) -> dict[str, str | None]:
     """Where the efficiency parameters of a cluster's GPUs come from, for a run's record; said once on
     standard error where the GPU type has no fit of its own."""
-    source = efficiency_source(spec.gpu)
+    source = efficiency_source(spec.gpu, spec.stack)
     if source.why:
         _note(f"note: {spec.name}: {source.why}")
     return dataclasses.asdict(source)
@@ -120,7 +127,8 @@ def load_world(
         if value < 1:
             raise InputError(f"{name}: expected an integer >= 1, got {value}")
     spec = load_regions(cluster, domains)
-    job = JobSpec(load_model(model), global_batch, seq)
+    fields = {} if spec.stack == POOLED else STACKS[spec.stack].job_fields
+    job = JobSpec(load_model(model), global_batch, seq, **fields)
     arguments = (spec, job, table_size, layout_limit, dict(rules or {}), loaded)
     world, info = _built(pickle.dumps(arguments))
     note_efficiency(spec)

@@ -47,6 +47,10 @@ def best_plan_text(plan: dict | None) -> str:
     lines = [
         f"best plan on the links as the cluster file states them, {plan['tokens_per_s']:,.0f} tokens/s:"
     ]
+    if "tokens_per_s_lo" in plan:
+        ends = f"{plan['tokens_per_s_lo']:,.0f} to {plan['tokens_per_s_hi']:,.0f} tokens/s"
+        lines.append(f"  90 % band {ends}")
+        lines += [f"  note: {doubt}" for doubt in plan["doubts"]]
     for number, pipeline in enumerate(plan["pipelines"], start=1):
         stages = (
             f"{d['domain']} ({d['layers']} layers, tp {d['tp']}, pp {d['pp']})"

@@ -44,6 +44,8 @@ from experiments.evaluate.tables import (
     timeline_rows,
     traffic_rows,
 )
+from experiments.evaluate.trust import plan_trust
+from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
 from jaxsim.plan import Plan, whole_plan
 from jaxsim.planning import PlanTable
@@ -156,7 +158,7 @@ class Evaluation:
             "nominated": self.with_plans,
             "table": {**dataclasses.asdict(self.info), "bound_over": evaluator.n_bounding},
         }
-        summary["best_plan"] = best_plan(evaluator, self.spec.domains)
+        summary["best_plan"] = best_plan(evaluator, self.spec)
         if self.apart:
             args = (self.apart, self.config, self.settings, self.weights, self.traces)
             rows = results.once("low_communication", lambda: low_communication.played(*args))
@@ -164,16 +166,19 @@ class Evaluation:
         return summary
 
 
-def best_plan(evaluator: Evaluator, domains: tuple[str, ...]) -> dict | None:
+def best_plan(evaluator: Evaluator, spec: ClusterSpec) -> dict | None:
     """The plan of the table that trains fastest on the links as the cluster file states them, at the
-    configured mean load, with the lower choice that suits it best; None where none can run."""
+    configured mean load, with the lower choice that suits it best, its band and what casts doubt on
+    it; None where none can run."""
     world, params = evaluator.world, take(evaluator.params, 0)
     problem = params.problem.replace(cluster=world.problem.cluster)
     tokens_per_s, plan = _best_plan(params.replace(problem=problem), world.table)
     if tokens_per_s <= 0:
         return None
-    pipelines = whole_plan(jax.tree.map(lambda x: np.asarray(x)[0], plan), domains)
-    return {"tokens_per_s": float(tokens_per_s), "pipelines": pipelines}
+    one = jax.tree.map(lambda x: np.asarray(x)[0], plan)
+    trust = plan_trust(spec, problem.work.job(0), one, float(tokens_per_s))
+    pipelines = whole_plan(one, spec.domains)
+    return {"tokens_per_s": float(tokens_per_s), **trust, "pipelines": pipelines}
 
 
 @jax.jit

@@ -9,34 +9,44 @@ from collections.abc import Callable
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from tqdm import tqdm
 
 from analysis.records import RunWriter
 from analysis.report import write_report
-from experiments.calibrate import profiles_for
+from experiments.calibrate import fit_all, left_out_rows
 from experiments.common import check_output, put_result
 from experiments.validate.config import ValidateConfig
 from jaxsim.calibration import (
+    LeftOutRow,
+    Machine,
     Measurements,
     Prediction,
+    by_distance,
+    by_size,
+    coverage,
+    documented_belief,
+    features,
     find_measurements,
-    fit_in_stages,
-    leave_out_plans,
+    left_out_table,
     merit,
     predict,
     predict_runs,
     predict_sync_s,
-    prior_belief,
     run_arrays,
 )
 from jaxsim.cluster import (
-    Belief,
+    GPU_PRESETS,
+    POOLED,
+    STACKS,
     Calibration,
-    load_beliefs,
-    load_calibration,
-    prior_calibration,
-    shipped_belief,
+    MachineFit,
+    above_record,
+    find_fit,
+    load_fits,
+    load_left_out,
+    shipped_fit,
 )
+from jaxsim.files import InputError
+from jaxsim.workload import build_workload
 
 # Mean absolute errors of step time that others publish or reach on these tables [%].
 PEERS: dict[str, dict[str, float]] = {
@@ -49,41 +59,51 @@ PEERS: dict[str, dict[str, float]] = {
 DRAWS = 64  # of the calibration's posterior, for the interval of a prediction
 
 
-def calibrations(path: str | None) -> Callable[[str], Calibration]:
-    """GPU type -> calibration, from a file or as shipped."""
-    if path is not None:
-        return lambda gpu: load_calibration(path, gpu)
+def machine_fits(path: str | None) -> Callable[[str, str], MachineFit]:
+    """(GPU type, stack) -> its fit, from a file or as shipped; the documented priors without any."""
+    fits = None if path is None else load_fits(path)
 
-    def shipped(gpu: str) -> Calibration:
-        belief = shipped_belief(gpu)
-        return prior_calibration() if belief is None else belief.calibration()
+    def fit_of(gpu: str, stack: str) -> MachineFit:
+        if fits is None:
+            found = shipped_fit(gpu, stack)
+            return MachineFit(documented_belief(Machine(gpu, stack))) if found is None else found
+        found = find_fit(fits, gpu, stack)
+        if found is None:
+            held = ", ".join(fits)
+            raise InputError(f"{path}: calibrations: none for {gpu}; the file has: {held}")
+        return found
 
-    return shipped
+    return fit_of
 
 
-def intervals(
-    predictions: list[Prediction], belief_of: Callable[[str], Belief | None]
-) -> np.ndarray:
-    """[N, 2] [s] 95 % interval of each step time from the calibration's uncertainty, NaN if none."""
-    out = np.full((len(predictions), 2), np.nan)
-    for gpu in dict.fromkeys(p.run.gpu for p in predictions):
-        belief = belief_of(gpu)
-        if belief is None:
-            continue
-        places = [i for i, p in enumerate(predictions) if p.run.gpu == gpu]
+def run_bands(
+    predictions: list[Prediction], fit_of: Callable[[str, str], MachineFit]
+) -> tuple[np.ndarray, list[str]]:
+    """[N, 2] [s] 90 % band of each step time, from the parameters' uncertainty and the model's error,
+    and for each run what of it lies outside the calibrated domain (empty: nothing)."""
+    out, outside = np.full((len(predictions), 2), np.nan), [""] * len(predictions)
+    for gpu, stack in dict.fromkeys((p.run.gpu, p.run.stack) for p in predictions):
+        fit = fit_of(gpu, stack)
+        places = [i for i, p in enumerate(predictions) if (p.run.gpu, p.run.stack) == (gpu, stack)]
         arrays = run_arrays([predictions[i].run for i in places])
-        draws = belief.samples(DRAWS, seed=0)
+        draws = fit.belief.samples(DRAWS, seed=0)
         fields = vars(draws)
         each = [type(draws)(**{k: v[d] for k, v in fields.items()}) for d in range(DRAWS)]
-        steps = np.stack([np.asarray(predict_runs(arrays, c).total_s) for c in each])
-        out[places] = np.quantile(steps, [0.025, 0.975], axis=0).T
-    return out
+        logs = np.log([np.asarray(predict_runs(arrays, c).total_s) for c in each])
+        for i, spread in zip(places, logs.std(axis=0), strict=True):
+            at = features(predictions[i].run)
+            distance = 0.0 if fit.domain is None else fit.domain.distance(at)
+            reach = np.exp(fit.band.reach(distance, float(spread)))
+            out[i] = predictions[i].step_s / reach, predictions[i].step_s * reach
+            far = ["GPU type and stack"] if fit.domain is None else fit.domain.outside(at)
+            outside[i] = "; ".join(far)
+    return out, outside
 
 
-def run_rows(predictions: list[Prediction], bounds: np.ndarray) -> list[dict]:
+def run_rows(predictions: list[Prediction], bounds: np.ndarray, outside: list[str]) -> list[dict]:
     """One row per run for the record; empty where nothing was measured."""
     rows = []
-    for p, (low, high) in zip(predictions, bounds, strict=True):
+    for p, (low, high), far in zip(predictions, bounds, outside, strict=True):
         run = p.run
         gib = run.peak_memory_gib
         rows.append(
@@ -91,6 +111,7 @@ def run_rows(predictions: list[Prediction], bounds: np.ndarray) -> list[dict]:
                 "dataset": run.dataset,
                 "row_id": run.row_id,
                 "gpu": run.gpu,
+                "stack": run.stack,
                 "model": f"{run.model.layers}x{run.model.hidden}",
                 **{k: getattr(run, k) for k in ("n_gpus", "tp", "cp", "pp", "dp", "micro_batch")},
                 "measured_s": run.step_s,
@@ -102,6 +123,8 @@ def run_rows(predictions: list[Prediction], bounds: np.ndarray) -> list[dict]:
                 "predicted_gib": p.memory_gib,
                 "memory_error_pct": 100 * (p.memory_gib / gib - 1) if gib else None,
                 "fits": p.fits,
+                "outside": far,
+                "record": _above_record(p),
             }
         )
     return rows
@@ -125,24 +148,17 @@ def sync_merit(found: Measurements, calibration: Calibration) -> dict[str, dict]
     return out
 
 
-def leave_out(found: Measurements) -> list[dict]:
-    """Refit without some runs, try on them; one row per refit."""
-    rows = []
-    plans = leave_out_plans(found.runs)
-    for plan in tqdm(plans, desc="leave out", unit="refit"):
-        gpu = plan.held[0].gpu
-        near = profiles_for(gpu, found.profiles)
-        fit = fit_in_stages(plan.rest, near, (), prior_belief(gpu))
-        got = merit(predict(plan.held, lambda _, fit=fit: fit.calibration))
-        rows.append(
-            {
-                "kind": plan.kind,
-                "dataset": plan.dataset,
-                "label": plan.label,
-                **{k: got[k] for k in ("n", "mape_pct", "bias_pct")},
-            }
-        )
-    return rows
+def _above_record(p: Prediction) -> str:
+    """What `above_record` says of a predicted run."""
+    tflop = float(build_workload([p.run.job]).useful_tflop[0])
+    peak = GPU_PRESETS[p.run.gpu].peak_tflops * p.run.n_gpus
+    return above_record(tflop / (p.step_s * peak), p.run.gpu, p.run.precision == "float8")
+
+
+def leave_out(found: Measurements) -> tuple[list[LeftOutRow], list[dict]]:
+    """Fit the runs, refit without each group of them; rows as left out, and the table of them."""
+    rows = left_out_rows(*fit_all(found))
+    return rows, left_out_table(rows)
 
 
 def validate(config: ValidateConfig) -> dict:
@@ -152,30 +168,89 @@ def validate(config: ValidateConfig) -> dict:
     found = find_measurements(config.data, config.strict)
     for line in found.left_out:
         print(f"left out: {line}", file=sys.stderr)
-    calibration_of = calibrations(config.calibration)
-    beliefs = None if config.calibration is None else load_beliefs(config.calibration)
-    predictions = predict(found.runs, calibration_of)
-    bounds = intervals(predictions, shipped_belief if beliefs is None else beliefs.get)
+    fit_of = machine_fits(config.calibration)
+    predictions = predict(found.runs, lambda gpu, stack: fit_of(gpu, stack).belief.calibration())
+    bounds, outside = run_bands(predictions, fit_of)
     datasets = {
         name: merit([p for p in predictions if p.run.dataset == name])
         for name in dict.fromkeys(r.dataset for r in found.runs)
     }
-    gpus = [*dict.fromkeys(r.gpu for r in found.runs), "A100-80GB"]
-    datasets.update(sync_merit(found, calibration_of(gpus[0])))
+    links = found.runs[0] if found.runs else None
+    links = ("A100-80GB", POOLED) if links is None else (links.gpu, links.stack)
+    datasets.update(sync_merit(found, fit_of(*links).belief.calibration()))
     peers = {name: PEERS[name] for name in datasets if name in PEERS}
     summary = {"datasets": datasets, "peers": peers, "skipped": len(found.left_out)}
+    run_table = run_rows(predictions, bounds, outside)
+    summary["outside"] = sum(bool(row["outside"]) for row in run_table)
+    summary["above_record"] = [row["row_id"] for row in run_table if row["record"]]
     with RunWriter.create("validate", dataclasses.asdict(config), seed=0, out=config.out) as writer:
-        writer.append("metrics", run_rows(predictions, bounds))
+        writer.append("metrics", run_table)
         if config.leave_one_out:
-            summary["left_out"] = leave_out(found)
+            left, summary["left_out"] = leave_out(found)
+            summary["coverage"] = coverage_row(left)
+            summary["bias"] = by_size(left)
+            writer.append("left_out", by_distance(left))
+        else:
+            stored = load_left_out(config.calibration)
+            summary["left_out"] = [
+                row
+                for row in stored
+                if row.get("dataset") in STACKS or row.get("dataset") in datasets
+            ]
         writer.finish(summary)
     report = write_report([writer.dir])
     if put_result(summary, config.json):
+        print(left_out_text(summary))
         print(merit_table(summary))
+        if summary["outside"]:
+            print(
+                f"{summary['outside']} of {len(run_table)} runs lie outside the calibrated domain"
+            )
+        for row in run_table:
+            if row["record"]:
+                print(f"{row['row_id']}: {row['record']}")
         if found.left_out:
             print(f"left out: {len(found.left_out)} rows or files, named on standard error")
         print(f"report: {report}")
     return summary
+
+
+def coverage_row(rows: list[LeftOutRow]) -> dict:
+    """Share of left-out rows that a nominal 90 % band holds, by kind of group and together."""
+    kinds = coverage(rows)
+    n, inside = sum(c.rows for c in kinds.values()), sum(c.inside for c in kinds.values())
+    shares = {kind: 100 * c.share for kind, c in kinds.items()}
+    return {"n": n, "all_pct": 100 * inside / max(n, 1), **shares}
+
+
+def left_out_text(summary: dict) -> str:
+    """Errors of left-out groups as text, the closed form's beside them."""
+    rows = summary.get("left_out") or []
+    if not rows:
+        return "No left-out errors are stored for these data; --leave-one-out computes them."
+    table = Table(title="Step time of groups that the fit did without")
+    names = ("data set or stack", "GPU type", "left out by", "runs", "mean\n%", "bias\n%")
+    names += ("in 90 %\nband, %", "memory\n%", "FLOPs / peak x\nconstant, %")
+    for i, name in enumerate(names):
+        table.add_column(name, justify="left" if i < 3 else "right")
+    keys = ("mape_pct", "bias_pct", "coverage_pct", "memory_mape_pct", "baseline_pct")
+    for row in sorted(rows, key=lambda r: (r["dataset"], r["label"], r["kind"])):
+        cells = ["-" if row.get(key) is None else f"{row[key]:.1f}" for key in keys]
+        table.add_row(row["dataset"], row["label"], row["kind"], str(row["n"]), *cells)
+    n = sum(row["n"] for row in rows)
+    inside = sum(row["n"] * row["coverage_pct"] for row in rows) / n
+    found = summary.get("coverage")
+    text = f"A nominal 90 % band holds {inside:.1f} % of {n} left-out rows"
+    if found:
+        text += f"; {found['all_pct']:.1f} % where each band comes from the other groups alone"
+    return _rendered(table) + text
+
+
+def _rendered(table: Table) -> str:
+    console = Console(width=130, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
 
 
 def merit_table(summary: dict) -> str:
@@ -202,10 +277,4 @@ def merit_table(summary: dict) -> str:
         unfit = "-" if row["unfit"] is None else str(row["unfit"])
         peers = ", ".join(f"{k} {v:g}" for k, v in summary["peers"].get(name, {}).items())
         table.add_row(name, str(row["n"]), *cells, unfit, peers)
-    for row in summary.get("left_out", []):
-        error = "-" if row["mape_pct"] is None else f"{row['mape_pct']:.2f}"
-        table.add_row(f"without {row['dataset']}: {row['label']}", str(row["n"]), error)
-    console = Console(width=130, color_system=None)
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
+    return _rendered(table)

@@ -1,20 +1,29 @@
-"""Fitting a calibration: maximum a posteriori under a robust loss, with intervals."""
+"""Fitting all machines at once: maximum a posteriori under a robust loss, with Laplace's intervals."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy.optimize import least_squares
 
-from jaxsim.calibration.measured import GIB, MeasuredRun, predict_runs, run_arrays
+from jaxsim.calibration.documented import documented
+from jaxsim.calibration.hierarchy import (
+    Effect,
+    Hierarchy,
+    Machine,
+    hardware_effects,
+    stack_effects,
+)
+from jaxsim.calibration.measured import GIB, MeasuredRun, run_arrays
 from jaxsim.calibration.profiles import Profile
 from jaxsim.calibration.shaped_links import SyncRun, predict_sync_s
-from jaxsim.cluster import PRIORS, Belief, Calibration, independent
+from jaxsim.cluster import PRIORS, Belief, Calibration, from_free
+from jaxsim.plan import Problem
+from jaxsim.step_time import job_step_cost
 
 # Relative error at which a measurement is believed; one per kind, none per data set or row. Beyond
 # it the loss grows linearly (soft L1), so that a broken run cannot pull the fit.
@@ -23,241 +32,304 @@ PROFILE_NOISE = {"operators": 0.10, "collectives": 0.10, "layers": 0.05}
 # A data set speaks as this many rows at most and at least (three times its rows, if they are few):
 # rows of one campaign share their errors.
 ROWS_AT_MOST, ROWS_AT_LEAST = 54, 25
-# Cards of one type differ between sites: what a profile fixes, it fixes to this and no further.
-PROFILE_FLOOR = 0.08
-RESTARTS = 3
+# A stack has fewer parameters of its own than a fifth of its rows; of the ones that it may have, those
+# that its rows ask for most.
+ROWS_PER_PARAMETER = 5
+OF_MEMORY = ("stored_scores", "stored_values", "stored_logits", "state_bytes", "framework_gb")
+SLACK = (4.0, 2.0, 1.0)  # of that limit, round by round
+TWINS = 0.95  # correlation beyond which two parameters are one
+STEPS, CLOSE = 40, 1e-5  # of the descent
 
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """One data set: its residuals in units of its noise."""
+    """Profiles and syncs of one machine: residuals in units of their noise."""
 
     name: str
+    machine: int
     n: int
-    residuals: Callable[[Calibration], Array]  # -> [n]
+    residuals: Callable[[Array], Array]  # [D] -> [n]
+    slope: Callable[[Array], Array]  # [D] -> [n, D]
 
 
 @dataclasses.dataclass(frozen=True)
-class Fit:
-    """A fitted calibration beside what was believed before."""
+class Runs:
+    """Step times and peak memory of all runs, their machines and weights."""
 
-    belief: Belief
-    prior: Belief
-    told_by: dict[str, dict[str, float]]  # parameter -> data set -> share of its information
-
-    @property
-    def calibration(self) -> Calibration:
-        return self.belief.calibration()
-
-    def identified(self, name: str) -> float:
-        """1 - (posterior spread / prior spread): 0 = the data say nothing, 1 = they fix it."""
-        i = list(PRIORS).index(name)
-        return float(1.0 - min(self.belief.spread[i] / self.prior.spread[i], 1.0))
-
-    def _moved(self, name: str) -> bool:
-        """Does the belief differ from the common prior: by the data, or by the architecture?"""
-        i, common = list(PRIORS).index(name), PRIORS[name]
-        at_prior = abs(self.prior.centre[i] - common.to_free(common.value)) < 1e-9
-        return self.identified(name) > 0.005 or not at_prior
-
-    def to_mapping(self, fitted_on: Mapping[str, int]) -> dict:
-        """What a calibration file holds of one GPU type; four digits are all that the data give."""
-        moved = [name for name in PRIORS if self._moved(name)]
-        places = [list(PRIORS).index(name) for name in moved]
-        scale = np.outer(self.belief.spread, self.belief.spread)
-        correlation = (self.belief.covariance / scale)[np.ix_(places, places)]
-        parameters = {}
-        for name, i in zip(moved, places, strict=True):
-            low, high = self.belief.interval(name)
-            shares = {e: round(float(x), 2) for e, x in self.told_by[name].items() if x >= 0.05}
-            parameters[name] = {
-                "value": _short(PRIORS[name].from_free(self.belief.centre[i])),
-                "ci95": [_short(low), _short(high)],
-                "spread": _short(self.belief.spread[i]),
-                "identified": round(self.identified(name), 2),
-                "told_by": shares,
-            }
-        rows = [[round(float(x), 3) for x in row] for row in correlation]
-        return {"fitted_on": dict(fitted_on), "parameters": parameters, "correlation": rows}
+    runs: tuple[MeasuredRun, ...]
+    arrays: tuple
+    machine: np.ndarray  # [N] place among the machines
+    log_measured: np.ndarray  # [N, 2] step time [s], memory [GB]; 0 where not measured
+    weight: np.ndarray  # [N, 2] 1 / noise; 0 where not measured
 
 
-def _short(x: float) -> float:
-    return float(f"{x:.4g}")
+@jax.jit
+def log_predicted(free: Array, arrays: tuple) -> Array:
+    """[N, 2] logarithms of step time [s] and memory [GB] of runs, each under its own parameters
+    [N, D] on their unbounded scales."""
+    return jax.vmap(_log_cost)(free, arrays)
 
 
-# What is known of an architecture beside the common priors, (value, spread). A100: large products
-# reach about 280 of 312 TFLOP/s, NVSwitch all-reduces 230 of 300 GB/s (public nccl-tests), and the
-# Megatron-LM of 2021 sent gradients after the backward pass; DeepSpeed's ZeRO-3 of that time moved
-# 1,050 GB a step in 67 s on 768 and on 1,536 GPUs alike (SC 2021, Table 2). H100: large products
-# H100 reach 650-750 of 989 TFLOP/s (Vidur's profile), FlashAttention-2 about 35 % there (Shah et al.
-# 2024, FlashAttention-3); at 500 of 700 W clocks under load are a fifth lower (an assumption).
-ARCHITECTURE = {
-    "A100": {
-        "gemm_efficiency": (0.90, 0.15),
-        "memory_efficiency": (0.85, 0.2),
-        "nvlink_efficiency": (0.78, 0.25),
-        "dp_overlap": (0.05, 0.3),
-        "straggler": (0.02, 1.0),
-        "gather_efficiency": (0.2, 0.3),
-    },
-    "H100": {"gemm_efficiency": (0.74, 0.2), "flash_efficiency": (0.38, 0.2)},
-    "H100-96GB-500W": {"gemm_efficiency": (0.60, 0.25), "flash_efficiency": (0.31, 0.25)},
-}
+@jax.jit
+def log_slope(free: Array, arrays: tuple) -> Array:
+    """[N, 2, D] derivatives of `log_predicted`."""
+    return jax.vmap(jax.jacfwd(_log_cost))(free, arrays)
 
 
-def prior_belief(gpu: str = "") -> Belief:
-    """The documented priors, with what is known of the GPU's architecture."""
-    special = ARCHITECTURE.get(gpu, ARCHITECTURE.get(gpu.split("-")[0], {}))
-    known = {name: special.get(name, (p.value, p.spread)) for name, p in PRIORS.items()}
-    centre = [PRIORS[name].to_free(value) for name, (value, _) in known.items()]
-    return independent(np.array(centre), np.array([spread for _, spread in known.values()]))
+def _log_cost(free: Array, arrays: tuple) -> Array:
+    plan, work, cluster, view = arrays
+    cost = job_step_cost(plan, Problem(work, cluster, from_free(free)), view)
+    return jnp.log(jnp.stack([cost.total_s, cost.memory_gb[0]]))
 
 
-def step_evidence(runs: Sequence[MeasuredRun]) -> list[Evidence]:
-    """Step times and peak memory, one Evidence per data set and quantity."""
+def weigh(runs: Sequence[MeasuredRun], machines: Sequence[Machine]) -> Runs:
+    """Runs as the fit takes them; each data set speaks as ROWS_AT_LEAST to ROWS_AT_MOST rows."""
+    measured = np.array(
+        [[r.step_s or np.nan, (r.peak_memory_gib or np.nan) * GIB / 1e9] for r in runs], np.float64
+    ).reshape(-1, 2)
+    known = np.isfinite(measured)
+    weight = np.zeros(measured.shape)
+    names = np.array([r.dataset for r in runs])
+    for name in dict.fromkeys(names.tolist()):
+        for kind, noise in enumerate((STEP_NOISE, MEMORY_NOISE)):
+            mine = (names == name) & known[:, kind]
+            if n := int(mine.sum()):
+                rows = min(max(n, min(ROWS_AT_LEAST, 3 * n)), ROWS_AT_MOST)
+                weight[mine, kind] = (rows / n) ** 0.5 / noise
+    place = [machines.index(Machine(r.gpu, r.stack)) for r in runs]
+    log_measured = np.log(np.where(known, measured, 1.0))
+    return Runs(tuple(runs), run_arrays(runs), np.array(place), log_measured, weight)
+
+
+def profile_evidence(profiles: Sequence[Profile], machines: Sequence[Machine]) -> list[Evidence]:
+    """Profiles as evidence, each speaking as at most ROWS_AT_MOST rows: operators and collectives of
+    hardware, whole layers of the stack of the runs that they were taken for."""
     found = []
-    for name in dict.fromkeys(r.dataset for r in runs):
-        timed = [r for r in runs if r.dataset == name and r.step_s is not None]
-        weighed = [r for r in runs if r.dataset == name and r.peak_memory_gib is not None]
-        if timed:
-            measured = np.array([r.step_s for r in timed], np.float32)
-            found.append(_log_ratios(name, timed, measured, STEP_NOISE, lambda c: c.total_s))
-        if weighed:
-            gb = np.array([r.peak_memory_gib * GIB / 1e9 for r in weighed], np.float32)  # pyright: ignore[reportOptionalOperand]
-            kind = f"{name} memory"
-            found.append(_log_ratios(kind, weighed, gb, MEMORY_NOISE, lambda c: c.memory_gb[:, 0]))
+    for profile in profiles:
+        place = _profiled(profile, machines)
+        if place is None:
+            continue
+        target, n = jnp.asarray(profile.measured_s), len(profile.measured_s)
+        weight = (min(n, ROWS_AT_MOST) / n) ** 0.5 / PROFILE_NOISE[profile.kind]
+
+        def residuals(free, profile=profile, target=target, weight=weight):
+            off = jnp.log(profile.predict(from_free(free)) / target)
+            return weight * (off - off.mean() if profile.shape_only else off)
+
+        found.append(_evidence(profile.name, place, n, residuals))
     return found
 
 
-def _log_ratios(name, runs, measured, noise, of_cost) -> Evidence:
-    arrays, n = run_arrays(runs), len(runs)
-    rows = min(max(n, min(ROWS_AT_LEAST, 3 * n)), ROWS_AT_MOST)
-    weight = (rows / n) ** 0.5 / noise
-    target = jnp.asarray(measured)
-
-    def residuals(cal: Calibration) -> Array:
-        return weight * jnp.log(of_cost(predict_runs(arrays, cal)) / target)
-
-    return Evidence(name, n, residuals)
+def _profiled(profile: Profile, machines: Sequence[Machine]) -> int | None:
+    """The machine that a profile speaks of; hardware is the same under every stack."""
+    layers = profile.kind == "layers"
+    for same in (lambda m: m.gpu == profile.gpu, lambda m: m.family == profile.gpu.split("-")[0]):
+        for place, machine in enumerate(machines):
+            if same(machine) and (not layers or machine.stack == "deepspeed-eager"):
+                return place
+    return None
 
 
 def sync_evidence(runs: Sequence[SyncRun]) -> list[Evidence]:
-    """Syncs over shaped links as evidence on the WAN's parameters."""
+    """Syncs over shaped links as evidence on the links' parameters, which all machines share."""
     if not runs:
         return []
     target = jnp.asarray([r.sync_s for r in runs], jnp.float32)
 
-    def residuals(cal: Calibration) -> Array:
-        return jnp.log(predict_sync_s(runs, cal) / target) / SYNC_NOISE
+    def residuals(free: Array) -> Array:
+        return jnp.log(predict_sync_s(runs, from_free(free)) / target) / SYNC_NOISE
 
-    return [Evidence("shaped links", len(runs), residuals)]
-
-
-def profile_evidence(profiles: Sequence[Profile]) -> list[Evidence]:
-    """Profiles as evidence, each speaking as at most ROWS_AT_MOST rows."""
-
-    def residuals_of(profile: Profile):
-        target = jnp.asarray(profile.measured_s)
-        n = len(profile.measured_s)
-        weight = (min(n, ROWS_AT_MOST) / n) ** 0.5 / PROFILE_NOISE[profile.kind]
-
-        def residuals(cal: Calibration) -> Array:
-            off = jnp.log(profile.predict(cal) / target)  # pyright: ignore[reportCallIssue]
-            return weight * (off - off.mean() if profile.shape_only else off)
-
-        return residuals
-
-    return [Evidence(p.name, len(p.measured_s), residuals_of(p)) for p in profiles]
+    return [_evidence("shaped links", 0, len(runs), residuals)]
 
 
-def fit(evidence: Sequence[Evidence], prior: Belief, max_evaluations: int = 200) -> Fit:
-    """Maximum a posteriori of all evidence at once; intervals by Laplace's approximation.
+def _evidence(name: str, machine: int, n: int, residuals) -> Evidence:
+    return Evidence(name, machine, n, jax.jit(residuals), jax.jit(jax.jacfwd(residuals)))
 
-    Trust-region least squares (Branch et al. 1999) on soft-L1 residuals; the Jacobian comes from
-    forward-mode differentiation of the simulator.
+
+@dataclasses.dataclass(frozen=True)
+class Posterior:
+    """All machines after the fit: the effects' deviations, in units of their spread."""
+
+    hierarchy: Hierarchy
+    z: np.ndarray  # [E]
+    covariance: np.ndarray  # [E, E]
+
+    def belief(self, machine: Machine) -> Belief:
+        """Parameters of one of the fitted machines."""
+        place = self.hierarchy.machines.index(machine)
+        design = self.hierarchy.design[place]
+        centre = self.hierarchy.centre[place] + design @ self.z
+        return Belief(centre, design @ self.covariance @ design.T)
+
+    def calibration(self, machine: Machine) -> Calibration:
+        return self.belief(machine).calibration()
+
+    def free(self) -> np.ndarray:
+        """[M, D] parameters of all machines on their unbounded scales."""
+        return self.hierarchy.centre + self.hierarchy.design @ self.z
+
+
+class Fitter:
+    """Residuals of all evidence under a hierarchy, and their descent."""
+
+    def __init__(self, runs: Runs, evidence: Sequence[Evidence], hierarchy: Hierarchy):
+        self.runs, self.evidence, self.hierarchy = runs, list(evidence), hierarchy
+        self.design = hierarchy.design
+
+    def residuals(self, z: np.ndarray, keep: np.ndarray) -> np.ndarray:
+        """[R] residuals of runs (`keep` [N] scales them), profiles and syncs, in their noise."""
+        free = self.hierarchy.centre + self.design @ z
+        mine = jnp.asarray(free[self.runs.machine], jnp.float32)
+        got = np.asarray(log_predicted(mine, self.runs.arrays), np.float64)
+        off = (got - self.runs.log_measured) * self.runs.weight * keep[:, None]
+        rest = [e.residuals(jnp.asarray(free[e.machine], jnp.float32)) for e in self.evidence]
+        return np.concatenate([off.ravel(), *(np.asarray(r, np.float64) for r in rest)])
+
+    def slopes(self, z: np.ndarray, keep: np.ndarray) -> np.ndarray:
+        """[R, E] derivatives of `residuals`."""
+        free = self.hierarchy.centre + self.design @ z
+        mine = jnp.asarray(free[self.runs.machine], jnp.float32)
+        each = np.asarray(log_slope(mine, self.runs.arrays), np.float64)
+        each = each * (self.runs.weight * keep[:, None])[..., None]
+        out = np.zeros((*each.shape[:2], len(z)))
+        for place, design in enumerate(self.design):
+            rows = self.runs.machine == place
+            out[rows] = each[rows] @ design
+        parts = [out.reshape(-1, len(z))]
+        for e in self.evidence:
+            slope = e.slope(jnp.asarray(free[e.machine], jnp.float32))
+            parts.append(np.asarray(slope, np.float64) @ self.design[e.machine])
+        return np.concatenate(parts)
+
+    def fit(self, keep: np.ndarray | None = None, start: np.ndarray | None = None) -> Posterior:
+        """Descend from `start` (None: the documented centres): Gauss-Newton on reweighted squares,
+        damped where a step would climb (Marquardt 1963). `keep` [N]: 0 leaves a run out."""
+        keep = np.ones(len(self.runs.runs)) if keep is None else keep
+        z = np.zeros(len(self.hierarchy.effects)) if start is None else start
+        damping, cost = 1e-2, self._cost(z, keep)
+        for _ in range(STEPS):
+            normal, pull = self._normal(z, keep)
+            before = cost
+            for _ in range(8):
+                step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -pull)
+                tried = self._cost(z + step, keep)
+                if tried < cost:
+                    z, cost, damping = z + step, tried, damping / 5.0
+                    break
+                damping *= 5.0
+            if before - cost < CLOSE * before:
+                break
+        normal, _ = self._normal(z, keep)
+        return Posterior(self.hierarchy, z, np.linalg.inv(normal))
+
+    def _cost(self, z: np.ndarray, keep: np.ndarray) -> float:
+        loss = 2.0 * (np.sqrt(1.0 + self.residuals(z, keep) ** 2) - 1.0)
+        total = 0.5 * (loss.sum() + z @ z)
+        return float(total) if np.isfinite(total) else np.inf
+
+    def _normal(self, z: np.ndarray, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Hessian and gradient; soft L1 weighs a residual r by 1 / sqrt(1 + r^2)."""
+        off, slope = self.residuals(z, keep), self.slopes(z, keep)
+        weight = 1.0 / np.sqrt(1.0 + off**2)
+        normal = slope.T @ (slope * weight[:, None]) + np.eye(len(z))
+        return normal, slope.T @ (weight * off) + z
+
+
+def spread_of(machine: Machine, parameter: str) -> float:
+    """The documented spread of a machine's parameter."""
+    return documented(machine)[parameter][1]
+
+
+def build_hierarchy(machines: Sequence[Machine], effects) -> Hierarchy:
+    """A hierarchy around the documented centres."""
+    centre = [
+        [prior.to_free(documented(m)[name][0]) for name, prior in PRIORS.items()] for m in machines
+    ]
+    return Hierarchy(tuple(machines), tuple(effects), np.array(centre))
+
+
+def choose_effects(
+    runs: Runs, evidence: Sequence[Evidence], machines: Sequence[Machine]
+) -> tuple[Fitter, Posterior]:
+    """Fit with every deviation that a stack may own, then drop what its rows do not ask for.
+
+    Kept is what has the larger evidence for being free against being at its documented value (the
+    ratio of Savage and Dickey, Dickey 1971), and no more than ROWS_PER_PARAMETER allows; dropped in
+    rounds, since one parameter may stand in for another that is gone.
     """
-    d = len(PRIORS)
-
-    def data(z):
-        cal = prior.calibration(z)
-        return jnp.concatenate([e.residuals(cal) for e in evidence] + [z])
-
-    value = jax.jit(data)
-    slope = jax.jit(jax.jacfwd(data))
-
-    def descend(start: np.ndarray):
-        return least_squares(
-            lambda z: np.asarray(value(jnp.asarray(z, jnp.float32)), np.float64),
-            start,
-            jac=lambda z: np.asarray(slope(jnp.asarray(z, jnp.float32)), np.float64),  # pyright: ignore[reportArgumentType]
-            loss="soft_l1",
-            max_nfev=max_evaluations,
-        )
-
-    # Several valleys of nearly one depth: start from the prior's centre and from draws near it.
-    rng = np.random.default_rng(0)
-    starts = [np.zeros(d), *(0.7 * rng.standard_normal((RESTARTS, d)))]
-    done = min((descend(start) for start in starts), key=lambda one: one.cost)
-    z = jnp.asarray(done.x, jnp.float32)
-    jacobian = np.asarray(slope(z), np.float64)
-    # Soft L1 weighs a residual r by 1 / sqrt(1 + r^2); the prior's rows keep their weight.
-    off = np.asarray(value(z), np.float64)
-    weight = (1.0 + off**2) ** -0.25
-    weight[-d:] = 1.0
-    jacobian = jacobian * weight[:, None]
-    covariance = np.linalg.inv(jacobian.T @ jacobian)
-    covariance = covariance * np.outer(prior.spread, prior.spread)
-    centre = prior.centre + prior.spread * np.asarray(done.x)
-    return Fit(Belief(centre, covariance), prior, _shares(evidence, jacobian))
+    shared = hardware_effects(machines, spread_of)
+    chosen = [*shared, *stack_effects(machines, spread_of)]
+    limits = own_limits(runs, machines)
+    for slack in SLACK:
+        fitter = Fitter(runs, evidence, build_hierarchy(machines, chosen))
+        posterior = fitter.fit()
+        gain = evidence_gain(posterior)
+        chosen = list(shared)
+        effects = fitter.hierarchy.effects
+        for stack, limit in limits.items():
+            of_stack = set(fitter.hierarchy.of_stack(stack))
+            for kind, most in enumerate(limit):
+                mine = [i for i, e in enumerate(effects) if e in of_stack and _kind(e) == kind]
+                best = sorted(mine, key=lambda i: -gain[i])[: round(slack * most)]
+                chosen += [effects[i] for i in best if gain[i] > 0.0]
+    fitter = Fitter(runs, evidence, build_hierarchy(machines, chosen))
+    return fitter, fitter.fit()
 
 
-def _shares(evidence: Sequence[Evidence], jacobian: np.ndarray) -> dict[str, dict[str, float]]:
-    """How much of each parameter's Fisher information every data set holds."""
-    start, information = 0, {}
-    for e in evidence:
-        rows = jacobian[start : start + e.n]
-        information[e.name] = (rows**2).sum(axis=0)
-        start += e.n
-    total = np.maximum(sum(information.values()), 1e-12)
-    return {
-        name: {e: float(information[e][i] / total[i]) for e in information}
-        for i, name in enumerate(PRIORS)
-    }
+def _kind(effect: Effect) -> int:
+    """0 = of time, 1 = of memory."""
+    return int(effect.parameter in OF_MEMORY)
 
 
-def fit_in_stages(
+def own_limits(runs: Runs, machines: Sequence[Machine]) -> dict[str, tuple[int, int]]:
+    """How many parameters of its own each stack may have, of time and of memory: together below a
+    fifth of its rows, shared out as its measurements are."""
+    limits = {}
+    for stack in dict.fromkeys(m.fitted for m in machines):
+        places = [i for i, m in enumerate(machines) if m.fitted == stack]
+        mine = runs.weight[np.isin(runs.machine, places)] > 0.0
+        most = max(-(-len(mine) // ROWS_PER_PARAMETER) - 1, 0)
+        of_memory = round(most * mine[:, 1].sum() / max(mine.sum(), 1))
+        limits[stack] = (most - of_memory, of_memory)
+    return limits
+
+
+def evidence_gain(posterior: Posterior) -> np.ndarray:
+    """[E] log of the evidence ratio of each effect being free against being zero, by Laplace."""
+    variance = np.diag(posterior.covariance)
+    return 0.5 * np.log(variance) + posterior.z**2 / (2.0 * variance)
+
+
+def pin_twins(posterior: Posterior) -> list[int]:
+    """Places of effects to pin: of two that correlate beyond TWINS the one that is told less of."""
+    spread = np.sqrt(np.diag(posterior.covariance))
+    correlation = posterior.covariance / np.outer(spread, spread)
+    pinned: list[int] = []
+    for a, b in np.argwhere(np.triu(np.abs(correlation), 1) > TWINS):
+        if a not in pinned and b not in pinned:
+            pinned.append(int(a if spread[a] > spread[b] else b))
+    return pinned
+
+
+def fit_machines(
     runs: Sequence[MeasuredRun],
     profiles: Sequence[Profile] = (),
     syncs: Sequence[SyncRun] = (),
-    prior: Belief | None = None,
-) -> Fit:
-    """Profiles first, then step times and memory with what the profiles left of the prior.
-
-    A small table of step times can be matched by many combinations of operator speeds; the
-    profiles choose among them (the shape of matrix products, NVLink, launch).
-    """
-    prior = prior_belief() if prior is None else prior
-    first, start = None, prior
-    if profiles:
-        first = fit(profile_evidence(profiles), prior)
-        floor = np.minimum(np.maximum(first.belief.spread, PROFILE_FLOOR), prior.spread)
-        start = independent(first.belief.centre, floor)
-    # A profile of whole layers is of the runs' own software: it keeps its say.
-    same_stack = [p for p in profiles if p.kind == "layers"]
-    evidence = step_evidence(runs) + profile_evidence(same_stack) + sync_evidence(syncs)
-    if not evidence:
-        return fit([], prior) if first is None else first
-    second = fit(evidence, start)
-    before: Mapping[str, dict[str, float]] = {} if first is None else first.told_by
-    from_profiles = 1.0 - np.minimum(start.spread / prior.spread, 1.0)
-    merged = {
-        name: _mixed(before.get(name, {}), second.told_by[name], float(from_profiles[i]))
-        for i, name in enumerate(PRIORS)
-    }
-    return dataclasses.replace(second, prior=prior, told_by=merged)
+) -> tuple[Fitter, Posterior]:
+    """Fit everything at once; effects that correlate beyond TWINS are pinned and the rest refitted."""
+    machines = machines_of(runs, profiles)
+    table = weigh(runs, machines)
+    evidence = profile_evidence(profiles, machines) + sync_evidence(syncs)
+    fitter, posterior = choose_effects(table, evidence, machines)
+    while pinned := pin_twins(posterior):
+        left = [e for i, e in enumerate(fitter.hierarchy.effects) if i not in pinned]
+        start = np.delete(posterior.z, pinned)
+        fitter = Fitter(table, evidence, build_hierarchy(machines, left))
+        posterior = fitter.fit(start=start)
+    return fitter, posterior
 
 
-def _mixed(first: Mapping[str, float], second: Mapping[str, float], weight: float):
-    """Shares of two stages, `weight` of them the first's; one data set may speak in both."""
-    names = dict.fromkeys([*first, *second])
-    return {e: weight * first.get(e, 0.0) + (1.0 - weight) * second.get(e, 0.0) for e in names}
+def machines_of(runs: Sequence[MeasuredRun], profiles: Sequence[Profile]) -> list[Machine]:
+    """The machines that runs are of, and that profiles alone are of under no stack."""
+    found = dict.fromkeys(Machine(r.gpu, r.stack) for r in runs)
+    return list(found)

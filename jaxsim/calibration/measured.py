@@ -12,8 +12,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsim.cluster import GPU_ALIASES, GPU_PRESETS, Calibration, Cluster
-from jaxsim.files import InputError, listed, meant, read_header, read_text_table, shown, values
+from jaxsim.cluster import (
+    GPU_ALIASES,
+    GPU_PRESETS,
+    POOLED,
+    STACKS,
+    Calibration,
+    Cluster,
+    micro_batches_of_row,
+    stack_of_row,
+)
+from jaxsim.files import (
+    InputError,
+    listed,
+    meant,
+    read_header,
+    read_text_table,
+    shown,
+    values,
+)
 from jaxsim.plan import Plan, Problem, Recompute, Schedule, empty_plan
 from jaxsim.step_time import (
     NetworkView,
@@ -27,8 +44,10 @@ from jaxsim.workload import PRECISIONS, JobSpec, ModelConfig, build_workload
 
 GIB = 2.0**30
 # Network of one node [GB/s] per direction, of the systems these GPUs were measured in: eight HDR
-# (SC 2021's Selene), eight NDR (H100 training clusters), four Slingshot-11 ports (Alps).
-NODE_GB_PER_S = {"A100": 200.0, "H100": 400.0, "GH200": 100.0, "V100": 12.5}
+# (SC 2021's Selene), eight NDR (H100 training clusters), four Slingshot-11 ports (Alps); of GPUs that
+# nobody measured here, what their makers' reference systems have.
+NODE_GB_PER_S = {"A100": 200.0, "A800": 200.0, "H100": 400.0, "H200": 400.0, "B200": 400.0}
+NODE_GB_PER_S |= {"GH200": 100.0, "MI300X": 400.0, "L40S": 50.0, "V100": 12.5}
 INTRA_RTT_S = 5e-6
 MEASURABLE = (1e-6, 1e9)  # [s], [GiB]
 # Selective activation checkpointing, operator by operator, is PyTorch's name for the same.
@@ -69,6 +88,7 @@ class MeasuredRun:
     activation_gib: float | None  # and what the layers keep for the backward pass
     source: str
     note: str
+    stack: str = POOLED
 
     @property
     def job(self) -> JobSpec:
@@ -84,6 +104,7 @@ class MeasuredRun:
             sequence_parallel=self.sequence_parallel,
             async_tensor_parallel=self.async_tp,
             virtual_stages=self.virtual_stages,
+            **_sharding(self.stack),
         )
 
     @property
@@ -181,6 +202,9 @@ def _parse(row: dict, dataset: str) -> MeasuredRun:
         raise ValueError(f"interleave: {virtual_stages} chunks of a single stage (pp = 1)")
     if n["heads"] % n["tp"]:
         raise ValueError(f"tp: {n['tp']} does not divide heads {n['heads']}")
+    local, split = n["global_batch"] // n["dp"], micro_batches_of_row(row, n["pp"])
+    if split is not None and local % split == 0:
+        n["micro_batch"] = local // split
     model_fields = ("layers", "hidden", "heads", "kv_heads", "ffn", "ffn_matrices", "vocab")
     # A plain FFN is the GPT family's, whose input and output tables are one.
     tied = n["ffn_matrices"] == 2
@@ -214,7 +238,18 @@ def _parse(row: dict, dataset: str) -> MeasuredRun:
         activation_gib=_noted(row, "activation_GiB"),
         source=row.get("source", ""),
         note=row.get("note", ""),
+        stack=stack_of_row(row),
     )
+
+
+def _sharding(stack: str) -> dict[str, object]:
+    """Fields of a JobSpec that the stack decides and a row does not print."""
+    if stack == POOLED:
+        return {}
+    fields = STACKS[stack].job_fields
+    return {
+        key: fields[key] for key in ("reshard", "scatter_each", "reduce_bytes", "balanced_ring")
+    }
 
 
 def _plan(run: MeasuredRun) -> Plan:

@@ -1,4 +1,4 @@
-"""How well predictions agree with measured runs: the figures of merit, and refits that leave out."""
+"""How well predictions agree with measured runs: the figures of merit."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ class Prediction(NamedTuple):
 
 
 def predict(
-    runs: Sequence[MeasuredRun], calibration_of: Callable[[str], Calibration]
+    runs: Sequence[MeasuredRun], calibration_of: Callable[[str, str], Calibration]
 ) -> list[Prediction]:
-    """Predictions of all runs, each under the calibration of its GPU type, in the runs' order."""
+    """Predictions of all runs, each under the calibration of its GPU type and stack, in the runs'
+    order."""
     found: dict[int, Prediction] = {}
-    for gpu in dict.fromkeys(r.gpu for r in runs):
-        places = [i for i, r in enumerate(runs) if r.gpu == gpu]
+    for gpu, stack in dict.fromkeys((r.gpu, r.stack) for r in runs):
+        places = [i for i, r in enumerate(runs) if (r.gpu, r.stack) == (gpu, stack)]
         mine = [runs[i] for i in places]
-        calibration = calibration_of(gpu)
+        calibration = calibration_of(gpu, stack)
         cost = predict_runs(run_arrays(mine), calibration)
         steps = np.asarray(cost.total_s, np.float64)
         memory = np.asarray(cost.memory_gb, np.float64)[:, 0] * 1e9 / GIB
@@ -113,37 +114,3 @@ def _kendall(timed: Sequence[Prediction]) -> float | None:
             taus.append(tau)
             weights.append(len(group) * (len(group) - 1) / 2)
     return float(np.average(taus, weights=weights)) if taus else None
-
-
-class LeftOut(NamedTuple):
-    """A refit without some runs, to be tried on them."""
-
-    kind: str  # model or source
-    dataset: str
-    label: str
-    held: list[MeasuredRun]
-    rest: list[MeasuredRun]
-
-
-def leave_out_plans(runs: Sequence[MeasuredRun], fewest: int = 3) -> list[LeftOut]:
-    """Which refits tell whether the fit carries over.
-
-    Every model of a multi-node data set that has `fewest` runs of it, left out on its own; and every
-    data set whose GPU type others have measured as well.
-    """
-    plans = []
-    timed = [r for r in runs if r.step_s]
-    for name in dict.fromkeys(r.dataset for r in timed):
-        mine = [r for r in timed if r.dataset == name]
-        models = dict.fromkeys(r.model_key for r in mine)
-        if len(models) > 1 and min(r.n_gpus / r.gpus_per_node for r in mine) > 1:
-            for key in models:
-                held = [r for r in mine if r.model_key == key]
-                if len(held) >= fewest:
-                    label = f"{key[0]} layers, hidden {key[1]}"
-                    rest = [r for r in runs if r not in held and r.gpu == held[0].gpu]
-                    plans.append(LeftOut("model", name, label, held, rest))
-        others = [r for r in runs if r.dataset != name and r.gpu in {m.gpu for m in mine}]
-        if others:
-            plans.append(LeftOut("source", name, "whole data set", mine, others))
-    return plans

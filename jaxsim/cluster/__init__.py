@@ -2,10 +2,15 @@
 
 cluster     the cluster and its YAML file
 gpu         data sheets of GPU types
-efficiency  efficiency parameters: priors, shipped fits, calibration files
+stack       software stacks, and which one a published run is of
+efficiency  efficiency parameters: priors, beliefs, calibration files
+fits        which fit serves a GPU type under a stack
+band        how far a prediction may be off, inside and outside what was calibrated
+records     the highest utilisation published for a GPU type
 grids       clusters from measured grids of throughput, round trip and price
 """
 
+from jaxsim.cluster.band import FEATURES, UNKNOWN, Band, Domain
 from jaxsim.cluster.cluster import (
     GBIT_PER_GBYTE,
     Cluster,
@@ -19,40 +24,80 @@ from jaxsim.cluster.efficiency import (
     PRIORS,
     Belief,
     Calibration,
-    EfficiencySource,
-    default_calibration,
-    efficiency_source,
+    from_free,
     independent,
     load_beliefs,
-    load_calibration,
     prior_calibration,
+)
+from jaxsim.cluster.fits import (
+    ANY,
+    EfficiencySource,
+    MachineFit,
+    default_calibration,
+    efficiency_source,
+    family,
+    find_fit,
+    load_calibration,
+    load_fits,
+    load_left_out,
     shipped_belief,
+    shipped_fit,
 )
 from jaxsim.cluster.gpu import GPU_ALIASES, GPU_PRESETS, Gpu
 from jaxsim.cluster.grids import cluster_file, cluster_from_grids
+from jaxsim.cluster.records import above_record
+from jaxsim.cluster.stack import (
+    FITTED_AS,
+    POOLED,
+    STACKS,
+    Stack,
+    known_stack,
+    micro_batches_of_row,
+    stack_of_row,
+)
 
 __all__ = [
+    "ANY",
+    "FEATURES",
+    "FITTED_AS",
     "GBIT_PER_GBYTE",
     "GPU_ALIASES",
     "GPU_PRESETS",
+    "POOLED",
     "PRIORS",
+    "STACKS",
+    "UNKNOWN",
+    "Band",
     "Belief",
     "Calibration",
     "Cluster",
     "ClusterSpec",
+    "Domain",
     "EfficiencySource",
     "Gpu",
+    "MachineFit",
+    "Stack",
+    "above_record",
     "cluster_file",
     "cluster_from_grids",
     "default_calibration",
     "efficiency_source",
+    "family",
+    "find_fit",
+    "from_free",
     "independent",
+    "known_stack",
     "list_clusters",
     "load_beliefs",
     "load_calibration",
     "load_cluster",
+    "load_fits",
+    "load_left_out",
+    "micro_batches_of_row",
     "parse_cluster",
     "prior_calibration",
     "repeat_regions",
     "shipped_belief",
+    "shipped_fit",
+    "stack_of_row",
 ]

@@ -13,7 +13,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from jaxsim.cluster.gpu import Gpu, GpuSpec, gpu_name, gpu_spec
+from jaxsim.cluster.gpu import FABRICS, Gpu, GpuSpec, gpu_name, gpu_spec
+from jaxsim.cluster.stack import POOLED, known_stack
 from jaxsim.files import InputError, dump_yaml, listed, parse_yaml, read_yaml, shown, values
 from jaxsim.pytree import Pytree
 
@@ -32,8 +33,7 @@ class Cluster(Pytree):
     gpus_per_node: Int[Array, "*batch K"]
     usd_per_gpu_hour: Float[Array, "*batch K"]  # [USD/h]
     intra_gb_per_s: Float[Array, "*batch"]  # [GB/s] network bandwidth of one node inside a domain
-    # [s] on record: what a step pays inside a domain is the calibration's
-    intra_rtt_s: Float[Array, "*batch"]
+    intra_rtt_s: Float[Array, "*batch"]  # [s] round trip between nodes of a domain
     bandwidth_gb_per_s: Float[Array, "*batch K K"]  # [GB/s] base bandwidth, row = source
     rtt_s: Float[Array, "*batch K K"]  # [s] round trip
     egress_usd_per_gb: Float[Array, "*batch K K"]  # [USD/GB]
@@ -54,6 +54,7 @@ class ClusterSpec:
     bandwidth_gbps: np.ndarray  # [K, K]
     rtt_ms: np.ndarray  # [K, K]
     egress_usd_per_gb: np.ndarray  # [K, K]
+    stack: str = POOLED  # software that its jobs run
 
     @property
     def n_domains(self) -> int:
@@ -100,6 +101,7 @@ class ClusterSpec:
         body = {
             "name": self.name,
             "gpu": self.gpu if isinstance(self.gpu, str) else dict(self.gpu),
+            **({} if self.stack == POOLED else {"stack": self.stack}),
             "domains": [
                 {"name": n, "gpus": g, "gpus_per_node": p, "usd_per_gpu_hour": u}
                 for n, g, p, u in zip(
@@ -175,7 +177,7 @@ def parse_cluster(text: str, source: str) -> ClusterSpec:
 
 def _cluster(body: Any, source: str) -> ClusterSpec:
     top = ("name", "gpu", "domains", "intra_domain", "wan")
-    body = values.mapping(body, f"{source}: the file", top)
+    body = values.mapping(body, f"{source}: the file", top, ("stack",))
     keys = ("name", "gpus", "gpus_per_node", "usd_per_gpu_hour")
     domains = [
         (f"{source}: domains[{i}]", values.mapping(domain, f"{source}: domains[{i}]", keys))
@@ -186,8 +188,7 @@ def _cluster(body: Any, source: str) -> ClusterSpec:
     if duplicates:
         raise InputError(f"{source}: domains: the name {shown(duplicates[0])} stands twice")
     gpus = tuple(values.count(d["gpus"], f"{where}.gpus") for where, d in domains)
-    intra_keys = ("bandwidth_gbps", "rtt_ms")
-    intra = values.mapping(body["intra_domain"], f"{source}: intra_domain", intra_keys)
+    intra = _intra_domain(body["intra_domain"], f"{source}: intra_domain")
     wan_keys = ("bandwidth_gbps", "rtt_ms", "egress_usd_per_gb")
     wan = values.mapping(body["wan"], f"{source}: wan", wan_keys)
     gpu_spec(gpu := body["gpu"], source)
@@ -209,11 +210,21 @@ def _cluster(body: Any, source: str) -> ClusterSpec:
             intra["bandwidth_gbps"], f"{where}.bandwidth_gbps", SMALLEST
         ),
         intra_rtt_ms=values.number(intra["rtt_ms"], f"{where}.rtt_ms"),
+        stack=known_stack(body.get("stack", POOLED), f"{source}: stack"),
         **{
             key: _matrix(wan[key], f"{source}: wan.{key}", names, key == "bandwidth_gbps")
             for key in wan_keys
         },
     )
+
+
+def _intra_domain(body: Any, where: str) -> Mapping[str, Any]:
+    """Bandwidth and round trip between a domain's nodes, in figures or as the name of a fabric."""
+    if isinstance(body, Mapping) and "fabric" in body:
+        values.mapping(body, where, ("fabric",))
+        name = values.choice(body["fabric"], f"{where}.fabric", tuple(FABRICS))
+        return dict(zip(("bandwidth_gbps", "rtt_ms"), FABRICS[name], strict=True))
+    return values.mapping(body, where, ("bandwidth_gbps", "rtt_ms"))
 
 
 def _gpus_per_node(value: Any, where: str, gpus: int) -> int:

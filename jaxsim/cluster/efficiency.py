@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import importlib.resources
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from flax import struct
 from jax import Array
 from jaxtyping import Float
 
-from jaxsim.cluster.gpu import gpu_name
 from jaxsim.files import InputError, listed, meant, one_line, read_yaml, values
 from jaxsim.pytree import Pytree
 
@@ -82,6 +79,12 @@ class Calibration(Pytree):
     flash_efficiency: Parameter = _share(
         0.60, 0.4, "[share] of peak FLOP/s of fused attention, forward"
     )
+    flash_width: Parameter = _positive(
+        16.0, 0.5, "[elements] head width at which fused attention has lost half of that"
+    )
+    flash_length: Parameter = _positive(
+        250.0, 0.5, "[tokens] sequence at which fused attention has lost half of that"
+    )
     memory_efficiency: Parameter = _share(0.85, 0.2, "[share] of HBM bandwidth")
     softmax_passes: Parameter = _positive(12.0, 0.4, "[values] moved per attention score, unfused")
     fallback_passes: Parameter = _positive(
@@ -98,7 +101,7 @@ class Calibration(Pytree):
     )
     head_passes: Parameter = _positive(10.0, 0.5, "[values] of 4 bytes moved per logit")
     vocabulary_efficiency: Parameter = _share(
-        0.45, 0.8, "[share] logits product on one GPU against sliced"
+        0.45, 0.8, "[share] logits product on one GPU against others"
     )
     accumulation_passes: Parameter = _positive(
         0.3, 1.0, "[factor] on 8 bytes a parameter and micro-batch"
@@ -131,7 +134,7 @@ class Calibration(Pytree):
         0.5, 0.8, "[share] of the gradient ring's rate in gathering sharded weights"
     )
     shard_overlap: Parameter = _share(
-        0.85, 0.7, "[share] of a pass that hides traffic of sharded weights"
+        0.6, 0.7, "[share] of the lesser that traffic of sharded weights and a pass hide"
     )
     hop_alpha_s: Parameter = _positive(4e-5, 1.0, "[s] latency between two stages of a domain")
     straggler: Parameter = _positive(0.01, 0.7, "[share] lost per doubling of nodes")
@@ -161,8 +164,8 @@ class Calibration(Pytree):
 PRIORS: dict[str, Prior] = {f.name: f.metadata["prior"] for f in dataclasses.fields(Calibration)}
 
 
-SHIPPED = "calibrations.yaml"
 ROUNDING = 1e-3  # of correlations in a file
+OF_A_FIT = ("fitted_on", "correlation", "band", "domain")  # beside its parameters
 FIGURES = ("value", "ci95", "spread", "identified", "told_by")  # of a parameter in a file
 # What a file may hold: within these, float32 holds the parameter and its inverse.
 SHARES, AMOUNTS, SPREADS = (1e-6, 1.0 - 1e-6), (1e-12, 1e12), (1e-6, 5.0)
@@ -219,94 +222,35 @@ def prior_calibration() -> Calibration:
     return Calibration(**{name: jnp.float32(prior.value) for name, prior in PRIORS.items()})
 
 
-def default_calibration(gpu: Any = None) -> Calibration:
-    """Return the fit that `efficiency_source` names for a GPU; the priors where there is none.
-
-    `gpu` is what a cluster file says: a type, an alias of one or a mapping of figures; or None.
-    """
-    belief = shipped_belief(gpu) if isinstance(gpu, str) else None
-    return prior_calibration() if belief is None else belief.calibration()
-
-
-@functools.cache
-def shipped_belief(gpu: str | None) -> Belief | None:
-    """The shipped fit of a GPU type (or an alias of it) or, failing that, of its family (the name up
-    to the dash)."""
-    if gpu is None:
-        return None
-    beliefs = _shipped()
-    return beliefs.get(_fitted_name(beliefs, gpu))  # pyright: ignore[reportArgumentType]
-
-
-def _shipped() -> dict[str, Belief]:
-    file = importlib.resources.files("jaxsim.presets") / SHIPPED
-    return load_beliefs(Path(str(file))) if file.is_file() else {}
-
-
-@dataclasses.dataclass(frozen=True)
-class EfficiencySource:
-    """Where the efficiency parameters of a GPU come from.
-
-    Attributes:
-        gpu: its type, aliases resolved; None where a mapping of figures describes it
-        used: the GPU type whose fit is used, None = the documented priors
-        why: empty where the type has a fit of its own, else a sentence for the user
-    """
-
-    gpu: str | None
-    used: str | None
-    why: str = ""
-
-
-def efficiency_source(gpu: str | Mapping[str, float] | None) -> EfficiencySource:
-    """What `default_calibration` uses for the `gpu` of a cluster file, and why."""
-    if not isinstance(gpu, str):
-        why = "gpu: given as figures, without a type; the priors of efficiency are used"
-        return EfficiencySource(None, None, why)
-    name, used = gpu_name(gpu), _fitted_name(_shipped_names(), gpu)
-    if used == name:
-        return EfficiencySource(name, used)
-    instead = f"those of {used} are used" if used else "the priors are used"
-    why = f"gpu: {name} has no efficiency parameters fitted to measured runs; {instead}"
-    return EfficiencySource(name, used, why)
-
-
-@functools.cache
-def _shipped_names() -> tuple[str, ...]:
-    return tuple(_shipped())
-
-
-def _fitted_name(fitted: Iterable[str], gpu: str) -> str | None:
-    """The name of the fit for a GPU type: its own, an alias's, or the first of its family."""
-    fitted, wanted = tuple(fitted), gpu_name(gpu)
-    for same in (lambda n: n == wanted, lambda n: gpu_name(n) == wanted):
-        if found := [name for name in fitted if same(name)]:
-            return found[0]
-    family = [name for name in fitted if name.split("-")[0] == wanted.split("-")[0]]
-    return family[0] if family else None
-
-
 def load_beliefs(path: str | Path) -> dict[str, Belief]:
     """Load a calibration file: GPU type -> belief; a parameter that is not listed stays at its prior.
 
     Raises InputError with one line that names the file, the key and the allowed values.
     """
+    return parse_beliefs(read_entries(path), path)
+
+
+def parse_beliefs(entries: Mapping[str, Any], path: str | Path) -> dict[str, Belief]:
+    """The beliefs of what `read_entries` found; `path` is what error lines name."""
+    return {gpu: _entry(entry, f"{path}: calibrations.{gpu}") for gpu, entry in entries.items()}
+
+
+def read_entries(path: str | Path) -> dict[str, Any]:
+    """What a calibration file says of each fit, unchecked: `GPU`, `GPU/STACK` or `any/STACK` -> it."""
     body = read_yaml(path, "a calibration")
     what = "GPU type to its parameters"
     if isinstance(body, Mapping) and "calibrations" in body:
-        values.mapping(body, f"{path}: the file", ("calibrations",))
+        values.mapping(body, f"{path}: the file", ("calibrations",), ("left_out",))
     body = body.get("calibrations") if isinstance(body, Mapping) else None
     entries = values.names(body, f"{path}: calibrations", what)
-    return {
-        str(gpu): _entry(entry, f"{path}: calibrations.{gpu}") for gpu, entry in entries.items()
-    }
+    return {str(name): entry for name, entry in entries.items()}
 
 
 def _entry(entry: Any, where: str) -> Belief:
     parameters = entry.get("parameters") if isinstance(entry, Mapping) else None
     if not isinstance(parameters, Mapping):
         raise InputError(f"{where}: parameters: expected a mapping from parameter to its figures")
-    values.mapping(entry, where, ("parameters",), ("fitted_on", "correlation"))
+    values.mapping(entry, where, ("parameters",), OF_A_FIT)
     for name in parameters:
         if name not in PRIORS:
             near, allowed = meant(name, PRIORS), listed(PRIORS)
@@ -314,6 +258,8 @@ def _entry(entry: Any, where: str) -> Belief:
             raise InputError(f"{where}: parameters.{key}: unknown{near}; allowed: {allowed}")
     centre = np.array([p.to_free(p.value) for p in PRIORS.values()])
     spread = np.array([p.spread for p in PRIORS.values()])
+    if "domain" in entry:  # of what was measured, a parameter that is not listed was held
+        spread = np.full(len(PRIORS), SPREADS[0])
     for i, (name, prior) in enumerate(PRIORS.items()):
         if name in parameters:
             place, figures = f"{where}: parameters.{name}", parameters[name]
@@ -368,12 +314,3 @@ def _legal(value: Any, limits: tuple[float, float], where: str) -> float:
     extreme = kind and 0 < value < top
     words = f"a number from {low:g} to {high:g}" if extreme else f"a number above 0{below}"
     return values.number(value, where, low, high, words)
-
-
-def load_calibration(path: str | Path, gpu: str) -> Calibration:
-    """The calibration of one GPU type (or its family) from a file; see `load_beliefs`."""
-    beliefs = load_beliefs(path)
-    name = _fitted_name(beliefs, gpu)
-    if name is None:
-        raise InputError(f"{path}: calibrations: none for {gpu}; the file has: {listed(beliefs)}")
-    return beliefs[name].calibration()

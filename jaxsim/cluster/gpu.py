@@ -48,9 +48,34 @@ GPU_PRESETS: dict[str, GpuSpec] = {
     "GH200-96GB": GpuSpec(989.4, 103.08, 4000.0, 450.0),
     # Meta's part with HBM2e, limited to 500 W (torchtitan's published benchmarks).
     "H100-96GB-500W": GpuSpec(989.4, 103.08, 2400.0, 450.0),
+    # A100 for export: NVLink at 400 of 600 GB/s (NVIDIA 2022).
+    "A800-80GB": GpuSpec(312.0, 85.90, 2039.0, 200.0),
+    # NVIDIA H200 data sheet 2023; DGX B200 data sheet 2024 (72 PFLOP/s sparse FP8 over eight, dense
+    # bf16 a quarter; 1,440 GB, 64 TB/s); L40S data sheet 2023 (no NVLink: PCIe 4.0 x16).
+    "H200-141GB": GpuSpec(989.4, 141.0, 4800.0, 450.0),
+    "B200-180GB": GpuSpec(2250.0, 180.0, 8000.0, 900.0),
+    "L40S-48GB": GpuSpec(362.1, 48.0, 864.0, 32.0),
+    # AMD Instinct MI300X data sheet 2023: 1,307 TFLOP/s dense bf16; seven links of 64 GB/s.
+    "MI300X-192GB": GpuSpec(1307.4, 192.0, 5300.0, 448.0),
 }
 # Names under which published tables list the same part.
 GPU_ALIASES = {"GH-96": "GH200-96GB", "H100": "H100-80GB", "A100": "A100-80GB"}
+GPU_ALIASES |= {"H200": "H200-141GB", "B200": "B200-180GB", "L40S": "L40S-48GB"}
+GPU_ALIASES |= {"MI300X": "MI300X-192GB"}
+# Networks of one node, (Gbit/s per direction, round trip [ms]). Bandwidths as their makers state them:
+# eight HDR or NDR InfiniBand ports (DGX A100 and H100 data sheets), eight 200 Gbit/s RoCE ports
+# (llm-foundry's A100 clusters), EFA of AWS p4d and p5, eight 200 Gbit/s ports of GCP A3, four
+# Slingshot-11 ports (Alps). Round trips are rounded from microbenchmarks of each kind (assumptions).
+FABRICS: dict[str, tuple[float, float]] = {
+    "infiniband-hdr-x8": (1600.0, 0.004),
+    "infiniband-ndr-x8": (3200.0, 0.004),
+    "roce-200g-x8": (1600.0, 0.008),
+    "efa-p4d": (400.0, 0.03),
+    "efa-p5": (3200.0, 0.03),
+    "gcp-a3": (1600.0, 0.04),
+    "slingshot-11-x4": (800.0, 0.005),
+    "ethernet-100g": (100.0, 0.05),
+}
 
 
 def gpu_spec(value: str | Mapping, source: str) -> GpuSpec:

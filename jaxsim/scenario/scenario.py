@@ -75,7 +75,7 @@ def build_world(
     Raises InputError when no plan fits the cluster.
     """
     if calibration is None:
-        calibration = default_calibration(spec.gpu)
+        calibration = default_calibration(spec.gpu, spec.stack)
     jobs = build_workload([job])
     factors = _proposed_for(spec.n_domains, seed) if rules else ()
     choices, proposed = propose_candidates(spec, jobs.job(0), calibration, rules or {}, factors)

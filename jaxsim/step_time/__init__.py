@@ -4,6 +4,7 @@ closed_form      `job_step_cost`: puts a step together
 stages           what every stage computes
 compute          time of operators: roofline and efficiencies
 collectives      tensor, context, pipeline and data parallelism inside a domain
+sharding         traffic of sharded weights and gradients (ZeRO-3, FSDP)
 topology         who sends to whom, and how often
 pipeline_inputs  stages, links and counts that pipelines are timed from
 pipeline         the pipeline over the WAN, closed form

@@ -21,7 +21,7 @@ from jaxsim.plan import (
     per_domain,
 )
 from jaxsim.pytree import Pytree
-from jaxsim.step_time import collectives, sync
+from jaxsim.step_time import collectives, sharding, sync
 from jaxsim.step_time.memory import params_per_gpu, stage_memory
 from jaxsim.step_time.pipeline import PipelineTime, in_flight_limit, pipeline_time
 from jaxsim.step_time.pipeline_inputs import PipelineInputs, PreparedStep, prepare_stages
@@ -318,31 +318,16 @@ def sync_parts(
     plan: Plan, work: Workload, cluster: Cluster, calibration: Calibration, st: Stages
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
     """[] [s] each, whatever the WAN does: gradient sync inside the domains, what the last backward
-    pass hides, and what ZeRO-3 exposes."""
+    pass hides, and what sharded weights expose."""
     params = params_per_gpu(work, plan, st.topo.first, st.topo.last)
-    pass_s = collectives.data_parallel_pass_s(cluster, calibration, plan, st.dp, params)
-    inside_s = jnp.where(plan.zero_stage == 3, 0.0, 2.0 * pass_s)
+    bytes_s, start_s = collectives.data_parallel_pass_s(cluster, calibration, plan, st.dp, params)
+    sharded = sharding.is_sharded(work, plan)
+    inside_s = jnp.where(sharded, 0.0, 2.0 * (bytes_s + start_s))
     inside_s = jnp.where(plan.used, inside_s, 0.0).max()
     last_backward_s = jnp.where(plan.used, st.backward_s, 0.0).max()
-    sharded = jnp.where(
-        plan.zero_stage == 3,
-        _gather_s(calibration, st, pass_s / calibration.gather_efficiency),
-        0.0,
-    )
-    sharded_s = jnp.where(plan.used, sharded, 0.0).max()
+    sharded_s = sharding.exposed_s(work, calibration, plan, st, bytes_s, start_s)
+    sharded_s = jnp.where(plan.used & sharded, sharded_s, 0.0).max()
     return inside_s, calibration.dp_overlap * last_backward_s, sharded_s
-
-
-def _gather_s(calibration: Calibration, st: Stages, pass_s: Array) -> Array:
-    """[K] [s] exposed by ZeRO-3: weights gathered in both directions of every micro-batch, gradients
-    scattered after the last, each behind the pass that it accompanies."""
-    forward_s = calibration.shard_overlap * st.forward_s
-    backward_s = calibration.shard_overlap * st.backward_s
-    gathers = jnp.maximum(pass_s - forward_s, 0.0) + jnp.maximum(pass_s - backward_s, 0.0)
-    room_s = jnp.maximum(backward_s - pass_s, 0.0)
-    # The first layer's weights and the last one's gradients have nothing to hide behind.
-    ends_s = 2.0 * pass_s / jnp.maximum(st.layers, 1.0)
-    return st.micro_batches * gathers + jnp.maximum(pass_s - room_s, 0.0) + ends_s
 
 
 def _optimizer_s(

@@ -24,6 +24,17 @@ def ring_gb_per_s(cluster: Cluster, calibration: Calibration, stride: Array, ran
     return jnp.where(inside, nvlink, network)
 
 
+def latency_s(cluster: Cluster, calibration: Calibration, stride: Array, ranks: Array) -> Array:
+    """[K] [s] before the first byte of a collective arrives: software per doubling of the ranks, and
+    half a round trip per doubling of the nodes that they span."""
+    n = jnp.maximum(ranks, 1).astype(jnp.float32)
+    inside = stride * ranks <= cluster.gpus_per_node
+    per_node = jnp.maximum(cluster.gpus_per_node, 1).astype(jnp.float32)
+    nodes = jnp.minimum(jnp.maximum(n * stride.astype(jnp.float32) / per_node, 1.0), n)
+    wire_s = jnp.where(inside, 0.0, 0.5 * cluster.intra_rtt_s * jnp.log2(nodes))
+    return calibration.collective_alpha_s * jnp.log2(n) + wire_s
+
+
 def tensor_reduce_s(
     work: Workload,
     cluster: Cluster,
@@ -40,8 +51,8 @@ def tensor_reduce_s(
     n = tp.astype(jnp.float32)
     volume = work.boundary_gb * micro_batch.astype(jnp.float32) / cp.astype(jnp.float32)
     rate = ring_gb_per_s(cluster, calibration, jnp.ones_like(tp), tp)
-    latency_s = calibration.collective_alpha_s * jnp.log2(n)
-    return latency_s + 2.0 * (n - 1.0) * volume / (n * rate)
+    start_s = latency_s(cluster, calibration, jnp.ones_like(tp), tp)
+    return start_s + 2.0 * (n - 1.0) * volume / (n * rate)
 
 
 def context_parallel_s(
@@ -63,7 +74,8 @@ def context_parallel_s(
     """
     n = cp.astype(jnp.float32)
     chunk_gb = work.kv_gb * micro_batch.astype(jnp.float32) / (n * tp.astype(jnp.float32))
-    hop_s = chunk_gb / ring_gb_per_s(cluster, calibration, tp, cp) + calibration.hop_alpha_s
+    hop_s = chunk_gb / ring_gb_per_s(cluster, calibration, tp, cp)
+    hop_s = hop_s + calibration.hop_alpha_s + _wire_s(cluster, tp, cp)
     there_s, share = (n - 1.0) * hop_s, (n - 1.0) / n
     back_s = 2.0 * there_s
     forward_s = jnp.minimum(there_s, share * room_s[0])
@@ -84,8 +96,15 @@ def stage_hop_s(
     shard = (plan.tp * plan.cp).astype(jnp.float32)
     volume = work.boundary_gb * micro_batch.astype(jnp.float32) / shard
     pair = jnp.full_like(plan.tp, 2)
-    hop = volume / ring_gb_per_s(cluster, calibration, plan.tp * plan.cp * inner, pair)
+    stride = plan.tp * plan.cp * inner
+    hop = volume / ring_gb_per_s(cluster, calibration, stride, pair)
+    hop = hop + _wire_s(cluster, stride, pair)
     return jnp.where(plan.pp > 1, hop + calibration.hop_alpha_s, 0.0)
+
+
+def _wire_s(cluster: Cluster, stride: Array, ranks: Array) -> Array:
+    """[K] [s] that one hop of a ring waits for the wire: nothing inside a node."""
+    return jnp.where(stride * ranks <= cluster.gpus_per_node, 0.0, 0.5 * cluster.intra_rtt_s)
 
 
 def data_parallel_pass_s(
@@ -94,8 +113,9 @@ def data_parallel_pass_s(
     plan: Plan,
     dp: Array,
     params_per_gpu: Array,
-) -> Array:
-    """[K] [s] of one pass (reduce-scatter or all-gather) over the replicas in the domain, 16-bit.
+) -> tuple[Array, Array]:
+    """[K] [s] each of one pass (reduce-scatter or all-gather) over the replicas in the domain, 16-bit:
+    its bytes, and the latency of one collective.
 
     A step takes two passes for ZeRO 0-2, three for ZeRO-3 (Rajbhandari et al. 2020, sec. 7).
     Context-parallel ranks hold the same weights, so they are replicas here; `params_per_gpu` is [K]
@@ -107,5 +127,5 @@ def data_parallel_pass_s(
     rate = ring_gb_per_s(cluster, calibration, plan.tp * inner, ranks)
     rate = rate * calibration.data_parallel_efficiency
     volume_s = (n - 1.0) * SENT_GRADIENT_BYTES * params_per_gpu / (n * rate)
-    latency_s = calibration.collective_alpha_s * jnp.log2(n)
-    return jnp.where(ranks > 1, volume_s + latency_s, 0.0)
+    start_s = latency_s(cluster, calibration, plan.tp * inner, ranks)
+    return jnp.where(ranks > 1, volume_s, 0.0), jnp.where(ranks > 1, start_s, 0.0)

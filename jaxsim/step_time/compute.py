@@ -205,7 +205,12 @@ def _forward(
     unfused_s = unfused_s + _gemm_s(*batched, width, work.seq, matrices)
     seen = jnp.where(work.causal, 0.5, 1.0)
     flash_tflop = 4e-12 * seen * matrices * rows * work.seq * width
-    flash_s = flash_tflop / (shape.core_tflops * cal.flash_efficiency) + cal.kernel_s
+    # Tiles of narrow heads and short sequences leave the kernel waiting (Dao 2023, Fig. 5).
+    loss = (1.0 + cal.flash_width / width) * (1.0 + cal.flash_length / work.seq)
+    # Of c chunks of a causal sequence in order, the last rank meets all c, the mean rank (c + 1) / 2.
+    skewed = work.causal & ~work.balanced_ring
+    loss = loss * jnp.where(skewed, 2.0 * shape.cp / (shape.cp + 1.0), 1.0)
+    flash_s = flash_tflop * loss / (shape.core_tflops * cal.flash_efficiency) + cal.kernel_s
     fallback = ~work.flash & (jnp.mod(matrices, FUSED_SOFTMAX_BLOCK) != 0.0)
     scores = matrices * rows * work.seq * cal.softmax_passes
     scores = scores * jnp.where(fallback, cal.fallback_passes, 1.0)
@@ -228,8 +233,7 @@ def _head_s(work: Workload, cal: Calibration, shape: _Shape) -> Array:
     product_s = _gemm_s(
         cal, shape, shape.core_tflops, cal.gemm_efficiency, shape.tokens, sliced, work.hidden
     )
-    whole = (shape.tp == 1.0) & ~work.flash
-    product_s = product_s / jnp.where(whole, cal.vocabulary_efficiency, 1.0)
+    product_s = product_s / jnp.where(shape.tp == 1.0, cal.vocabulary_efficiency, 1.0)
     loss_s = 4e-9 * cal.head_passes * shape.tokens * sliced / shape.gb_per_s
     params = 1e9 * work.embedding_gparams / shape.tp
     return 3.0 * product_s + loss_s + _accumulation_s(params, cal, shape)

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int, Real
 from jaxsim.cluster import Calibration
 from jaxsim.plan import Plan, Recompute
 from jaxsim.pytree import Pytree
+from jaxsim.step_time.sharding import is_resharded
 from jaxsim.workload import (
     OPTIMIZER_BYTES,
     STORED_GRADIENT_BYTES,
@@ -84,6 +85,7 @@ class StageMemory(Pytree):
     layer: LayerMemory
     layers: Float[Array, "*batch K"]  # on one GPU
     chunks: Float[Array, "*batch K"]  # factor on the micro-batches in flight
+    gathered_gb: Float[Array, "*batch K"]  # per sequence, of the layer in work
     logits_gb: Float[Array, "*batch K"]  # per sequence, on the last stage
     # the stage with the logits is not the one with the most in flight
     apart: Bool[Array, "*batch K"]
@@ -95,8 +97,9 @@ class StageMemory(Pytree):
         """[K] [GB], 0 where unused; micro-batches that the domain's first stage holds, and that the
         last stage of the whole pipeline does."""
         held = self.layer.held(recompute) * self.layers
-        # While the backward pass recomputes a layer, its full activations exist once.
-        working = jnp.where(recompute == Recompute.NONE, 0.0, self.layer.none)
+        # While the backward pass recomputes a layer, its activations exist whole, and their gradients.
+        working = jnp.where(recompute == Recompute.NONE, 0.0, 2.0 * self.layer.none)
+        working = working + self.gathered_gb
         many = held * in_flight * self.chunks
         of_last = held * in_flight_last + self.logits_gb
         # One stage holds the logits, another the most micro-batches: the fullest counts, not both.
@@ -118,20 +121,39 @@ def stage_memory(
     slices = plan.tp.astype(jnp.float32)
     state = params_per_gpu(work, plan, first, last)
     state = state * state_bytes_per_param(plan.zero_stage, dp * plan.cp)
-    # Sharded weights exist whole for the layer in use, the next one, and a table at the ends.
-    ends = (first | last).astype(jnp.float32)
-    gathered = 2.0 * work.layer_gparams + ends * work.embedding_gparams
-    gathered = jnp.where(plan.zero_stage == 3, WEIGHT_BYTES * gathered / slices, 0.0)
+    gathered = _whole_gb(work, plan, first, last)
     logits = cal.stored_logits * work.logits_gb / (slices * plan.cp.astype(jnp.float32))
     return StageMemory(
         fixed_gb=state * cal.state_bytes / STORED_STATE_BYTES + gathered + cal.framework_gb,
         layer=layer_memory(work, cal, plan.tp, plan.cp),
         layers=jnp.ceil(plan.layers.astype(jnp.float32) / stages),
         chunks=in_flight_chunks(stages, work.virtual_stages),
+        gathered_gb=_gathered_gb(work, plan),
         logits_gb=jnp.where(last, logits, 0.0),
         apart=plan.pp > 1,
         used=plan.used,  # pyright: ignore[reportArgumentType]
     )
+
+
+def _whole_gb(work: Workload, plan: Plan, first: Array, last: Array) -> Array:
+    """[K] [GB] of weights and gradients that exist whole beside their shards.
+
+    Resharded weights: the layer in use, the next one, and a table at the ends. Weights that are kept
+    from micro-batch to micro-batch: all of them, and their gradients, which are scattered once.
+    """
+    ends = (first | last).astype(jnp.float32)
+    slices = plan.tp.astype(jnp.float32)
+    few = WEIGHT_BYTES * (2.0 * work.layer_gparams + ends * work.embedding_gparams) / slices
+    kept = (WEIGHT_BYTES + work.reduce_bytes) * params_per_gpu(work, plan, first, last)
+    whole = jnp.where(is_resharded(work, plan), few, kept)
+    return jnp.where(plan.zero_stage == 3, whole, 0.0)
+
+
+def _gathered_gb(work: Workload, plan: Plan) -> Array:
+    """[K] [GB] per sequence: sequence parallelism gathers the input of a block over the group and, on
+    the way back, its gradient (Korthikanti et al. 2022, sec. 4.2.2)."""
+    whole = 2.0 * work.stored.input_gb / plan.cp.astype(jnp.float32)
+    return jnp.where(work.sequence_parallel & (plan.tp > 1), whole, 0.0)
 
 
 def params_per_gpu(work: Workload, plan: Plan, first: Array, last: Array) -> Array:

@@ -27,6 +27,9 @@ LARGEST_SHAPE |= {"ffn": 2**22, "ffn_matrices": 2**24, "vocab": 2**24}
 OPERATORS = ("qkv", "attention", "projection", "ffn", "elementwise")
 # What activations are stored in and matrix products computed in; float8 only multiplies.
 PRECISIONS = ("bf16", "fp16", "fp32", "float8")
+# Weights that ZeRO-3 gathered are dropped after their pass: always; never; or unless a pipeline
+# would gather them again for every micro-batch (torchtitan's default).
+RESHARD = ("always", "never", "unless-pipelined")
 FP32, FLOAT8 = PRECISIONS.index("fp32"), PRECISIONS.index("float8")
 
 
@@ -107,6 +110,10 @@ class JobSpec:
     compiled: bool = True  # element-wise operators are fused
     sequence_parallel: bool = True  # Korthikanti et al. 2022
     async_tensor_parallel: bool = False  # collectives overlap the products around them
+    reshard: str = "always"  # one of RESHARD: when sharded weights are dropped after a pass
+    scatter_each: bool = False  # sharded gradients: after every micro-batch, not the last alone
+    balanced_ring: bool = True  # context-parallel ranks hold an early and a late chunk each
+    reduce_bytes: int = 2  # [B] of a gradient on the wire where weights are sharded
     virtual_stages: int = 1  # model chunks per pipeline stage (Narayanan et al. 2021)
     step_budget: float = float("inf")  # [training steps] after which the job is finished
     arrival_s: float = 0.0  # [s] from the start, when the job is submitted
@@ -156,6 +163,10 @@ class Workload(Pytree):
     compiled: Bool[Array, "*batch"]
     sequence_parallel: Bool[Array, "*batch"]
     async_tensor_parallel: Bool[Array, "*batch"]
+    reshard: Int[Array, "*batch"]  # index into RESHARD
+    scatter_each: Bool[Array, "*batch"]
+    balanced_ring: Bool[Array, "*batch"]
+    reduce_bytes: Float[Array, "*batch"]  # [B]
     virtual_stages: Float[Array, "*batch"]
     # [TFLOP] of one training step: 3 x forward, no recomputation
     useful_tflop: Float[Array, "*batch"]
@@ -232,9 +243,13 @@ def _column(*values) -> Array:
     return jnp.asarray(np.array(values), kind)
 
 
+def _index(known: Sequence[str], name: str, key: str) -> int:
+    if name not in known:
+        raise InputError(f"{key}: unknown {name!r}; known: {', '.join(known)}")
+    return known.index(name)
+
+
 def _job_row(job: JobSpec) -> dict:
-    if job.precision not in PRECISIONS:
-        raise InputError(f"precision: unknown {job.precision!r}; known: {', '.join(PRECISIONS)}")
     m, s = job.model, job.seq
     boundary = s * m.hidden * value_bytes(job) / 1e9
     stored: dict[str, Any] = {f"{name}_gb": x / 1e9 for name, x in stored_bytes(job).items()}
@@ -254,12 +269,16 @@ def _job_row(job: JobSpec) -> dict:
         "ffn": float(m.ffn),
         "ffn_inputs": m.ffn_matrices - 1.0,
         "vocab": float(m.vocab),
-        "precision": PRECISIONS.index(job.precision),
+        "precision": _index(PRECISIONS, job.precision, "precision"),
         "flash": job.flash_attention,
         "causal": job.causal_flops,
         "compiled": job.compiled,
         "sequence_parallel": job.sequence_parallel,
         "async_tensor_parallel": job.async_tensor_parallel,
+        "reshard": _index(RESHARD, job.reshard, "reshard"),
+        "scatter_each": job.scatter_each,
+        "balanced_ring": job.balanced_ring,
+        "reduce_bytes": float(job.reduce_bytes),
         "virtual_stages": float(job.virtual_stages),
         "useful_tflop": float(3.0 * (layers_tflop + head_tflop) * job.global_batch),
         "layer_gparams": m.layer_params / 1e9,

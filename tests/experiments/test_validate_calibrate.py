@@ -13,20 +13,22 @@ from experiments.calibrate import __main__ as calibrate
 from experiments.validate import __main__ as validate
 from jaxsim.calibration.files import find_measurements, published_table
 from jaxsim.calibration.shaped_links import COLUMNS
+from jaxsim.cluster.fits import load_fits, load_left_out
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 needs_data = pytest.mark.skipif(
     not (DATA / "measured").is_dir(), reason=f"no measured runs in {DATA / 'measured'}"
 )
-# Mean and median error, choice regret and memory error [%] at most: the shipped fits, a little room.
+# Mean and median error, choice regret and memory error [%] at most of runs that were fitted: the
+# shipped fits, a little room.
 AT_MOST = {
-    "vtrain_single": (4.45, 2.1, 2.0, None),
-    "vtrain_multi": (5.5, 3.55, 1.55, None),
-    "megatron_sc21_table1": (2.9, 2.7, None, None),
-    "korthikanti": (1.55, 1.35, 0.0, 0.005),
-    "torchtitan_h100": (0.15, 0.05, 0.0, 2.55),
-    "sailor": (1.25, 0.6, 0.0, 1.85),
-    "diloco_shaped_links": (5.25, 3.45, None, None),
+    "vtrain_single": (4.6, 2.3, 2.1, None),
+    "vtrain_multi": (5.9, 3.7, 1.6, None),
+    "megatron_sc21_table1": (3.1, 2.8, None, None),
+    "korthikanti": (1.6, 1.6, 0.0, 0.005),
+    "torchtitan_h100": (5.6, 3.7, 0.0, 2.9),
+    "sailor": (3.8, 2.1, 0.0, 4.6),
+    "diloco_shaped_links": (5.3, 3.5, None, None),
 }
 MERITS = ("mape_pct", "median_ape_pct", "choice_regret_pct", "memory_mape_pct")
 
@@ -58,12 +60,20 @@ def test_the_published_runs_agree_as_the_readme_says(published):
     with published_table().open() as lines:
         assert merit["n"] == len(list(csv.DictReader(lines))) == 24
     assert body["skipped"] == 0
-    assert merit["mape_pct"] < 4.4 and merit["median_ape_pct"] < 2.7
-    errors = record.table("metrics").set_index("row_id")["error_pct"]
-    assert 0 < errors["llama3-405B-8192"] < 10.5 and 0 < errors["llama3-405B-16384"] < 13.5
-    assert 0 < errors["llama3-405B-16384-cp16"] < 24
+    assert merit["mape_pct"] < 3.5 and merit["median_ape_pct"] < 2.6
+    table = record.table("metrics").set_index("row_id")
+    errors = table["error_pct"]
+    assert errors["llama3-405B-8192"] < 5 and errors["llama3-405B-16384"] < 6
+    assert 0 < errors["llama3-405B-16384-cp16"] < 21
     rest = errors[~errors.index.str.startswith("llama3")]
-    assert rest.abs().max() < 8 and abs(rest.mean()) < 1
+    assert rest.abs().max() < 9 and abs(rest.mean()) < 1
+    # Nobody published which stack trained Llama 3: the pooled one, and its wider band.
+    llama = table[table.index.str.startswith("llama3")]
+    assert (llama["stack"] == "pooled").all() and (llama["outside"] == "GPU type and stack").all()
+    width = table["predicted_hi_s"] / table["predicted_s"]
+    assert width[llama.index].min() > 1.25 > width["sc21-18B"]
+    inside = table["measured_s"].between(table["predicted_lo_s"], table["predicted_hi_s"])
+    assert inside.mean() > 0.9
 
 
 def test_runs_that_ran_but_are_said_not_to_fit_are_counted(published):
@@ -87,6 +97,37 @@ def test_the_measured_runs_agree_as_the_readme_says(tmp_path, capsys):
             got = datasets[name][merit]
             assert (got is None) == (limit is None), (name, merit)
             assert limit is None or got <= limit, (name, merit, got)
+
+
+@needs_data
+def test_left_out_errors_are_stored_beside_the_fits_and_meet_their_limits():
+    """Every limit is on groups that the fit did without: model sizes, scales, lengths, stacks."""
+    rows = load_left_out()
+
+    def of(dataset, kind=None, key="mape_pct"):
+        mine = [r for r in rows if r["dataset"].startswith(dataset) and r[key] is not None]
+        mine = [r for r in mine if kind in (None, r["kind"]) and (kind or r["kind"] != "stack")]
+        n = sum(r["n"] for r in mine)
+        assert n, (dataset, kind)
+        return sum(r["n"] * r[key] for r in mine) / n
+
+    for name in ("fsdp_a100", "fsdp_h100"):
+        assert of(name) <= 5.0 and abs(of(name, key="bias_pct")) <= 2.0, name
+        assert of(name, key="mape_pct") < of(name, key="baseline_pct") / 3, "the closed form's"
+    assert of("torchtitan", "model") <= 12.0
+    assert of("torchtitan", "model", "memory_mape_pct") <= 10.0
+    assert of("sailor", "scale") <= 8.0 and of("sailor", "scale", "memory_mape_pct") <= 8.0
+    stacks = [r for r in rows if r["kind"] == "stack"]
+    assert {r["dataset"] for r in stacks} == {
+        "megatron-fused",
+        "deepspeed-eager",
+        "torchtitan",
+        "llm-foundry",
+    }
+    assert all(r["mape_pct"] <= 20.0 for r in stacks)
+    assert all(r["coverage_pct"] >= 80.0 for r in stacks)
+    n = sum(r["n"] for r in rows)
+    assert 85.0 <= sum(r["n"] * r["coverage_pct"] for r in rows) / n <= 95.0
 
 
 @needs_data
@@ -198,3 +239,27 @@ def test_validate_reads_the_calibration_that_it_is_given(tmp_path, capsys):
         assert run(capsys, validate, *argv)[0] == 0
         steps.append(load(out).table("metrics")["predicted_s"].iloc[0])
     assert steps[1] - steps[0] == pytest.approx(4.999, rel=1e-3)
+
+
+def test_a_stack_is_adapted_to_a_few_runs(tmp_path, capsys):
+    changes = [{"micro_batch": b, "global_batch": 32 * b, "step_s": 4.0 * b} for b in (1, 2, 4)]
+    path, adapted = write_runs(tmp_path / "mine.csv", *changes), tmp_path / "c.yaml"
+    argv = (
+        "--data",
+        path,
+        "--out",
+        adapted,
+        "--run",
+        tmp_path / "fit",
+        "--adapt",
+        "megatron-flash",
+    )
+    status, out, _ = run(capsys, calibrate, *argv, "--json", "-")
+    body = json.loads(out)
+    before, after = body["datasets"]["before"], body["datasets"]["after"]
+    assert status == 0 and body["adapted"] == "megatron-flash" and body["moved"]
+    assert after["mape_pct"] < 0.5 * before["mape_pct"]
+    assert load_fits(adapted).keys() == {"A100-80GB/megatron-flash"}
+    status, out, err = run(capsys, calibrate, *argv[:-1], "megatron-flush")
+    assert status == 2
+    one_line(err, "adapt: unknown 'megatron-flush' (did you mean megatron-flash?)")

@@ -11,6 +11,7 @@ import math
 
 from helpers.toy_world import EFFICIENCIES, GPU, JOB, cluster_spec
 
+WIRE_S = 0.5 * cluster_spec().intra_rtt_ms * 1e-3  # one way, between nodes of a domain
 NODE_BYTES_PER_S = cluster_spec().intra_bandwidth_gbps / 8 * 1e9
 
 
@@ -86,7 +87,11 @@ class Hand:
         if self.job.flash_attention:
             seen = 0.5 if self.job.causal_flops else 1.0
             flops = seen * 4 * self.s**2 * self.h * b / (tp * cp)
-            core = flops / (self.peak * e["flash_efficiency"]) + e["kernel_s"]
+            # Half the speed at heads of flash_width and at sequences of flash_length.
+            narrow = (1 + e["flash_width"] / width) * (1 + e["flash_length"] / self.s)
+            if self.job.causal_flops and not self.job.balanced_ring:  # the last rank meets all
+                narrow *= cp / ((cp + 1) / 2)
+            core = flops * narrow / (self.peak * e["flash_efficiency"]) + e["kernel_s"]
         else:
             eta, rows = e["batched_gemm_efficiency"], self.s / cp
             core = self.product(rows, self.s, width, eta, self.peak, heads)
@@ -134,7 +139,7 @@ class Hand:
         """[s] of logits and loss: three products, fp32 logits through HBM, the table's gradient."""
         e, tokens, sliced = self.e, b * self.s / cp, self.v / tp
         product = self.product(tokens, sliced, self.h, e["gemm_efficiency"], self.peak)
-        if tp == 1 and not self.job.flash_attention:
+        if tp == 1:
             product /= e["vocabulary_efficiency"]
         loss = 4 * e["head_passes"] * tokens * sliced / self.hbm
         return 3 * product + loss + self.accumulate(self.table_params / tp)
@@ -144,11 +149,15 @@ class Hand:
         values = 6 * b * self.s / cp * self.h
         return self.moved(values) + self.accumulate(self.table_params / tp)
 
-    def all_reduce(self, b, tp, cp=1, rate=None):
+    def all_reduce(self, b, tp, cp=1, rate=None, nodes=1):
         """[s] of a layer's output over a tensor-parallel ring."""
         volume = self.boundary * b / cp
-        latency = self.e["collective_alpha_s"] * math.log2(tp)
-        return latency + 2 * (tp - 1) / tp * volume / (self.nvlink if rate is None else rate)
+        share = 2 * (tp - 1) / tp * volume / (self.nvlink if rate is None else rate)
+        return self.start(tp, nodes) + share
+
+    def start(self, ranks, nodes=1):
+        """[s] before a collective moves: software per doubling of ranks, the wire per one of nodes."""
+        return self.e["collective_alpha_s"] * math.log2(ranks) + WIRE_S * math.log2(nodes)
 
     def pace(self, nodes):
         """Factor of waiting for the slowest of `nodes` nodes."""
@@ -159,13 +168,20 @@ class Hand:
         both_ways = layer.forward + layer.backward
         return layers * self.pace(nodes) * both_ways + self.e["micro_batch_s"]
 
-    def sync_pass(self, params, ranks, rate=None):
+    def sync_pass(self, params, ranks, rate=None, nodes=1):
         """[s] of one reduce-scatter or all-gather of 16-bit values over the replicas."""
         if ranks == 1:
             return 0.0
+        return self.sync_bytes(params, ranks, rate) + self.start(ranks, nodes)
+
+    def sync_bytes(self, params, ranks, rate=None):
+        """[s] of that without the latency of its start."""
         rate = (self.nvlink if rate is None else rate) * self.e["data_parallel_efficiency"]
-        latency = self.e["collective_alpha_s"] * math.log2(ranks)
-        return (ranks - 1) / ranks * 2 * params / rate + latency
+        return (ranks - 1) / ranks * 2 * params / rate
+
+    def beside(self, compute, traffic, overlap):
+        """[s] that traffic of sharded weights adds: of the lesser of both a share `overlap` hides."""
+        return max(compute, traffic) + (1 - overlap) * min(compute, traffic) - compute
 
     def optimizer(self, params, shards=1):
         """[s] of the weight update and the host's work per step."""

@@ -34,6 +34,8 @@ EFFICIENCIES = {
     "gemm_depth": 40.0,
     "batched_gemm_efficiency": 0.35,
     "flash_efficiency": 0.25,
+    "flash_width": 14.0,
+    "flash_length": 210.0,
     "memory_efficiency": 0.8,
     "softmax_passes": 11.0,
     "fallback_passes": 2.6,

@@ -1,4 +1,4 @@
-"""Figures of merit on hand-made predictions; which refits leave what out."""
+"""Figures of merit on hand-made predictions."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ import pytest
 from helpers.measured_runs import made_run
 
 from jaxsim.calibration.measured import GIB, predict_runs, published_split_gib, run_arrays
-from jaxsim.calibration.validation import Prediction, leave_out_plans, merit, predict
+from jaxsim.calibration.validation import Prediction, merit, predict
 from jaxsim.cluster.efficiency import prior_calibration
 from jaxsim.workload.workload import ModelConfig
 
@@ -78,11 +78,20 @@ def test_ties_tell_nothing_of_ranks():
     assert merit([prediction(1.0, 2.0), prediction(1.0, 3.0)])["kendall_tau"] is None
 
 
-def test_each_gpu_is_predicted_by_its_own_calibration():
+def test_each_machine_is_predicted_by_its_own_calibration():
     runs = [made_run(gpu=g, tp=t, dp=8 // t) for t in (1, 4) for g in ("H100-80GB", "A100-80GB")]
     slow = prior_calibration().replace(step_fixed_s=jnp.float32(5.0))
     mine = {"A100-80GB": slow, "H100-80GB": prior_calibration()}
-    found = predict(runs, mine.__getitem__)
+    stacks = set()
+
+    def calibration_of(gpu, stack):
+        stacks.add((gpu, stack))
+        return mine[gpu]
+
+    runs[2] = dataclasses.replace(runs[2], stack="llm-foundry")
+    found = predict(runs, calibration_of)
+    pooled = {("H100-80GB", "pooled"), ("A100-80GB", "pooled")}
+    assert stacks == {*pooled, ("H100-80GB", "llm-foundry")}
     assert [p.run for p in found] == runs
     for p in found:
         cost = predict_runs(run_arrays([p.run]), mine[p.run.gpu])
@@ -93,38 +102,3 @@ def test_each_gpu_is_predicted_by_its_own_calibration():
         np.testing.assert_allclose(p.split_gib, split, rtol=1e-6)
         assert (p.step_s > 5.0) == (p.run.gpu == "A100-80GB")
         np.testing.assert_allclose(p.step_error, p.step_s / 1.5 - 1)
-
-
-def many(n, dataset, **changes):
-    return [made_run(row_id=f"{dataset}-{i}", dataset=dataset, **changes) for i in range(n)]
-
-
-def test_leave_out_plans_by_hand():
-    small, large = many(3, "nodes", model=SMALL), many(4, "nodes", model=LARGE)
-    few = many(2, "nodes", model=dataclasses.replace(LARGE, layers=48))
-    alone = many(5, "node", gpus_per_node=16) + many(3, "node", gpus_per_node=16, model=LARGE)
-    hopper = many(3, "hopper", gpu="H100-80GB")
-    untimed = many(2, "untimed", step_s=None)
-    runs = [*small, *large, *few, *alone, *hopper, *untimed]
-    found = {(p.kind, p.dataset, p.label): p for p in leave_out_plans(runs)}
-    # Two runs of a model are too few, one node is no cluster, and nobody else measured Hopper.
-    by_model = {
-        ("model", "nodes", "24 layers, hidden 2048"): small,
-        ("model", "nodes", "32 layers, hidden 4096"): large,
-    }
-    by_source = {
-        ("source", "nodes", "whole data set"): [*small, *large, *few],
-        ("source", "node", "whole data set"): alone,
-    }
-    assert found.keys() == {**by_model, **by_source}.keys()
-    for key, held in {**by_model, **by_source}.items():
-        plan = found[key]
-        assert plan.held == held
-        ampere = [r for r in runs if r.gpu == "A100-80GB" and r not in held]
-        assert plan.rest == ampere, "the rest is all of the GPU type that was not held out"
-
-
-def test_fewest_decides_which_models_are_left_out():
-    runs = [*many(2, "nodes"), *many(2, "nodes", model=LARGE)]
-    assert leave_out_plans(runs) == []
-    assert len(leave_out_plans(runs, fewest=2)) == 2

@@ -8,19 +8,22 @@ import pytest
 import yaml
 from helpers.toy_world import EFFICIENCIES
 
-from jaxsim.calibration.fitting import ARCHITECTURE, prior_belief
-from jaxsim.cluster import efficiency as calibrations
+from jaxsim.calibration.documented import FAMILIES, documented, documented_belief
+from jaxsim.calibration.hierarchy import Machine
+from jaxsim.cluster import fits as calibrations
 from jaxsim.cluster.efficiency import (
     PRIORS,
     Belief,
     Calibration,
-    default_calibration,
-    efficiency_source,
     independent,
     load_beliefs,
-    load_calibration,
     prior_calibration,
-    shipped_belief,
+)
+from jaxsim.cluster.fits import (
+    default_calibration,
+    efficiency_source,
+    load_calibration,
+    shipped_fit,
 )
 from jaxsim.cluster.gpu import GPU_PRESETS
 from jaxsim.files.errors import InputError
@@ -31,7 +34,19 @@ def as_dict(cal):
 
 
 def test_every_parameter_states_a_prior_with_a_unit():
-    units = {"share", "tiles", "elements", "values", "factor", "s", "B", "copies", "GB", "Gbit/s"}
+    units = {
+        "share",
+        "tokens",
+        "tiles",
+        "elements",
+        "values",
+        "factor",
+        "s",
+        "B",
+        "copies",
+        "GB",
+        "Gbit/s",
+    }
     for name, prior in PRIORS.items():
         assert prior.unit in units, name
         assert prior.spread > 0 and prior.value > 0, name
@@ -49,7 +64,11 @@ def test_prior_calibration_holds_the_priors_in_float32():
         np.testing.assert_allclose(value, prior.value, rtol=1e-6)
 
 
-@pytest.mark.parametrize("gpu", ["", "V100-32GB", *ARCHITECTURE, "H100-80GB"])
+def prior_belief(gpu="", stack="pooled"):
+    return documented_belief(Machine(gpu, stack))
+
+
+@pytest.mark.parametrize("gpu", ["", "V100-32GB", "A100-80GB", "H100-96GB-500W", "H100-80GB"])
 def test_belief_and_calibration_round_trip(gpu):
     belief = prior_belief(gpu)
     z = np.linspace(-2.0, 2.0, len(PRIORS))
@@ -61,18 +80,28 @@ def test_belief_and_calibration_round_trip(gpu):
 
 
 def test_what_is_known_of_an_architecture_replaces_the_prior():
-    at = jnp.zeros(len(PRIORS), jnp.float32)
     plain, own, meta = (
-        as_dict(prior_belief(g).calibration(at)) for g in ("", "H100-80GB", "H100-96GB-500W")
+        as_dict(prior_belief(g).calibration()) for g in ("", "H100-80GB", "H100-96GB-500W")
     )
     for name, prior in PRIORS.items():
         np.testing.assert_allclose(plain[name], prior.value, rtol=1e-5)
-        known = ARCHITECTURE["H100"].get(name, (prior.value, prior.spread))
-        np.testing.assert_allclose(own[name], known[0], rtol=1e-5)
+        known = FAMILIES["H100"].get(name, (prior.value, prior.spread))
+        if name != "flash_efficiency":
+            np.testing.assert_allclose(own[name], known[0], rtol=1e-5)
     assert meta["gemm_efficiency"] < own["gemm_efficiency"], "the exact name goes first"
-    for gpu, known in ARCHITECTURE.items():
+    for gpu, known in FAMILIES.items():
         assert any(preset.startswith(gpu) for preset in GPU_PRESETS)
         assert set(known) <= set(PRIORS)
+
+
+def test_a_kernel_reaches_less_of_the_next_architecture():
+    def share(gpu, stack):
+        return documented(Machine(gpu, stack))["flash_efficiency"][0]
+
+    assert share("A100-80GB", "llm-foundry") == 0.33 and share("H100-80GB", "llm-foundry") == 0.16
+    assert share("A100-80GB", "torchtitan") == 0.60 and share("H100-80GB", "torchtitan") == 0.38
+    assert share("H100-80GB", "pooled") == 0.38, "the kernel that most run"
+    assert share("MI300X-192GB", "torchtitan") == PRIORS["flash_efficiency"].value
 
 
 def test_samples_scatter_as_the_belief():
@@ -239,46 +268,62 @@ def test_a_file_serves_a_gpu_and_its_family_and_no_other(tmp_path):
 def test_the_fit_that_ships_for_a_gpu_is_found_by_its_name(tmp_path, monkeypatch):
     write(tmp_path / calibrations.SHIPPED, {"straggler": 0.25})
     monkeypatch.setattr(calibrations.importlib.resources, "files", lambda package: tmp_path)
-    shipped_belief.cache_clear()
+    clear_shipped()
     try:
         for gpu in ("H100-80GB", "H100-96GB-500W"):
             assert float(default_calibration(gpu).straggler) == pytest.approx(0.25)
         for gpu in (None, "V100-32GB"):
             assert as_dict(default_calibration(gpu)) == as_dict(prior_calibration())
     finally:
-        shipped_belief.cache_clear()
+        clear_shipped()
+
+
+def clear_shipped():
+    shipped_fit.cache_clear()
+    calibrations._shipped.cache_clear()
 
 
 FIGURES = {"peak_tflops": 312.0, "memory_gb": 85.9, "memory_gb_per_s": 2039, "nvlink_gb_per_s": 300}
 
 
 @pytest.mark.parametrize(
-    ("gpu", "name", "used", "words"),
+    ("gpu", "stack", "name", "used", "words"),
     [
-        ("A100-80GB", "A100-80GB", "A100-80GB", []),
-        ("A100", "A100-80GB", "A100-80GB", []),
-        ("GH-96", "GH200-96GB", "GH200-96GB", []),
-        ("H100", "H100-80GB", "H100-80GB", []),
-        ("H100-96GB-500W", "H100-96GB-500W", "H100-96GB-500W", []),
+        ("A100-80GB", "megatron-fused", "A100-80GB", "A100-80GB/megatron-fused", []),
+        ("A100", "llm-foundry", "A100-80GB", "A100-80GB/llm-foundry", []),
+        ("A100", "pooled", "A100-80GB", "A100-80GB", ["stack: none is named", "wider band"]),
+        ("GH-96", "deepspeed-eager", "GH200-96GB", "GH200-96GB/deepspeed-eager", []),
         (
-            "A100-40GB",
-            "A100-40GB",
-            "A100-80GB",
-            ["A100-40GB has no", "those of A100-80GB are used"],
+            "A800-80GB",
+            "llm-foundry",
+            "A800-80GB",
+            "A100-80GB/llm-foundry",
+            ["A800-80GB under llm-foundry has no", "those of A100-80GB/llm-foundry are used"],
         ),
-        ("V100-32GB", "V100-32GB", None, ["V100-32GB has no", "the priors are used"]),
-        (FIGURES, None, None, ["given as figures", "the priors"]),
-        (None, None, None, ["the priors"]),
+        ("H200", "torchtitan", "H200-141GB", "H100-96GB-500W/torchtitan", ["H200-141GB under"]),
+        ("MI300X", "torchtitan", "MI300X-192GB", "any/torchtitan", ["those of any/torchtitan"]),
+        ("V100-32GB", "pooled", "V100-32GB", None, ["V100-32GB has no", "the priors are used"]),
+        (FIGURES, "pooled", None, None, ["given as figures", "the priors"]),
+        (None, "pooled", None, None, ["the priors"]),
     ],
 )
-def test_where_the_parameters_of_a_gpu_come_from_is_known(gpu, name, used, words):
-    source = efficiency_source(gpu)
+def test_where_the_parameters_of_a_gpu_come_from_is_known(gpu, stack, name, used, words):
+    source = efficiency_source(gpu, stack)
     assert (source.gpu, source.used, bool(source.why)) == (name, used, bool(words))
     for word in words:
         assert word in source.why
     # What is said is what is done.
-    expected = prior_calibration() if used is None else shipped_belief(used).calibration()
-    assert as_dict(default_calibration(gpu)) == as_dict(expected)
+    fit = None if used is None else calibrations._shipped()[used]
+    expected = prior_calibration() if fit is None else fit.belief.calibration()
+    assert as_dict(default_calibration(gpu, stack)) == as_dict(expected)
+
+
+def test_what_was_not_measured_has_a_wider_band_and_no_domain():
+    measured, other = (shipped_fit(g, "llm-foundry") for g in ("A100-80GB", "A800-80GB"))
+    assert measured.domain is not None and other.domain is None
+    assert other.band.step > measured.band.step
+    assert shipped_fit("A100-80GB").domain is None, "no stack: nobody measured that"
+    assert shipped_fit("A100-80GB").band.step > measured.band.step
 
 
 @pytest.mark.parametrize("gpu", [None, *GPU_PRESETS])

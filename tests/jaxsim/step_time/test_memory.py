@@ -165,7 +165,9 @@ def test_a_22b_model_on_one_node_as_in_korthikanti_2022():
     params = 48 * (12 * h * h + 2 * h) + 2 * 51200 * h
     activations = s * b * h * 48 / 8 * (34 + 5 * a * s / h)
     logits = 4 * s * b * 51200 / 8
-    np.testing.assert_allclose(got, (18 * params / 8 + activations + logits) / 1e9, rtol=1e-5)
+    gathered = 2 * 2 * s * b * h  # a block's input and its gradient, whole over the eight
+    want = 18 * params / 8 + activations + logits + gathered
+    np.testing.assert_allclose(got, want / 1e9, rtol=1e-5)
 
 
 def test_each_parameter_of_memory_scales_its_part():
@@ -192,7 +194,8 @@ def test_tensor_and_context_parallelism_divide_activations():
         return whole - 18 * float(WORK.gparams) / tp
 
     one = activations()
-    np.testing.assert_allclose(activations(tp=4), one / 4, rtol=1e-3)
+    gathered = 2 * 8 * 2 * 1024 * 1024 / 1e9  # a block's input and its gradient, whole
+    np.testing.assert_allclose(activations(tp=4), one / 4 + gathered, rtol=1e-3)
     np.testing.assert_allclose(activations(cp=4), one / 4, rtol=1e-3)
 
 
@@ -229,8 +232,8 @@ def test_of_the_last_domain_the_fuller_end_counts():
 
 @pytest.mark.parametrize("layers", [1, 8])
 def test_a_layer_that_is_recomputed_needs_its_activations_once(layers):
-    """Beside what every layer keeps: without recomputation nothing, else one layer's whole set
-    while the backward pass goes through it. With one layer, to recompute it saves nothing."""
+    """Beside what every layer keeps: without recomputation nothing, else one layer's whole set and
+    its gradients while the backward pass goes through it. To recompute one layer saves nothing."""
     work = build_workload(
         [dataclasses.replace(JOB, model=dataclasses.replace(MODEL, layers=layers))]
     )
@@ -245,10 +248,10 @@ def test_a_layer_that_is_recomputed_needs_its_activations_once(layers):
     kept = 8 * 2 * 1024 * 1024 / 1e9  # its input
     state = 18 * float(work.job(0).gparams)
     np.testing.assert_allclose(none - state, layers * whole, rtol=1e-4)
-    np.testing.assert_allclose(full - state, layers * kept + whole, rtol=1e-4)
+    np.testing.assert_allclose(full - state, layers * kept + 2 * whole, rtol=1e-4)
     # Flash attention leaves no scores to drop: selective recomputes every second layer.
     half = 0.5 * (whole + kept)
-    np.testing.assert_allclose(selective - state, layers * half + whole, rtol=1e-4)
+    np.testing.assert_allclose(selective - state, layers * half + 2 * whole, rtol=1e-4)
 
 
 def test_unused_domains_hold_nothing():

@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.step_time_by_hand import Hand
+from helpers.step_time_by_hand import WIRE_S, Hand
 from helpers.toy_world import JOB, base_view, calibration, cluster_spec, cost_of, make_plan
 
 from jaxsim.plan.modes import Recompute, Schedule
@@ -69,7 +69,7 @@ def test_more_nodes_wait_for_the_slowest_by_hand():
     assert HAND.pace(4) == 1 + 2 * 0.02
     compute = 2 * (HAND.stage(layer, 8, nodes=4) + HAND.embedding(2) + HAND.head(2))
     # Eight ranks leave the node: 80 Gbit/s at 60 %, and gradient sync reaches 65 % of that.
-    sync = 2 * HAND.sync_pass(WHOLE, 8, HAND.node) - 0.2 * 8 * layer.backward
+    sync = 2 * HAND.sync_pass(WHOLE, 8, HAND.node, nodes=4) - 0.2 * 8 * layer.backward
     assert_parts(cost, compute_s=compute, sync_s=sync)
 
 
@@ -252,24 +252,27 @@ def test_every_parallelism_inside_one_domain_by_hand(overlap, micro_batch):
     assert context > 0, "attention must not hide the whole ring"
     head = HAND.head(b, 2, 2)
     # Stages stand a node apart: its network is shared by 4 rings, sequences cut in 4.
-    hop = b * HAND.boundary / 4 / (HAND.node / 4) + 4e-5
+    hop = b * HAND.boundary / 4 / (HAND.node / 4) + 4e-5 + WIRE_S
     stage = compute + tensor + context + 2 * hop  # a stage blocks while it hands on
     fill = 2 * stage + head + 2 * hop
     beat = stage + head
     total = fill + beat + (m - 2) * max(beat, fill / 2)
     # Replicas 2 x 2 x 2 apart; dp x cp ranks hold the same weights.
     params = (4 * HAND.layer_params + HAND.table_params) / 2
-    once = HAND.sync_pass(params, 4, HAND.node / 4) / HAND.e["gather_efficiency"]
+    # Every layer is gathered on its own; four ranks stand on four nodes.
+    once = HAND.sync_bytes(params, 4, HAND.node / 4) / HAND.e["gather_efficiency"]
+    once += 4 * HAND.start(4, nodes=4)
     # What hides the ring hides no gather.
-    forward = overlap * 4 * (layer.forward - hides)
-    backward = overlap * 4 * (layer.backward - hides_back)
-    gathers = max(once - forward, 0.0) + max(once - backward, 0.0)
-    scatter = max(once - max(backward - once, 0.0), 0.0)
-    sync = m * gathers + scatter + 2 * once / 4
+    forward, backward = 4 * (layer.forward - hides), 4 * (layer.backward - hides_back)
+    sync = m * HAND.beside(forward, once, overlap)
+    sync += (m - 1) * HAND.beside(backward, once, overlap)
+    sync += HAND.beside(backward, 2 * once, overlap)  # the last gathers, and scatters
+    sync += 2 * once / 4
     update = HAND.optimizer(params, shards=4)
     gathered = 2 * (2 * HAND.layer_params + HAND.table_params) / 2
     stored = b * 4 * HAND.stored(2, 2)
     held = max(2 * stored, stored + HAND.logits(b, 2, 2))
+    held += 2 * b * HAND.boundary / 2  # a block's input, whole over tp, and its gradient
     assert_parts(
         cost,
         compute_s=m * (compute + head),
@@ -320,6 +323,6 @@ def test_recomputation_costs_time_and_saves_memory():
     least, some, most = (float(c.memory_gb[0]) for c in reversed(costs))
     assert least < some < most
     full_layer = 2 * 2 * 1024.0**2 * 1.05
-    saved = 8 * (2 * HAND.stored() - full_layer) - 2 * HAND.stored()  # less one layer at work
+    saved = 8 * (2 * HAND.stored() - full_layer) - 2 * 2 * HAND.stored()  # less one layer at work
     np.testing.assert_allclose(most - least, saved / 1e9, rtol=1e-4)
     assert jnp.isfinite(costs[1].step_s)

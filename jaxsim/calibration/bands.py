@@ -1,0 +1,104 @@
+"""Bands of model error from left-out groups, and whether they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxsim.calibration.left_out import Coverage, LeftOutRow
+from jaxsim.cluster import UNKNOWN, Band
+
+Z90 = 1.644854
+WIDENING = (0.0, 0.1, 0.25, 0.5, 1.0)  # shares per doubling that are tried
+LEAST = 0.01  # no model of a machine is better than this
+FEW = 0.16  # a handful of stacks tells no less of the next one (an assumption)
+STACK = "stack"
+
+
+def stack_bands(rows: Sequence[LeftOutRow]) -> dict[str, Band]:
+    """Stack -> its band: the least that holds 90 % of its rows left out with their group, and the
+    widening per doubling that all stacks together make most likely."""
+    inside = [r for r in rows if r.kind != STACK]
+    stacks = dict.fromkeys(r.machine.fitted for r in inside)
+    mine = {s: [r for r in inside if r.machine.fitted == s] for s in stacks}
+    likely = {k: sum(_log_likelihood(m, k) for m in mine.values()) for k in WIDENING}
+    widening = max(likely, key=lambda k: likely[k])
+    return {s: _band(m, widening) for s, m in mine.items()}
+
+
+def unseen_band(rows: Sequence[LeftOutRow], without: str = "") -> Band:
+    """The band of a stack that nobody measured: it holds 90 % of the rows of each stack that was left
+    out as a whole (but `without`)."""
+    alone = [r for r in rows if r.kind == STACK and r.name != without]
+    step, memory = [], []
+    for stack in dict.fromkeys(r.name for r in alone):
+        band = _band([r for r in alone if r.name == stack], 0.0)
+        step.append(band.step)
+        memory.append(band.memory)
+    if not step:
+        return UNKNOWN
+    return Band(
+        max(*step, FEW), max([m for m in memory if np.isfinite(m)] or [UNKNOWN.memory]), 0.0
+    )
+
+
+def coverage(rows: Sequence[LeftOutRow]) -> dict[str, Coverage]:
+    """Kind of group -> how many rows a nominal 90 % band holds, each band from the other groups: that
+    of a stack's row from the stack's other groups, that of a whole stack from other stacks."""
+    found: dict[str, list[bool]] = {}
+    groups: dict[tuple, list[LeftOutRow]] = {}
+    for row in rows:
+        groups.setdefault((row.kind, row.name, row.label), []).append(row)
+    bands = stack_bands(rows)
+    for (kind, name, label), held in groups.items():
+        stack = held[0].machine.fitted
+        if kind == STACK:
+            band = unseen_band(rows, without=name)
+        else:
+            widening = bands[stack].per_doubling
+            others = [
+                r
+                for r in rows
+                if r.kind != STACK
+                and r.machine.fitted == stack
+                and (r.kind, r.name, r.label) != (kind, name, label)
+            ]
+            band = _band(others, widening) if others else bands[stack]
+        found.setdefault(kind, []).extend(is_inside(r, band) for r in held if np.isfinite(r.step))
+    return {kind: Coverage(len(x), sum(x)) for kind, x in found.items()}
+
+
+def is_inside(row: LeftOutRow, band: Band) -> bool:
+    """Does the 90 % band around the predicted step time hold the measured one?"""
+    distance = 0.0 if np.isnan(row.distance) else row.distance
+    return abs(row.step) <= band.reach(distance, row.step_spread)
+
+
+def _band(rows: Sequence[LeftOutRow], widening: float) -> Band:
+    step = _sigma(rows, widening, [r.step for r in rows], [r.step_spread for r in rows])
+    memory = _sigma(rows, widening, [r.memory for r in rows], [r.memory_spread for r in rows])
+    return Band(step, memory if np.isfinite(memory) else UNKNOWN.memory, widening)
+
+
+def _sigma(rows, widening: float, errors, spreads) -> float:
+    """What the parameters' spread leaves to the model, so that 90 % lie inside; NaN without rows."""
+    errors, spreads = np.array(errors), np.array(spreads)
+    far = np.nan_to_num([r.distance for r in rows])
+    known = np.isfinite(errors)
+    if not known.any():
+        return float("nan")
+    left = np.sqrt(np.maximum((errors / Z90) ** 2 - spreads**2, 0.0)) / (1.0 + widening * far)
+    return max(float(np.quantile(left[known], 0.9, method="higher")), LEAST)
+
+
+def _log_likelihood(rows: Sequence[LeftOutRow], widening: float) -> float:
+    errors = np.array([r.step for r in rows])
+    known = np.isfinite(errors)
+    if not known.any():
+        return 0.0
+    far = np.nan_to_num([r.distance for r in rows])[known]
+    scale = 1.0 + widening * far
+    sigma = max(float(np.median(np.abs(errors[known]) / scale)) / 0.6745, LEAST)
+    # Heavy tails: broken runs must not decide how a band widens (Laplace's density).
+    return float(-np.sum(np.log(sigma * scale) + np.abs(errors[known]) / (sigma * scale)))

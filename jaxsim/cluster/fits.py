@@ -1,0 +1,181 @@
+"""Which fit serves a GPU type under a software stack, and what it says of itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.resources
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxsim.cluster.band import UNKNOWN, Band, Domain, read_band, read_domain
+from jaxsim.cluster.efficiency import (
+    Belief,
+    Calibration,
+    parse_beliefs,
+    prior_calibration,
+    read_entries,
+)
+from jaxsim.cluster.gpu import gpu_name
+from jaxsim.cluster.stack import FITTED_AS, POOLED
+from jaxsim.files import InputError, listed, read_yaml
+
+SHIPPED = "calibrations.yaml"
+ANY = "any"  # GPU type of what is known of a stack wherever it runs
+
+
+@dataclasses.dataclass(frozen=True)
+class MachineFit:
+    """What is believed of a GPU type under a stack, how far it may be off and where it holds."""
+
+    belief: Belief
+    band: Band = UNKNOWN
+    domain: Domain | None = None  # None = nothing was measured: everything lies outside
+
+
+@dataclasses.dataclass(frozen=True)
+class EfficiencySource:
+    """Where the efficiency parameters of a GPU come from.
+
+    Attributes:
+        gpu: its type, aliases resolved; None where a mapping of figures describes it
+        used: the fit that is used, None = the documented priors
+        why: empty where GPU type and stack have a fit of their own, else a sentence for the user
+        stack: the software stack, POOLED where none is named
+    """
+
+    gpu: str | None
+    used: str | None
+    why: str = ""
+    stack: str = POOLED
+
+
+def load_fits(path: str | Path) -> dict[str, MachineFit]:
+    """Load a calibration file: `GPU`, `GPU/STACK` or `any/STACK` -> its fit; errors: `load_beliefs`."""
+    entries, fits = read_entries(path), {}
+    for name, belief in parse_beliefs(entries, path).items():
+        where, entry = f"{path}: calibrations.{name}", entries[name]
+        band = read_band(entry["band"], f"{where}: band") if "band" in entry else UNKNOWN
+        domain = read_domain(entry["domain"], f"{where}: domain") if "domain" in entry else None
+        fits[name] = MachineFit(belief, band, domain)
+    return fits
+
+
+def load_left_out(path: str | Path | None = None) -> list[dict[str, Any]]:
+    """The left-out table that was stored beside the fits of a file (None = those that ship)."""
+    body = read_yaml(_shipped_file() if path is None else path, "a calibration")
+    rows = body.get("left_out", []) if isinstance(body, Mapping) else []
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        raise InputError(f"{path}: left_out: expected a list of rows")
+    return [dict(row) for row in rows]
+
+
+def find_fit(fits: Mapping[str, MachineFit], gpu: str, stack: str = POOLED) -> MachineFit | None:
+    """The fit for a GPU type under a stack, or the nearest one, whose domain then does not hold and
+    whose band is at least that of what nobody measured; None = nothing is known."""
+    name = _fitted_name(fits, gpu, stack)
+    if name is None:
+        return None
+    found = fits[name]
+    if name == _key(gpu_name(gpu), stack):
+        return found
+    # A file that says nothing of stacks is its user's own: it is for all of them.
+    if not any("/" in other for other in fits):
+        return found
+    wide = dataclasses.replace(
+        found.band,
+        step=max(found.band.step, UNKNOWN.step),
+        memory=max(found.band.memory, UNKNOWN.memory),
+    )
+    return MachineFit(found.belief, wide)
+
+
+def family(gpu: str) -> str:
+    """The architecture of a GPU type: its name up to the dash, parts of one architecture together."""
+    name = gpu_name(gpu).split("-")[0]
+    return {"GH200": "H100", "H200": "H100", "H800": "H100", "A800": "A100"}.get(name, name)
+
+
+def default_calibration(gpu: Any = None, stack: str = POOLED) -> Calibration:
+    """Return the fit that `efficiency_source` names for a GPU; the priors where there is none.
+
+    `gpu` is what a cluster file says: a type, an alias of one or a mapping of figures; or None.
+    """
+    fit = shipped_fit(gpu, stack) if isinstance(gpu, str) else None
+    return prior_calibration() if fit is None else fit.belief.calibration()
+
+
+@functools.cache
+def shipped_fit(gpu: str | None, stack: str = POOLED) -> MachineFit | None:
+    """The shipped fit of a GPU type (or an alias of it) under a stack or, failing that, of its family
+    (the name up to the dash)."""
+    return None if gpu is None else find_fit(_shipped(), gpu, stack)
+
+
+def shipped_belief(gpu: str | None, stack: str = POOLED) -> Belief | None:
+    """The belief of `shipped_fit`."""
+    fit = shipped_fit(gpu, stack)
+    return None if fit is None else fit.belief
+
+
+@functools.cache
+def _shipped() -> dict[str, MachineFit]:
+    file = _shipped_file()
+    return load_fits(file) if file.is_file() else {}
+
+
+def _shipped_file() -> Path:
+    return Path(str(importlib.resources.files("jaxsim.presets") / SHIPPED))
+
+
+def efficiency_source(
+    gpu: str | Mapping[str, float] | None, stack: str = POOLED
+) -> EfficiencySource:
+    """What `default_calibration` uses for the `gpu` and the `stack` of a cluster file, and why."""
+    if not isinstance(gpu, str):
+        why = "gpu: given as figures, without a type; the priors of efficiency are used"
+        return EfficiencySource(None, None, why, stack)
+    name, used = gpu_name(gpu), _fitted_name(_shipped(), gpu, stack)
+    if used is not None and used == _key(name, stack):
+        why = "" if stack != POOLED else _POOLED_WHY
+        return EfficiencySource(name, used, why, stack)
+    instead = f"those of {used} are used" if used else "the priors are used"
+    under = "" if stack == POOLED else f" under {stack}"
+    why = f"gpu: {name}{under} has no efficiency parameters fitted to measured runs; {instead}"
+    return EfficiencySource(name, used, why, stack)
+
+
+_POOLED_WHY = "stack: none is named; the pooled one is used, and its wider band"
+
+
+def _key(gpu: str, stack: str) -> str:
+    return gpu if stack == POOLED else f"{gpu}/{stack}"
+
+
+def _fitted_name(fitted: Iterable[str], gpu: str, stack: str) -> str | None:
+    """The name of the fit for a GPU type under a stack: the pair's own, that of another part of the
+    family, then the GPU type's for all stacks, its family's, the stack's wherever it runs."""
+    wanted = gpu_name(gpu)
+    pairs = [(name, *name.partition("/")[::2]) for name in fitted]
+    kinds = [stack, FITTED_AS.get(stack, stack)] if stack != POOLED else []
+    for kind in dict.fromkeys([*kinds, ""]):
+        mine = [(name, g) for name, g, s in pairs if s == kind and g != ANY]
+        for same in (
+            lambda g: g == wanted,
+            lambda g: gpu_name(g) == wanted,
+            lambda g: family(g) == family(wanted),
+        ):
+            if found := [name for name, g in mine if same(g)]:
+                return found[0]
+    anywhere = f"{ANY}/{FITTED_AS.get(stack, stack)}"
+    return next((name for name, *_ in pairs if name == anywhere), None)
+
+
+def load_calibration(path: str | Path, gpu: str, stack: str = POOLED) -> Calibration:
+    """The calibration of one GPU type (or its family) from a file; see `load_beliefs`."""
+    fits = load_fits(path)
+    fit = find_fit(fits, gpu, stack)
+    if fit is None:
+        raise InputError(f"{path}: calibrations: none for {gpu}; the file has: {listed(fits)}")
+    return fit.belief.calibration()
