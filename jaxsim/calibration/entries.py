@@ -101,7 +101,7 @@ def belief_entry(
     for i, name, prior in listed:
         low, high = belief.interval(name)
         parameters[name] = {
-            "value": _short(prior.from_free(belief.centre[i])),
+            "value": _short(float(prior.from_free(belief.centre[i]))),
             "ci95": [_short(low), _short(high)],
             "spread": _short(max(spread[i], PINNED)),
             "identified": round(float(np.clip(1.0 - spread[i] / known.spread[i], 0.0, 1.0)), 2),

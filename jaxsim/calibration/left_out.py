@@ -122,8 +122,7 @@ def leave_out(
                     *group[:3],
                     machine,
                     runs.runs[place],
-                    *errors[row],
-                    *spreads[row],
+                    *(float(x) for x in (*errors[row], *spreads[row])),
                     _distance(fitter, keep, machine, runs.runs[place]),
                     float(np.median(lag[same]) - lag[place]),
                 )

@@ -242,7 +242,7 @@ def _parse(row: dict, dataset: str) -> MeasuredRun:
     )
 
 
-def _sharding(stack: str) -> dict[str, object]:
+def _sharding(stack: str) -> dict[str, Any]:
     """Fields of a JobSpec that the stack decides and a row does not print."""
     if stack == POOLED:
         return {}

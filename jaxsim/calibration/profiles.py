@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ class Profile(NamedTuple):
     gpu: str
     kind: str  # operators, collectives or layers
     measured_s: np.ndarray  # [N]
-    predict: object  # Calibration -> [N] [s]
+    predict: Callable[[Calibration], Array]  # -> [N] [s]
     shape_only: bool = False  # the card's clock differs: only ratios between rows carry over
 
 

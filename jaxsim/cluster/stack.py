@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from jaxsim.files import InputError, listed, meant, shown
 
@@ -39,7 +40,7 @@ class Stack:
     source: str
 
     @property
-    def job_fields(self) -> dict[str, object]:
+    def job_fields(self) -> dict[str, Any]:
         """The fields of a JobSpec that follow."""
         return {
             "flash_attention": self.attention != "unfused",
