@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.plan_check import check_plan
@@ -102,13 +103,14 @@ def test_answers_say_what_the_plan_and_the_switch_come_to(config, world):
     assert moved["switch"] and moved["gain_pct"] is None and "no longer run" in moved["reason"]
     problem = world.problem.job(0)
     old, new = (
-        empty_plan(4).replace(**{k: np.array(v, np.int32) for k, v in a["fields"].items()})
+        empty_plan(4).replace(**{k: jnp.array(v, jnp.int32) for k, v in a["fields"].items()})
         for a in (stayed, moved)
     )
     rtt_s = np.array(problem.cluster.rtt_s)
     rtt_s[DOMAINS.index("ohio"), DOMAINS.index("virginia")] = 0.011
     free = np.array([0 if name == "ohio" else 8 for name in DOMAINS], np.int32)
-    view = NetworkView(problem.cluster.bandwidth_gb_per_s, rtt_s, free)
+    links = problem.cluster.bandwidth_gb_per_s, jnp.array(rtt_s)
+    view = NetworkView(*links, jnp.array(free))
     assert moved["step_s"] == pytest.approx(
         float(job_step_cost(new, problem, view).step_s), rel=1e-4
     )
