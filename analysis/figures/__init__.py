@@ -7,6 +7,7 @@ traffic      WAN traffic per link
 training     learning curves
 scoreboard   key figures, and the scenes of a suite
 validation   predictions beside measured runs
+left_out     groups of runs that a fit did without
 calibration  fitted parameters
 fidelity     closed form against event-exact
 network      fitted link processes, errors of predictors
