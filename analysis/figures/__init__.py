@@ -7,6 +7,7 @@ traffic      WAN traffic per link
 training     learning curves
 scoreboard   key figures, and the scenes of a suite
 validation   predictions beside measured runs
+left_out     groups of runs that a fit did without
 calibration  fitted parameters
 fidelity     closed form against event-exact
 network      fitted link processes, errors of predictors
@@ -23,6 +24,12 @@ from analysis.figures.comparison import (
 from analysis.figures.ddp import draw_all, max_step_time
 from analysis.figures.episode import LINK_COLUMNS, TIMELINE_COLUMNS, episode_timeline
 from analysis.figures.fidelity import FIDELITY_COLUMNS, closed_against_event
+from analysis.figures.left_out import (
+    DISTANCE_COLUMNS,
+    GROUP_COLUMNS,
+    error_by_distance,
+    left_out_baselines,
+)
 from analysis.figures.network import (
     MOVEMENT_COLUMNS,
     PREDICTION_COLUMNS,
@@ -49,8 +56,10 @@ from analysis.figures.validation import (
 __all__ = [
     "COMPARISON_COLUMNS",
     "CURVE_COLUMNS",
+    "DISTANCE_COLUMNS",
     "EVALUATION_COLUMNS",
     "FIDELITY_COLUMNS",
+    "GROUP_COLUMNS",
     "IDENTIFIED",
     "KPI_COLUMNS",
     "LEFT_OUT_COLUMNS",
@@ -68,10 +77,12 @@ __all__ = [
     "closed_against_event",
     "draw_all",
     "episode_timeline",
+    "error_by_distance",
     "fitted_memory",
     "fitted_quantiles",
     "key_figures",
     "learning_curve",
+    "left_out_baselines",
     "left_out_errors",
     "max_step_time",
     "mean_absolute",

@@ -140,7 +140,7 @@ def _key(intervals: bool) -> list:
     ]
     if intervals:
         tick = {"linestyle": "none", "marker": "|", "markersize": 7, "color": _SPREAD["color"]}
-        handles.append(Line2D([], [], label="95 % interval of the calibration", **tick))
+        handles.append(Line2D([], [], label="90 % band", **tick))
     return handles
 
 

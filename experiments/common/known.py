@@ -26,7 +26,10 @@ CLUSTERS = ("four-aws-regions", "eight-aws-regions")
 MODELS = ("gpt2-small", "gpt2-medium", "llama-7b", "llama-13b", "llama-70b", "llama-405b")
 MOST_JOBS = 64  # at once in the simulator
 LINK_KINDS = ("uniform", "ou", "regime", "heavy", "outage")  # of processes that are fitted
-GPUS = (*("V100-32GB", "A100-40GB", "A100-80GB", "H100-80GB", "GH200-96GB", "H100-96GB-500W"),)
+GPUS = (
+    *("V100-32GB", "A100-40GB", "A100-80GB", "H100-80GB", "GH200-96GB", "H100-96GB-500W"),
+    *("A800-80GB", "H200-141GB", "B200-180GB", "L40S-48GB", "MI300X-192GB"),
+)
 SHARING = ("fair", "crux")
 SUITES = ("default", "jitter", "load", "stress", "regions", "scale", "jobs")
 

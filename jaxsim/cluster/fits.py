@@ -168,8 +168,9 @@ def _fitted_name(fitted: Iterable[str], gpu: str, stack: str) -> str | None:
         ):
             if found := [name for name, g in mine if same(g)]:
                 return found[0]
-    anywhere = f"{ANY}/{FITTED_AS.get(stack, stack)}"
-    return next((name for name, *_ in pairs if name == anywhere), None)
+    anywhere = [f"{ANY}/{kind}" for kind in dict.fromkeys(kinds)]
+    names = [name for name, *_ in pairs]
+    return next((name for name in anywhere if name in names), None)
 
 
 def load_calibration(path: str | Path, gpu: str, stack: str = POOLED) -> Calibration:

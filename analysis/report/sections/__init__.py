@@ -7,6 +7,7 @@ jobs         many jobs
 scoreboard   key figures, suites
 training     learning curves
 validation   predictions beside measured runs
+left_out     groups of runs that a fit did without
 calibration  fitted parameters
 network      fitted link processes, predictors
 ddp          data-parallel training

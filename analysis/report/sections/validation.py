@@ -18,6 +18,7 @@ from analysis.figures import (
 )
 from analysis.records import RecordError, RunRecord
 from analysis.report.sections.common import Picture, Section, drawn_from, optional_table
+from analysis.report.sections.left_out import baseline_sections
 from analysis.report.sections.markdown import MISSING, cell, fixed, interval, number, table
 from analysis.statistics import bootstrap as statistics
 
@@ -65,6 +66,7 @@ def validation_sections(record: RunRecord, notes: list[str]) -> Iterator[Section
     if runs is not None:
         yield from _memory(record, runs, notes)
     yield from _left_out(record, timed, notes)
+    yield from baseline_sections(record)
     if timed is not None:
         yield _worst(timed)
 
@@ -133,9 +135,9 @@ def coverage_sentence(timed: pd.DataFrame) -> str | None:
         return None
     inside = bounded["measured_s"].between(bounded["predicted_lo_s"], bounded["predicted_hi_s"])
     return (
-        f"The 95 % interval of the calibration holds the measured time of {inside.sum()} of "
+        f"The 90 % band of the predictions holds the measured time of {inside.sum()} of "
         f"{len(bounded)} runs ({fixed(100 * inside.mean())} %). It covers what is not known of the "
-        "parameters, not what the model leaves out nor the noise of a measurement."
+        "parameters and the model's error as left-out groups showed it."
     )
 
 
@@ -186,7 +188,7 @@ def _headline(record: RunRecord, datasets: dict[str, dict], timed: pd.DataFrame 
                 times,
                 "Every measured run, one panel per data set, both axes logarithmic and equal. On "
                 "the line a prediction is exact; the grey band is ±10 %. Above the line the "
-                "prediction is too slow. Vertical lines, where drawn: 95 % interval from what is "
+                "prediction is too slow. Vertical lines, where drawn: 90 % band from what is "
                 "not known of the calibration's parameters.",
             ),
             Picture(
@@ -308,7 +310,7 @@ def _worst(timed: pd.DataFrame) -> Section:
     """The runs with the largest absolute error."""
     order = timed["error_pct"].abs().sort_values(ascending=False, kind="stable").index[:_WORST]
     header = ["run", "data set", "GPU", "model", "GPUs", "tp x cp x pp x dp", "micro-batch"]
-    header += ["measured [s]", "predicted [s]", "95 % interval [s]", "error [%]"]
+    header += ["measured [s]", "predicted [s]", "90 % band [s]", "error [%]"]
     rows = []
     for _, run in timed.loc[order].iterrows():
         bounds = [run["predicted_lo_s"], run["predicted_hi_s"]]

@@ -27,8 +27,8 @@ def test_a_gpu_without_a_fit_of_its_own_is_noted_once(capsys, gpu):
     spec = dataclasses.replace(load_cluster(), name=f"of {gpu}", gpu=gpu)
     records = [note_efficiency(spec), note_efficiency(spec)]
     out, err = capsys.readouterr()
-    used = {"V100-32GB": None, "A100-40GB": "A100-80GB", "GH200-96GB": "GH200-96GB"}[gpu]
+    fits = {"V100-32GB": "any", "A100-40GB": "A100-80GB", "GH200-96GB": "H100-80GB"}
+    used = f"{fits[gpu]}/megatron-flash"
     assert records[0] == records[1] and (records[0]["gpu"], records[0]["used"]) == (gpu, used)
-    line = f"note: of {gpu}: {records[0]['why']}\n" if used != gpu else ""
-    assert (out, err) == ("", line)
-    assert (used or "priors") in (err or gpu)
+    assert (out, err) == ("", f"note: of {gpu}: {records[0]['why']}\n")
+    assert f"those of {used} are used" in err
