@@ -81,10 +81,10 @@ def ring_s(
 
 
 def statistical_efficiency(
-    gparams: Float[Array, ""],
-    sync_period: Int[Array | np.ndarray | np.generic, ""],
-    wire_bits: Int[Array | np.ndarray | np.generic, ""],
-) -> Float[Array, ""]:
+    gparams: Float[Array, "..."],
+    sync_period: Int[Array | np.ndarray | np.generic, "..."],
+    wire_bits: Int[Array | np.ndarray | np.generic, "..."],
+) -> Float[Array, "..."]:
     """[] progress per step relative to synchronous 16-bit training, an explicit assumption.
 
     Local SGD: 1 - 0.08 log10(H) / (1 + log10(P / 1e9) / 5), a heuristic for DiLoCo's published loss
