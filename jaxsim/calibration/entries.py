@@ -102,8 +102,8 @@ def belief_entry(
         low, high = belief.interval(name)
         parameters[name] = {
             "value": _short(float(prior.from_free(belief.centre[i]))),
-            "ci95": [_short(low), _short(high)],
-            "spread": _short(max(spread[i], PINNED)),
+            "ci95": [_short(float(low)), _short(float(high))],
+            "spread": _short(max(float(spread[i]), PINNED)),
             "identified": round(float(np.clip(1.0 - spread[i] / known.spread[i], 0.0, 1.0)), 2),
         }
         if told.get(name) and spread[i] > PINNED:

@@ -122,7 +122,10 @@ def leave_out(
                     *group[:3],
                     machine,
                     runs.runs[place],
-                    *(float(x) for x in (*errors[row], *spreads[row])),
+                    float(errors[row, 0]),
+                    float(errors[row, 1]),
+                    float(spreads[row, 0]),
+                    float(spreads[row, 1]),
                     _distance(fitter, keep, machine, runs.runs[place]),
                     float(np.median(lag[same]) - lag[place]),
                 )
