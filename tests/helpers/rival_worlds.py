@@ -13,7 +13,7 @@ from helpers.toy_world import MODEL, calibration, cluster_spec, cost_of
 
 from agents.registry import names, plan_rules
 from jaxsim.cluster.cluster import load_cluster
-from jaxsim.cluster.efficiency import default_calibration
+from jaxsim.cluster.fits import default_calibration
 from jaxsim.plan.plan import default_lower_choices
 from jaxsim.planning import candidates as proposals
 from jaxsim.planning.enumeration import TableBuilder
