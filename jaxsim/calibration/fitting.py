@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
 from jaxsim.calibration.documented import documented
 from jaxsim.calibration.hierarchy import (
@@ -164,7 +165,7 @@ class Posterior:
     def calibration(self, machine: Machine) -> Calibration:
         return self.belief(machine).calibration()
 
-    def free(self) -> np.ndarray:
+    def free(self) -> Float[np.ndarray, "M D"]:
         """[M, D] parameters of all machines on their unbounded scales."""
         return self.hierarchy.centre + self.hierarchy.design @ self.z
 
@@ -176,7 +177,9 @@ class Fitter:
         self.runs, self.evidence, self.hierarchy = runs, list(evidence), hierarchy
         self.design = hierarchy.design
 
-    def residuals(self, z: np.ndarray, keep: np.ndarray) -> np.ndarray:
+    def residuals(
+        self, z: Float[np.ndarray, " E"], keep: Float[np.ndarray, " N"]
+    ) -> Float[np.ndarray, " R"]:
         """[R] residuals of runs (`keep` [N] scales them), profiles and syncs, in their noise."""
         free = self.hierarchy.centre + self.design @ z
         mine = jnp.asarray(free[self.runs.machine], jnp.float32)
@@ -185,7 +188,9 @@ class Fitter:
         rest = [e.residuals(jnp.asarray(free[e.machine], jnp.float32)) for e in self.evidence]
         return np.concatenate([off.ravel(), *(np.asarray(r, np.float64) for r in rest)])
 
-    def slopes(self, z: np.ndarray, keep: np.ndarray) -> np.ndarray:
+    def slopes(
+        self, z: Float[np.ndarray, " E"], keep: Float[np.ndarray, " N"]
+    ) -> Float[np.ndarray, "R E"]:
         """[R, E] derivatives of `residuals`."""
         free = self.hierarchy.centre + self.design @ z
         mine = jnp.asarray(free[self.runs.machine], jnp.float32)
@@ -201,7 +206,11 @@ class Fitter:
             parts.append(np.asarray(slope, np.float64) @ self.design[e.machine])
         return np.concatenate(parts)
 
-    def fit(self, keep: np.ndarray | None = None, start: np.ndarray | None = None) -> Posterior:
+    def fit(
+        self,
+        keep: Float[np.ndarray, " N"] | None = None,
+        start: Float[np.ndarray, " E"] | None = None,
+    ) -> Posterior:
         """Descend from `start` (None: the documented centres): Gauss-Newton on reweighted squares,
         damped where a step would climb (Marquardt 1963). `keep` [N]: 0 leaves a run out."""
         keep = np.ones(len(self.runs.runs)) if keep is None else keep

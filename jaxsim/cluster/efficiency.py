@@ -202,7 +202,7 @@ class Belief:
         return PRIORS[name].from_free(ends[0]), PRIORS[name].from_free(ends[1])
 
 
-def from_free(free: Array) -> Calibration:
+def from_free(free: Float[Array, " D"]) -> Calibration:
     """Calibration from [D] parameters on their unbounded scales."""
     return Calibration(
         **{
