@@ -13,7 +13,7 @@ these plans have a table of their own and never enter that of synchronous traini
 
 Left out: the fragments of streaming and their overlap. A plan has no field for F or tau; here a
 sync blocks as a whole, with the bytes of all fragments. The bytes are right; the time is an upper
-bound: without its sync a step would be shorter by at most the share that the sync has of it, 3.0 %
+bound: without its sync a step would be shorter by at most the share that the sync has of it, 2.6 %
 on the embedded cluster (7B, 512 sequences), and more where steps are short: 11 % with 64 GPUs per
 domain. So much streaming is better, at most, than shown.
 

@@ -9,7 +9,7 @@ from helpers.rival_worlds import MENU, K, builder, groups, proposed, rates
 from helpers.toy_world import base_view
 
 from agents.planners import alpa, hyperion, sailor
-from agents.planners.stage_costs import Pipeline, StageCosts, domain_orders
+from agents.planners.stage_costs import Pipeline, StageCosts, domain_orders, fitting
 from agents.registry import names, plan_rules
 from jaxsim.plan.modes import Schedule
 from jaxsim.planning import candidates as proposals
@@ -66,16 +66,25 @@ def test_alpas_split_is_the_best_of_every_contiguous_split():
     np.testing.assert_allclose(latency(best.layers), min(map(latency, fits)), rtol=1e-6)
 
 
-def test_alpa_sailor_and_exact_search_agree_where_the_network_is_uniform_and_steady():
+def test_alpa_and_exact_search_agree_where_the_network_is_uniform_and_steady():
+    """Sailor's rule H2 fixes the least tensor parallelism that fits before it looks at replicas: here 1,
+    where 2 is 13 % faster. Of the plans that the rule leaves, it finds the simulator's best."""
     b = builder("fast")
     same = RULES["sailor"].allowed(MENU)
     choices = tuple(np.array(proposals._triples(MENU))[same].tolist())
     family = PlanFamily(max_groups=1, choices=tuple(tuple(c) for c in choices))
     search = ExactSearch(b.problem, family)
     exact = search.best(base_view(b.problem.cluster)).rate
-    for name, module in (("alpa", alpa), ("sailor", sailor)):
-        plan = module.propose(b, same)[0]
-        assert (b.base_rates([plan]) * same).max() == pytest.approx(exact, rel=1e-5), name
+    rates = {
+        name: float((b.base_rates([module.propose(b, same)[0]]) * same).max())
+        for name, module in (("alpa", alpa), ("sailor", sailor))
+    }
+    assert rates["alpa"] == pytest.approx(exact, rel=1e-5)
+    pipes = list(sailor.candidates(StageCosts(b, same), b.gpus))
+    left = sailor.least_tensor(pipes, fitting(b, pipes, same, b.gpus))
+    best = (b.base_rates([pipe.plan(b) for pipe in pipes]) * left).max()
+    assert rates["sailor"] == pytest.approx(best, rel=1e-5)
+    assert 0.87 < rates["sailor"] / exact < 0.89, "what its rule costs"
 
 
 def test_sailor_leaves_regions_unused_over_slow_links_and_plans_for_lost_ones():

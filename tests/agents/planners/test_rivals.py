@@ -277,7 +277,7 @@ def test_what_blocking_costs_streaming_diloco_and_where_its_outer_state_would_go
     never = complete_cost(done.replace(sync_period=done.sync_period * 10**6), *args)
     exposed_s = float(cost.sync_s[0] - never.sync_s[0])
     assert 0.9 * wire_s / 30 < exposed_s < 1.1 * wire_s / 30
-    assert 0.029 < exposed_s / float(cost.step_s[0]) < 0.031, "the docstring says how much"
+    assert 0.026 < exposed_s / float(cost.step_s[0]) < 0.027, "the docstring says how much"
     outer_gb = 8.0 * float(b.problem.work.gparams) / 8  # of each of eight GPUs
     assert np.all(cost.memory_gb[: len(plans)] + outer_gb < b.problem.cluster.gpu.memory_gb)
 
