@@ -12,7 +12,7 @@ from jaxsim.cluster import (
     shipped_fit,
 )
 from jaxsim.plan import Plan
-from jaxsim.workload import Workload
+from jaxsim.workload import FLOAT8, Workload
 
 
 def plan_trust(spec: ClusterSpec, work: Workload, plan: Plan, tokens_per_s: float) -> dict:
@@ -35,7 +35,8 @@ def plan_trust(spec: ClusterSpec, work: Workload, plan: Plan, tokens_per_s: floa
     reach = float(np.exp(band.reach(distance, _spread(fit))))
     flops = float(work.useful_tflop) * tokens_per_s / float(work.tokens_per_step)
     share = flops / (gpus * spec.gpu_spec.peak_tflops)
-    if isinstance(spec.gpu, str) and (record := above_record(share, spec.gpu)):
+    float8 = int(work.precision) == FLOAT8
+    if isinstance(spec.gpu, str) and (record := above_record(share, spec.gpu, float8)):
         doubts.append(record)
     return {
         "tokens_per_s_lo": tokens_per_s / reach,

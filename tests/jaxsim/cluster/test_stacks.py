@@ -106,7 +106,7 @@ def test_a_utilisation_above_the_record_names_it():
     assert above_record(record.share, "A100-80GB") == ""
     text = above_record(record.share + 0.15, "A100-40GB")
     assert "77 % of peak" in text and "62 %" in text and record.run in text
-    assert above_record(0.5, "H100-80GB") and not above_record(0.5, "H100-80GB", float8=True)
+    assert above_record(0.7, "H100-80GB") and not above_record(0.7, "H100-80GB", float8=True)
     assert above_record(0.99, "V100-32GB") == "", "no record is kept"
 
 
