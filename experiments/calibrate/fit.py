@@ -17,6 +17,7 @@ from experiments.common import (
     write_text,
 )
 from jaxsim.calibration import (
+    Choice,
     Fitter,
     LeftOutRow,
     Machine,
@@ -68,16 +69,16 @@ def chosen_runs(found: Measurements, wanted: str | None) -> Measurements:
     return found
 
 
-def fit_all(found: Measurements) -> tuple[Fitter, Posterior]:
-    """One fit of everything that was measured."""
+def fit_all(found: Measurements) -> Choice:
+    """One fit of everything that was measured, before its parameters are chosen."""
     syncs = [s for rows in found.syncs.values() for s in rows]
     return fit_machines(found.runs, found.profiles, syncs)
 
 
-def left_out_rows(fitter: Fitter, posterior: Posterior) -> list[LeftOutRow]:
+def left_out_rows(choice: Choice) -> list[LeftOutRow]:
     """Every group left out in turn, and predicted."""
-    groups = left_out_groups(fitter)
-    each = leave_out(fitter, posterior, groups)
+    groups = left_out_groups(choice.full)
+    each = leave_out(choice, groups)
     return [r for rows in tqdm(each, "leave out", len(groups), unit="group") for r in rows]
 
 
@@ -133,8 +134,9 @@ def calibrate(config: CalibrateConfig) -> None:
     gpus = sorted({r.gpu for r in found.runs})
     settings = dataclasses.asdict(config)
     with RunWriter.create("calibrate", settings, seed=0, out=config.run) as writer:
-        fitter, posterior = fit_all(found)
-        rows = left_out_rows(fitter, posterior) if config.leave_out else []
+        choice = fit_all(found)
+        fitter, posterior = choice.fit()
+        rows = left_out_rows(choice) if config.leave_out else []
         entries = file_entries(fitter, posterior, stack_bands(rows), unseen_band(rows))
         writer.append("metrics", parameter_rows(fitter, posterior))
         body = {"calibrations": entries, "left_out": shown_groups(left_out_table(rows))}

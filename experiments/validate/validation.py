@@ -157,7 +157,7 @@ def _above_record(p: Prediction) -> str:
 
 def leave_out(found: Measurements) -> tuple[list[LeftOutRow], list[dict]]:
     """Fit the runs, refit without each group of them; rows as left out, and the table of them."""
-    rows = left_out_rows(*fit_all(found))
+    rows = left_out_rows(fit_all(found))
     return rows, left_out_table(rows)
 
 

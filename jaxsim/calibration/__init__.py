@@ -7,6 +7,7 @@ files         finds these among the files of a folder
 hierarchy     machines, and the deviations that GPU types and stacks share
 documented    what is published of architectures, kernels and stacks before any fit
 fitting       one fit of all machines: maximum a posteriori under a robust loss, with intervals
+choosing      which parameters a stack gets of its own, within every fit
 left_out      groups of runs left out of the fit and predicted by it
 bands         bands of model error from these, and whether they hold
 merits        the table of left-out errors
@@ -17,6 +18,7 @@ validation    figures of merit
 
 from jaxsim.calibration.adapting import adapt
 from jaxsim.calibration.bands import coverage, stack_bands, unseen_band
+from jaxsim.calibration.choosing import Choice, fit_machines
 from jaxsim.calibration.documented import documented_belief
 from jaxsim.calibration.entries import (
     adapted_entries,
@@ -27,7 +29,7 @@ from jaxsim.calibration.entries import (
     told_by,
 )
 from jaxsim.calibration.files import Measurements, find_measurements
-from jaxsim.calibration.fitting import Fitter, Posterior, fit_machines
+from jaxsim.calibration.fitting import Fitter, Posterior
 from jaxsim.calibration.hierarchy import Machine
 from jaxsim.calibration.left_out import LeftOutRow, features, leave_out, left_out_groups
 from jaxsim.calibration.measured import predict_runs, run_arrays
@@ -37,6 +39,7 @@ from jaxsim.calibration.shaped_links import predict_sync_s
 from jaxsim.calibration.validation import Prediction, merit, predict
 
 __all__ = [
+    "Choice",
     "Fitter",
     "LeftOutRow",
     "Machine",

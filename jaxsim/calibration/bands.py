@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import stats
 
 from jaxsim.calibration.left_out import Coverage, LeftOutRow
 from jaxsim.cluster import UNKNOWN, Band
@@ -12,7 +13,6 @@ from jaxsim.cluster import UNKNOWN, Band
 Z90 = 1.644854
 WIDENING = (0.0, 0.1, 0.25, 0.5, 1.0)  # shares per doubling that are tried
 LEAST = 0.01  # no model of a machine is better than this
-FEW = 0.16  # a handful of stacks tells no less of the next one (an assumption)
 STACK = "stack"
 
 
@@ -28,19 +28,31 @@ def stack_bands(rows: Sequence[LeftOutRow]) -> dict[str, Band]:
 
 
 def unseen_band(rows: Sequence[LeftOutRow], without: str = "") -> Band:
-    """The band of a stack that nobody measured: it holds 90 % of the rows of each stack that was left
-    out as a whole (but `without`)."""
+    """The band of a stack that nobody measured, from those that were left out as a whole (but
+    `without`): each stack is one observation of a spread, and Student's t for the next of so few."""
     alone = [r for r in rows if r.kind == STACK and r.name != without]
-    step, memory = [], []
-    for stack in dict.fromkeys(r.name for r in alone):
-        band = _band([r for r in alone if r.name == stack], 0.0)
-        step.append(band.step)
-        memory.append(band.memory)
-    if not step:
+    each = [
+        _band([r for r in alone if r.name == stack], 0.0)
+        for stack in dict.fromkeys(r.name for r in alone)
+    ]
+    if len(each) < 2:
         return UNKNOWN
-    return Band(
-        max(*step, FEW), max([m for m in memory if np.isfinite(m)] or [UNKNOWN.memory]), 0.0
-    )
+    step = _of_the_next([band.step for band in each])
+    memory = [b.memory for b, rows in zip(each, _memories(alone), strict=True) if rows]
+    return Band(step, _of_the_next(memory) if len(memory) > 1 else UNKNOWN.memory, 0.0)
+
+
+def _memories(alone: Sequence[LeftOutRow]) -> list[bool]:
+    """Of each stack, whether its memory was measured."""
+    stacks = dict.fromkeys(r.name for r in alone)
+    return [any(np.isfinite(r.memory) for r in alone if r.name == stack) for stack in stacks]
+
+
+def _of_the_next(sigmas: Sequence[float]) -> float:
+    """Spread of one more of a handful: their root mean square, by Student's 90 % instead of Gauss's."""
+    n = len(sigmas)
+    reach = stats.t.ppf(0.95, n - 1) / Z90 * (1.0 + 1.0 / n) ** 0.5
+    return float(np.sqrt(np.mean(np.square(sigmas))) * reach)
 
 
 def coverage(rows: Sequence[LeftOutRow]) -> dict[str, Coverage]:

@@ -12,13 +12,7 @@ from jax import Array
 from jaxtyping import Float
 
 from jaxsim.calibration.documented import documented
-from jaxsim.calibration.hierarchy import (
-    Effect,
-    Hierarchy,
-    Machine,
-    hardware_effects,
-    stack_effects,
-)
+from jaxsim.calibration.hierarchy import Hierarchy, Machine
 from jaxsim.calibration.measured import GIB, MeasuredRun, run_arrays
 from jaxsim.calibration.profiles import Profile
 from jaxsim.calibration.shaped_links import SyncRun, predict_sync_s
@@ -33,12 +27,6 @@ PROFILE_NOISE = {"operators": 0.10, "collectives": 0.10, "layers": 0.05}
 # A data set speaks as this many rows at most and at least (three times its rows, if they are few):
 # rows of one campaign share their errors.
 ROWS_AT_MOST, ROWS_AT_LEAST = 54, 25
-# A stack has fewer parameters of its own than a fifth of its rows; of the ones that it may have, those
-# that its rows ask for most.
-ROWS_PER_PARAMETER = 5
-OF_MEMORY = ("stored_scores", "stored_values", "stored_logits", "state_bytes", "framework_gb")
-SLACK = (4.0, 2.0, 1.0)  # of that limit, round by round
-TWINS = 0.95  # correlation beyond which two parameters are one
 STEPS, CLOSE = 40, 1e-5  # of the descent
 
 
@@ -244,98 +232,12 @@ class Fitter:
         return normal, slope.T @ (weight * off) + z
 
 
-def spread_of(machine: Machine, parameter: str) -> float:
-    """The documented spread of a machine's parameter."""
-    return documented(machine)[parameter][1]
-
-
 def build_hierarchy(machines: Sequence[Machine], effects) -> Hierarchy:
     """A hierarchy around the documented centres."""
     centre = [
         [prior.to_free(documented(m)[name][0]) for name, prior in PRIORS.items()] for m in machines
     ]
     return Hierarchy(tuple(machines), tuple(effects), np.array(centre))
-
-
-def choose_effects(
-    runs: Runs, evidence: Sequence[Evidence], machines: Sequence[Machine]
-) -> tuple[Fitter, Posterior]:
-    """Fit with every deviation that a stack may own, then drop what its rows do not ask for.
-
-    Kept is what has the larger evidence for being free against being at its documented value (the
-    ratio of Savage and Dickey, Dickey 1971), and no more than ROWS_PER_PARAMETER allows; dropped in
-    rounds, since one parameter may stand in for another that is gone.
-    """
-    shared = hardware_effects(machines, spread_of)
-    chosen = [*shared, *stack_effects(machines, spread_of)]
-    limits = own_limits(runs, machines)
-    for slack in SLACK:
-        fitter = Fitter(runs, evidence, build_hierarchy(machines, chosen))
-        posterior = fitter.fit()
-        gain = evidence_gain(posterior)
-        chosen = list(shared)
-        effects = fitter.hierarchy.effects
-        for stack, limit in limits.items():
-            of_stack = set(fitter.hierarchy.of_stack(stack))
-            for kind, most in enumerate(limit):
-                mine = [i for i, e in enumerate(effects) if e in of_stack and _kind(e) == kind]
-                best = sorted(mine, key=lambda i: -gain[i])[: round(slack * most)]
-                chosen += [effects[i] for i in best if gain[i] > 0.0]
-    fitter = Fitter(runs, evidence, build_hierarchy(machines, chosen))
-    return fitter, fitter.fit()
-
-
-def _kind(effect: Effect) -> int:
-    """0 = of time, 1 = of memory."""
-    return int(effect.parameter in OF_MEMORY)
-
-
-def own_limits(runs: Runs, machines: Sequence[Machine]) -> dict[str, tuple[int, int]]:
-    """How many parameters of its own each stack may have, of time and of memory: together below a
-    fifth of its rows, shared out as its measurements are."""
-    limits = {}
-    for stack in dict.fromkeys(m.fitted for m in machines):
-        places = [i for i, m in enumerate(machines) if m.fitted == stack]
-        mine = runs.weight[np.isin(runs.machine, places)] > 0.0
-        most = max(-(-len(mine) // ROWS_PER_PARAMETER) - 1, 0)
-        of_memory = round(most * mine[:, 1].sum() / max(mine.sum(), 1))
-        limits[stack] = (most - of_memory, of_memory)
-    return limits
-
-
-def evidence_gain(posterior: Posterior) -> np.ndarray:
-    """[E] log of the evidence ratio of each effect being free against being zero, by Laplace."""
-    variance = np.diag(posterior.covariance)
-    return 0.5 * np.log(variance) + posterior.z**2 / (2.0 * variance)
-
-
-def pin_twins(posterior: Posterior) -> list[int]:
-    """Places of effects to pin: of two that correlate beyond TWINS the one that is told less of."""
-    spread = np.sqrt(np.diag(posterior.covariance))
-    correlation = posterior.covariance / np.outer(spread, spread)
-    pinned: list[int] = []
-    for a, b in np.argwhere(np.triu(np.abs(correlation), 1) > TWINS):
-        if a not in pinned and b not in pinned:
-            pinned.append(int(a if spread[a] > spread[b] else b))
-    return pinned
-
-
-def fit_machines(
-    runs: Sequence[MeasuredRun],
-    profiles: Sequence[Profile] = (),
-    syncs: Sequence[SyncRun] = (),
-) -> tuple[Fitter, Posterior]:
-    """Fit everything at once; effects that correlate beyond TWINS are pinned and the rest refitted."""
-    machines = machines_of(runs, profiles)
-    table = weigh(runs, machines)
-    evidence = profile_evidence(profiles, machines) + sync_evidence(syncs)
-    fitter, posterior = choose_effects(table, evidence, machines)
-    while pinned := pin_twins(posterior):
-        left = [e for i, e in enumerate(fitter.hierarchy.effects) if i not in pinned]
-        start = np.delete(posterior.z, pinned)
-        fitter = Fitter(table, evidence, build_hierarchy(machines, left))
-        posterior = fitter.fit(start=start)
-    return fitter, posterior
 
 
 def machines_of(runs: Sequence[MeasuredRun], profiles: Sequence[Profile]) -> list[Machine]:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from jaxsim.calibration.choosing import Choice
+from jaxsim.calibration.documented import documented_belief
 from jaxsim.calibration.fitting import Fitter, Posterior, log_predicted, log_slope
 from jaxsim.calibration.hierarchy import Machine
 from jaxsim.calibration.measured import MeasuredRun
@@ -96,11 +98,9 @@ def _by(places, key) -> dict:
     return found
 
 
-def leave_out(
-    fitter: Fitter, posterior: Posterior, groups: Sequence[Group]
-) -> Iterator[list[LeftOutRow]]:
-    """Refit without each group, from the full fit on, and predict it; one list of rows a group."""
-    runs = fitter.runs
+def leave_out(choice: Choice, groups: Sequence[Group]) -> Iterator[list[LeftOutRow]]:
+    """Choose parameters and fit without each group, and predict it; one list of rows a group."""
+    runs, machines = choice.full.runs, choice.full.hierarchy.machines
     work = [r.step_s for r in runs.runs]
     ideal = np.log(_ideal_s(runs.runs))
     lag = np.log(np.array([x or np.nan for x in work])) - ideal
@@ -109,11 +109,10 @@ def leave_out(
     for group in groups:
         keep = np.ones(len(runs.runs))
         keep[group.places] = 0.0
-        refit = fitter.fit(keep, start=posterior.z)
-        errors, spreads = predict_places(fitter, refit, group.places)
+        errors, spreads = predict_places(*choice.fit(keep), group.places, group.kind == "stack")
         rows = []
         for row, place in enumerate(group.places):
-            machine = fitter.hierarchy.machines[runs.machine[place]]
+            machine = machines[runs.machine[place]]
             kept = (keep > 0) & np.isfinite(lag)
             choices = (kept & (x == x[place]) for x in (alike, gpus))
             same = next((x for x in choices if x.any()), kept)
@@ -126,7 +125,7 @@ def leave_out(
                     float(errors[row, 1]),
                     float(spreads[row, 0]),
                     float(spreads[row, 1]),
-                    _distance(fitter, keep, machine, runs.runs[place]),
+                    _distance(choice.full, keep, machine, runs.runs[place]),
                     float(np.median(lag[same]) - lag[place]),
                 )
             )
@@ -134,10 +133,13 @@ def leave_out(
 
 
 def predict_places(
-    fitter: Fitter, posterior: Posterior, places: np.ndarray
+    fitter: Fitter, posterior: Posterior, places: np.ndarray, unmeasured: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """[P, 2] log errors of step time and memory (NaN where not measured), and what the parameters'
-    uncertainty adds to them (1 sigma), of the runs at `places`."""
+    uncertainty adds to them (1 sigma), of the runs at `places`.
+
+    Of an `unmeasured` stack, what no shared deviation tells of is as uncertain as documented.
+    """
     runs = fitter.runs
     machine = runs.machine[places]
     # All runs at once: another number of rows would be compiled again.
@@ -147,8 +149,12 @@ def predict_places(
     known = runs.weight[places] > 0.0
     errors = np.where(known, predicted - runs.log_measured[places], np.nan)
     across = np.einsum("pkd,pde->pke", slope, fitter.design[machine])
-    spreads = np.sqrt(np.einsum("pke,ef,pkf->pk", across, posterior.covariance, across))
-    return errors, spreads
+    variance = np.einsum("pke,ef,pkf->pk", across, posterior.covariance, across)
+    if unmeasured:
+        spread = np.array([documented_belief(m).spread for m in fitter.hierarchy.machines])
+        silent = ~(fitter.design != 0.0).any(axis=2)
+        variance += np.einsum("pkd,pd->pk", slope**2, (silent * spread**2)[machine])
+    return errors, np.sqrt(variance)
 
 
 def _distance(fitter: Fitter, keep: np.ndarray, machine: Machine, run: MeasuredRun) -> float:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from helpers.measured_runs import made_run
 
-from jaxsim.calibration.bands import FEW, LEAST, coverage, is_inside, stack_bands, unseen_band
+from jaxsim.calibration.bands import LEAST, coverage, is_inside, stack_bands, unseen_band
 from jaxsim.calibration.hierarchy import Machine
 from jaxsim.calibration.left_out import LeftOutRow
 from jaxsim.calibration.merits import by_distance, by_size, left_out_table
-from jaxsim.cluster.band import Z90, Band
+from jaxsim.cluster.band import UNKNOWN, Z90, Band
 
 MEGATRON = Machine("A100-80GB", "megatron-fused")
 FOUNDRY = Machine("H100-80GB", "llm-foundry")
@@ -46,11 +46,15 @@ def test_a_band_widens_where_far_rows_are_off():
     assert stack_bands(near + level)["megatron-fused"].per_doubling <= 0.1
 
 
-def test_the_band_of_an_unseen_stack_is_that_of_the_worst():
+def test_the_band_of_an_unseen_stack_is_students_for_a_handful_of_stacks():
     rows = [row(0.05, kind="stack", label=MEGATRON.fitted)] * 10
+    assert unseen_band(rows) == UNKNOWN, "one stack tells nothing of the next"
     rows += [row(0.5, FOUNDRY, kind="stack", label=FOUNDRY.fitted)] * 10
-    assert unseen_band(rows).step == pytest.approx(0.5 / Z90)
-    assert unseen_band(rows, without="llm-foundry").step == FEW, "and no less than that"
+    spread = np.sqrt((0.05**2 + 0.5**2) / 2) / Z90
+    # Student's 95 % point with one degree of freedom is 6.314; the next is one more draw than the mean.
+    assert unseen_band(rows).step == pytest.approx(spread * 6.314 / Z90 * np.sqrt(1.5), rel=1e-3)
+    assert unseen_band(rows).memory == UNKNOWN.memory, "nobody measured it"
+    assert unseen_band(rows, without="llm-foundry") == UNKNOWN
 
 
 def test_coverage_judges_a_group_by_the_others():

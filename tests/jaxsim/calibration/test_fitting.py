@@ -8,19 +8,21 @@ import pytest
 from helpers.measured_runs import made_run, measure, varied_runs
 
 from jaxsim.calibration.adapting import adapt
-from jaxsim.calibration.documented import documented, documented_belief
-from jaxsim.calibration.entries import adapted_entries, file_entries, fit_name, own_parameters
-from jaxsim.calibration.fitting import (
-    MEMORY_NOISE,
+from jaxsim.calibration.choosing import (
     ROWS_PER_PARAMETER,
-    STEP_NOISE,
-    Evidence,
-    Fitter,
-    build_hierarchy,
     evidence_gain,
     fit_machines,
     own_limits,
     pin_twins,
+)
+from jaxsim.calibration.documented import documented, documented_belief
+from jaxsim.calibration.entries import adapted_entries, file_entries, fit_name, own_parameters
+from jaxsim.calibration.fitting import (
+    MEMORY_NOISE,
+    STEP_NOISE,
+    Evidence,
+    Fitter,
+    build_hierarchy,
     sync_evidence,
     weigh,
 )
@@ -51,11 +53,12 @@ def fitted():
     rng = np.random.default_rng(1)
     runs = [dataclasses.replace(r, stack=MADE.stack) for r in varied_runs()]
     runs = measure(runs, truth_of(MADE, **MOVED), rng, STEP_NOISE, MEMORY_NOISE)
-    return fit_machines(runs)
+    choice = fit_machines(runs)
+    return choice, *choice.fit()
 
 
 def test_the_fit_finds_the_runs_and_what_moved(fitted):
-    fitter, posterior = fitted
+    _, fitter, posterior = fitted
     off = fitter.residuals(posterior.z, np.ones(54)).reshape(-1, 2) / fitter.runs.weight
     assert np.abs(off[:, 0]).mean() < 2 * STEP_NOISE and np.abs(off[:, 1]).mean() < 2 * MEMORY_NOISE
     got = posterior.calibration(MADE)
@@ -66,10 +69,11 @@ def test_the_fit_finds_the_runs_and_what_moved(fitted):
 
 
 def test_a_stack_has_fewer_parameters_than_a_fifth_of_its_rows(fitted):
-    fitter, posterior = fitted
+    _, fitter, posterior = fitted
     (row,) = own_parameters(fitter)
     assert row["rows"] == 54 and row["parameters"] < 54 / ROWS_PER_PARAMETER
-    time, memory = own_limits(fitter.runs, fitter.hierarchy.machines)["megatron-fused"]
+    machines = fitter.hierarchy.machines
+    time, memory = own_limits(fitter.runs, machines, np.ones(54))["megatron-fused"]
     assert time + memory == 10, "the largest whole number below 54 / 5"
     spread = np.sqrt(np.diag(posterior.covariance))
     correlation = posterior.covariance / np.outer(spread, spread) - np.eye(len(spread))
@@ -77,7 +81,7 @@ def test_a_stack_has_fewer_parameters_than_a_fifth_of_its_rows(fitted):
 
 
 def test_what_no_run_tells_stays_documented(fitted):
-    _, posterior = fitted
+    *_, posterior = fitted
     belief, before = posterior.belief(MADE), documented_belief(MADE)
     for name in ("fp32_speed", "float8_speed", "wan_efficiency", "restart_s"):
         i = NAMES.index(name)
@@ -85,7 +89,7 @@ def test_what_no_run_tells_stays_documented(fitted):
 
 
 def test_what_a_file_holds_loads_back(fitted, tmp_path):
-    fitter, posterior = fitted
+    _, fitter, posterior = fitted
     band = Band(0.05, 0.1, 0.25)
     entries = file_entries(fitter, posterior, {"megatron-fused": band}, UNKNOWN)
     path = tmp_path / "c.yaml"
@@ -105,17 +109,31 @@ def test_what_a_file_holds_loads_back(fitted, tmp_path):
 
 
 def test_groups_are_left_out_whole_and_predicted(fitted):
-    fitter, posterior = fitted
+    choice, fitter, posterior = fitted
     groups = left_out_groups(fitter)
     assert {g.kind for g in groups} == {"model", "parallelism"}, "one scale, one length, one stack"
     assert sum(len(g.places) for g in groups if g.kind == "model") == 54
-    (model,) = leave_out(fitter, posterior, groups[:1])
+    (model,) = leave_out(choice, groups[:1])
     assert len(model) == 27 and len({r.run.model_key for r in model}) == 1
     assert np.mean([abs(r.step) for r in model]) < 0.05
     # The other model is half or twice as wide: a doubling outside what was kept.
     assert {r.distance for r in model} == {1.0}
     again = fitter.fit(start=posterior.z)
     np.testing.assert_allclose(again.free(), posterior.free(), atol=0.05)
+
+
+def test_a_left_out_group_has_no_say_in_what_is_chosen(fitted):
+    """Whatever was measured of the runs left out, the same parameters are chosen and fitted."""
+    choice, *_ = fitted
+    keep = np.arange(54) % 2.0
+    _, want = choice.fit(keep)
+    residuals, slopes = choice.residuals.copy(), choice.slopes.copy()
+    left = np.repeat(keep == 0.0, 2)
+    residuals[:108][left], slopes[:108][left] = 1e3, -1e3
+    fitter, got = dataclasses.replace(choice, residuals=residuals, slopes=slopes).fit(keep)
+    assert fitter.hierarchy.effects == want.hierarchy.effects
+    np.testing.assert_allclose(got.z, want.z)
+    assert len(fitter.hierarchy.of_stack(MADE.stack)) <= 5, "27 rows are kept"
 
 
 def test_few_rows_adapt_the_stack_and_leave_the_hardware():
@@ -164,7 +182,7 @@ def test_one_parameter_by_hand():
         found.z[0], 0.7 * 8 / 0.01 * (np.log(0.021) - centre) / precision, rtol=0.02
     )
     gain = 0.5 * np.log(found.covariance[0, 0]) + found.z[0] ** 2 / (2 * found.covariance[0, 0])
-    np.testing.assert_allclose(evidence_gain(found)[0], gain)
+    np.testing.assert_allclose(evidence_gain(found.z, found.covariance)[0], gain)
 
 
 def test_of_two_that_act_alike_one_is_pinned():
@@ -172,7 +190,7 @@ def test_of_two_that_act_alike_one_is_pinned():
     twins = [Effect("straggler", "stack megatron-fused", s) for s in (0.7, 0.3)]
     both = Fitter(fitter.runs, fitter.evidence, build_hierarchy([MADE], twins))
     posterior = both.fit()
-    assert pin_twins(posterior) == [1], "the one of the smaller spread is told less of"
+    assert pin_twins(posterior.covariance) == [1], "the one of the smaller spread is told less of"
 
 
 def test_syncs_over_shaped_links_are_shared_by_all_machines():
