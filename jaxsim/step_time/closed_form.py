@@ -27,7 +27,7 @@ from jaxsim.step_time.pipeline import PipelineTime, in_flight_limit, pipeline_ti
 from jaxsim.step_time.pipeline_inputs import PipelineInputs, PreparedStep, prepare_stages
 from jaxsim.step_time.schedules import known
 from jaxsim.step_time.stages import Stages, replicas_running, stages
-from jaxsim.step_time.topology import topology, transfers_per_micro_batch
+from jaxsim.step_time.topology import largest, topology, transfers_per_micro_batch
 from jaxsim.workload import Workload
 
 
@@ -93,7 +93,7 @@ def time_pipelines(
         (inputs.stage_s + jnp.where(st.topo.last, inputs.head_s, 0.0))[None, :],
         0.0,
     )
-    busy_s = st.micro_batches * busy_s.max(axis=1)
+    busy_s = st.micro_batches * largest(busy_s.T)
     return timed.replace(
         total_s=busy_s + (timed.total_s - busy_s) / v, ideal_s=busy_s + (timed.ideal_s - busy_s) / v
     )
@@ -323,10 +323,10 @@ def sync_parts(
     bytes_s, start_s = collectives.data_parallel_pass_s(cluster, calibration, plan, st.dp, params)
     sharded = sharding.is_sharded(work, plan)
     inside_s = jnp.where(sharded, 0.0, 2.0 * (bytes_s + start_s))
-    inside_s = jnp.where(plan.used, inside_s, 0.0).max()
-    last_backward_s = jnp.where(plan.used, st.backward_s, 0.0).max()
+    inside_s = largest(jnp.where(plan.used, inside_s, 0.0))
+    last_backward_s = largest(jnp.where(plan.used, st.backward_s, 0.0))
     sharded_s = sharding.exposed_s(work, calibration, plan, st, bytes_s, start_s)
-    sharded_s = jnp.where(plan.used & sharded, sharded_s, 0.0).max()
+    sharded_s = largest(jnp.where(plan.used & sharded, sharded_s, 0.0))
     return inside_s, calibration.dp_overlap * last_backward_s, sharded_s
 
 
@@ -339,4 +339,4 @@ def _optimizer_s(
     shards = jnp.where(plan.zero_stage >= 1, ranks, 1).astype(jnp.float32)
     rate = cluster.gpu.memory_gb_per_s * calibration.memory_efficiency
     update_s = params / shards * calibration.optimizer_bytes / rate
-    return jnp.where(plan.used, update_s, 0.0).max() + calibration.step_fixed_s
+    return largest(jnp.where(plan.used, update_s, 0.0)) + calibration.step_fixed_s

@@ -13,7 +13,7 @@ from jaxsim.plan import ALL_SCHEDULES, INTERLEAVED_CHUNKS, Schedule, masked_sums
 from jaxsim.pytree import Pytree
 from jaxsim.step_time.links import HEAD_FORWARD_SHARE
 from jaxsim.step_time.pipeline_inputs import PipelineInputs
-from jaxsim.step_time.topology import Topology, crossing, transfers_per_micro_batch
+from jaxsim.step_time.topology import Topology, crossing, largest, transfers_per_micro_batch
 
 NEVER_S = -1e30  # a loop that does not exist: shorter than every real one
 
@@ -82,7 +82,7 @@ def pipeline_time(
     if chunked:
         # Every chunk crosses the links; between chunks lies the way from the last domain to the first.
         sent_s = transfers_per_micro_batch(topo, schedule, schedules) * inputs.send_s
-        link_s = jnp.maximum(parts.chunks * link_s, sent_s.max(axis=1))
+        link_s = jnp.maximum(parts.chunks * link_s, largest(sent_s.T))
     own_s = parts.critical_s + 2.0 * (parts.stages - 1.0) * inner_hop_s
     sums = [parts.stages, own_s + hops_s[0], own_s]
     if chunked:
@@ -132,7 +132,7 @@ def _throttled_s(
     within_s: Array, round_trip_s: Array, loops: Loops, ahead: Array, ahead_last: Array
 ) -> Array:
     """[K] [s] per micro-batch that loops and round trips let pass."""
-    throttled_s = (loops.loop_s / loops.passed).max(axis=0)
+    throttled_s = largest(loops.loop_s / loops.passed)
     returning_s = (round_trip_s - within_s) / jnp.maximum(ahead_last, 1.0)
     throttled_s = jnp.maximum(throttled_s, returning_s)
     return jnp.maximum(throttled_s, round_trip_s / jnp.maximum(ahead, 1.0))
@@ -145,10 +145,8 @@ def _wire(
     the busiest link of a domain's way forward, and back; the same without the WAN."""
     topo, send_s, latency_s = inputs.topo, inputs.send_s, inputs.latency_s
     # A domain has one neighbour each way: the largest equals the sum and is quicker.
-    sent_s, there_s = (jnp.where(topo.to_next, x, 0.0).max(axis=1) for x in (send_s, latency_s))
-    back_s, return_s = (
-        jnp.where(topo.to_previous, x, 0.0).max(axis=0) for x in (send_s, latency_s)
-    )
+    sent_s, there_s = (largest(jnp.where(topo.to_next, x, 0.0).T) for x in (send_s, latency_s))
+    back_s, return_s = (largest(jnp.where(topo.to_previous, x, 0.0)) for x in (send_s, latency_s))
     hops_s = (sent_s + back_s + there_s + return_s,)
     if chunked:
         one_way_s = send_s + latency_s
@@ -240,7 +238,7 @@ def stage_parts(inputs: PipelineInputs, schedules: tuple[int, ...] = ALL_SCHEDUL
 def _largest(mask: Array, values: Array) -> Array:
     """[K]: for every column of mask [K, K], the largest of values [K] >= 0 over the rows where it is
     True. Over rows, because on CPU that reduction vectorises."""
-    return jnp.where(mask, values[:, None], 0.0).max(axis=0)
+    return largest(jnp.where(mask, values[:, None], 0.0))
 
 
 class Loops(Pytree):

@@ -67,7 +67,7 @@ def test_alpas_split_is_the_best_of_every_contiguous_split():
 
 
 def test_alpa_and_exact_search_agree_where_the_network_is_uniform_and_steady():
-    """Sailor's rule H2 fixes the least tensor parallelism that fits before it looks at replicas: here 1,
+    """Sailor's rule H2 fixes the least tensor parallelism that fits before it looks at replicas: 1,
     where 2 is 13 % faster. Of the plans that the rule leaves, it finds the simulator's best."""
     b = builder("fast")
     same = RULES["sailor"].allowed(MENU)
