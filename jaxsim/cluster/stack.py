@@ -80,13 +80,13 @@ STACKS: dict[str, Stack] = {
         "mosaicml/llm-foundry, Composer mixed precision PURE",
     ),
     "torchtitan": Stack(
-        *("fsdp", "flash-2", "compiled", "unless-pipelined", False, 4, False),
+        *("fsdp", "flash-2", "compiled", "unless-pipelined", False, 4, True),
         "bf16 or float8 with casts; gradients reduced in fp32",
         "fp32 loss, sliced under tensor parallelism",
         "pytorch/torchtitan (Liang et al. 2024)",
     ),
     "torchtitan-eager": Stack(
-        *("fsdp", "flash-2", "eager", "unless-pipelined", False, 4, False),
+        *("fsdp", "flash-2", "eager", "unless-pipelined", False, 4, True),
         "bf16; gradients reduced in fp32",
         "fp32 loss, sliced under tensor parallelism",
         "pytorch/torchtitan without torch.compile",
