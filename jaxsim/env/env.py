@@ -250,7 +250,7 @@ class _Played(NamedTuple):
     transition: Transition
     arrived: Array  # bool, a move ended
     moved: Array  # [J, K, K] [GB]
-    owed_gb: Array  # [J, K, K] [GB]
+    owed_gb: Array | None  # [J, K, K] [GB]
     cost: StepCost
     running: Array  # bool, the job trained
     train_s: Array  # [s]
@@ -333,10 +333,11 @@ def _step_cost(
     return jax.tree.map(lambda x: x[None], one)
 
 
-def _owed_gb(params: EnvParams, plan: Plan, cost: StepCost) -> Array:
-    """[J, K, K] [GB] of the outer sync before the next reconfiguration: local SGD alone owes one."""
-    if params.rows is not None and not params.rows.local_sgd:
-        return jnp.zeros_like(cost.sync_gb)
+def _owed_gb(params: EnvParams, plan: Plan, cost: StepCost) -> Array | None:
+    """[J, K, K] [GB] of the outer sync before the next reconfiguration: local SGD alone owes one.
+    None where no plan does."""
+    if params.rows is not None and not params.rows.local_sgd:  # static
+        return None
     return jnp.where((plan.sync_period > 1)[:, None, None], cost.sync_gb, 0.0)
 
 
