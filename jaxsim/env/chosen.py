@@ -38,7 +38,9 @@ def reconfigures(params: EnvParams, old: Chosen, new: Chosen) -> Array:
     return params.rows.restart_class[old.row] != params.rows.restart_class[new.row]
 
 
-def begin_transitions(params: EnvParams, old: Chosen, new: Chosen, owed_gb: Array) -> Transition:
+def begin_transitions(
+    params: EnvParams, old: Chosen, new: Chosen, owed_gb: Array | None
+) -> Transition:
     """The reconfigurations from `old` to `new`, [J] leading."""
     problem = params.problem
     if params.rows is None:
@@ -48,7 +50,8 @@ def begin_transitions(params: EnvParams, old: Chosen, new: Chosen, owed_gb: Arra
 
         return jax.vmap(begin)(old.plan, new.plan, problem.work, owed_gb)
     before, after = (take(params.rows.span, chosen.row) for chosen in (old, new))  # pyright: ignore[reportArgumentType]
+    bytes_gb = jax.vmap(moved_gb)(before, after, problem.work)
     return Transition(
         restart_s=jnp.broadcast_to(problem.calibration.restart_s, old.row.shape),  # pyright: ignore[reportOptionalMemberAccess]
-        bytes_gb=jax.vmap(moved_gb)(before, after, problem.work) + owed_gb,
+        bytes_gb=bytes_gb if owed_gb is None else bytes_gb + owed_gb,
     )

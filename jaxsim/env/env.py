@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Int, Key, Shaped
 
+from jaxsim.cluster import Cluster
 from jaxsim.env.chosen import Chosen, begin_transitions, chosen_plans, reconfigures
 from jaxsim.env.observation import observe
 from jaxsim.env.reward import account, weighted_reward
@@ -35,8 +36,16 @@ from jaxsim.env.rows import row_cost
 from jaxsim.env.sharing import ResourceShare, allocate_gpus, share_resources, step_cost
 from jaxsim.env.status import active, may_retarget, unfinished
 from jaxsim.env.types import EnvParams, State, TimeStep
-from jaxsim.load import gpus_available
-from jaxsim.network import NetworkState, init_network, interval_uniforms, step_network
+from jaxsim.load import LoadProcess, gpus_available
+from jaxsim.materialise import materialised
+from jaxsim.network import (
+    NetworkProcess,
+    NetworkState,
+    init_network,
+    interval_key,
+    interval_uniforms,
+    step_network,
+)
 from jaxsim.plan import Plan
 from jaxsim.step_time import NetworkView, StepCost, Transition, advance_transition
 from jaxsim.trees import take
@@ -48,17 +57,27 @@ def world_at(
     """The network and the free GPUs in interval t: independent of every action."""
     if params.tape is not None:
         return network, take(params.tape, t)
-    interval_key = jax.random.fold_in(key, t)
-    cluster = params.problem.cluster
-    links, domains = interval_uniforms(interval_key, cluster.mask.shape[0])
-    network, factor, rtt_factor = step_network(params.network, network, interval_key, t, links)
+    return _draw_world(params.network, params.load, params.problem.cluster, key, network, t)
+
+
+@materialised
+def _draw_world(
+    process: NetworkProcess,
+    load: LoadProcess,
+    cluster: Cluster,
+    key: Array,
+    network: NetworkState,
+    t: Array,
+) -> tuple[NetworkState, NetworkView]:
+    moment = interval_key(key, t)
+    links, domains = interval_uniforms(moment, cluster.mask.shape[0])
+    network, factor, rtt_factor = step_network(process, network, moment, t, links)
     view = NetworkView(
         bandwidth_gb_per_s=cluster.bandwidth_gb_per_s * factor,
         rtt_s=cluster.rtt_s * rtt_factor,
-        gpus_available=gpus_available(params.load, cluster.gpus, interval_key, t, domains),
+        gpus_available=gpus_available(load, cluster.gpus, moment, t, domains),
     )
-    # The barrier stops XLA from fusing the link model into every consumer, which would recompute it.
-    return network, jax.lax.optimization_barrier(view)
+    return network, view
 
 
 def world_tape(params: EnvParams, key: Key[Array, ""], length: int) -> NetworkView:
@@ -231,7 +250,7 @@ class _Played(NamedTuple):
     transition: Transition
     arrived: Array  # bool, a move ended
     moved: Array  # [J, K, K] [GB]
-    owed_gb: Array  # [J, K, K] [GB]
+    owed_gb: Array | None  # [J, K, K] [GB]
     cost: StepCost
     running: Array  # bool, the job trained
     train_s: Array  # [s]
@@ -314,10 +333,11 @@ def _step_cost(
     return jax.tree.map(lambda x: x[None], one)
 
 
-def _owed_gb(params: EnvParams, plan: Plan, cost: StepCost) -> Array:
-    """[J, K, K] [GB] of the outer sync before the next reconfiguration: local SGD alone owes one."""
-    if params.rows is not None and not params.rows.local_sgd:
-        return jnp.zeros_like(cost.sync_gb)
+def _owed_gb(params: EnvParams, plan: Plan, cost: StepCost) -> Array | None:
+    """[J, K, K] [GB] of the outer sync before the next reconfiguration: local SGD alone owes one.
+    None where no plan does."""
+    if params.rows is not None and not params.rows.local_sgd:  # static
+        return None
     return jnp.where((plan.sync_period > 1)[:, None, None], cost.sync_gb, 0.0)
 
 

@@ -50,7 +50,7 @@ class State(Pytree):
     moving: Bool[Array, "*batch J"]
     transition: Transition  # [J]
     # [GB] outer sync that the plan in force owes before it changes
-    owed_gb: Float[Array, "*batch J K K"]
+    owed_gb: Float[Array, "*batch J K K"] | None
     steps_done: Float[Array, "*batch J"]  # [training steps], efficiency included
     since_sync: Float[Array, "*batch J"]  # [training steps] since the last outer sync
     since_switch: Int[Array, "*batch J"]  # intervals since the last reconfiguration began

@@ -40,7 +40,12 @@ from jaxsim.network.fitted_links import (
     process_of_links,
 )
 from jaxsim.network.fitting import PathFit, combine, fit_path
-from jaxsim.network.noise import domain_uniforms, interval_uniforms, link_uniforms
+from jaxsim.network.noise import (
+    domain_uniforms,
+    interval_key,
+    interval_uniforms,
+    link_uniforms,
+)
 from jaxsim.network.prediction import (
     REFERENCE,
     WINDOW,
@@ -93,6 +98,7 @@ __all__ = [
     "folds_of",
     "held_out_errors",
     "init_network",
+    "interval_key",
     "interval_uniforms",
     "is_file_name",
     "link_uniforms",

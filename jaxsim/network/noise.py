@@ -12,16 +12,20 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, Key
 
+from jaxsim.materialise import materialised
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 _DOMAIN_COUNTER = 2**32 - 1  # as a destination: no link has it
 
 
+@materialised
 def _words(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
     """Two uint32 per counter (`first`, `second`), as `jax.extend.random.threefry_2x32` gives them.
 
     All twenty rounds in one loop over the counters: on CPU that function's loop over groups of
     rounds, with its copies, takes several times as long for the few counters of one interval.
+    Materialised, since every reader of a number would go through the rounds again.
     """
     k0, k1 = jax.random.key_data(key)
     keys = (k0, k1, k0 ^ k1 ^ jnp.uint32(_PARITY))
@@ -32,8 +36,7 @@ def _words(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
             y = ((y << jnp.uint32(bits)) | (y >> jnp.uint32(32 - bits))) ^ x
         x = x + keys[(i + 1) % 3]
         y = y + (keys[(i + 2) % 3] + jnp.uint32(i + 1))
-    # The barrier stops XLA from fusing the rounds into every consumer, which would recompute them.
-    return jax.lax.optimization_barrier((x, y))
+    return x, y
 
 
 def interval_key(key: Key[Array, ""], t: Int[Array, ""]) -> Key[Array, ""]:

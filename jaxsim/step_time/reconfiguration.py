@@ -105,8 +105,7 @@ def advance_transition(
     """
     restart = jnp.minimum(transition.restart_s, duration_s)
     time_left = duration_s - restart
-    pending = transition.bytes_gb > 0
-    need_s = jnp.where(pending, transition.bytes_gb / jnp.maximum(rate_gb_per_s, 1e-9), 0.0).max()
+    need_s = _transfer_s(transition, rate_gb_per_s)
     done = (transition.restart_s <= duration_s) & (need_s <= time_left)
     moved = jnp.minimum(transition.bytes_gb, rate_gb_per_s * time_left)
     moved = jnp.where(done, transition.bytes_gb, moved)
@@ -118,6 +117,9 @@ def advance_transition(
 
 def transition_s(transition: Transition, rate_gb_per_s: Float[Array, "K K"]) -> Float[Array, ""]:
     """[] [s] that a transition takes at constant link rates."""
-    pending = transition.bytes_gb > 0
-    need = jnp.where(pending, transition.bytes_gb / jnp.maximum(rate_gb_per_s, 1e-9), 0.0)
-    return transition.restart_s + need.max()
+    return transition.restart_s + _transfer_s(transition, rate_gb_per_s)
+
+
+def _transfer_s(transition: Transition, rate_gb_per_s: Array) -> Array:
+    """[] [s] until the slowest link is done; a link without bytes needs none, even at rate 0."""
+    return jnp.max(transition.bytes_gb / jnp.maximum(rate_gb_per_s, 1e-9))

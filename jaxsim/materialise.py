@@ -1,0 +1,29 @@
+"""Results that are computed once, however many read them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import jax
+from jax.experimental.xla_metadata import set_xla_metadata
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def materialised(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, whose results XLA writes to memory before anything reads them.
+
+    XLA fuses a producer into each of its readers and so computes it again for each: the rounds of
+    the random numbers came out eighteen times in one step of the environment. Its CPU compiler
+    drops `jax.lax.optimization_barrier` before it fuses, but it keeps a call that is marked so.
+    """
+    compiled = jax.jit(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return set_xla_metadata(compiled(*args, **kwargs), inlineable="false")
+
+    return call
