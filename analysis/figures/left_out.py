@@ -68,10 +68,9 @@ def error_by_distance(rows: pd.DataFrame) -> Figure:
         axes.plot(far[mine], error, label=name, markersize=3.5, alpha=0.5, **shape)
     bins = np.unique(np.floor(far))
     median = [rows.loc[np.floor(far) == b, "error_pct"].abs().median() for b in bins]
-    for sign in (1.0, -1.0):
-        axes.plot(
-            bins, sign * np.array(median), color="black", linewidth=1.2, drawstyle="steps-post"
-        )
+    line = {"color": "black", "linewidth": 1.2, "drawstyle": "steps-post"}
+    for sign, label in ((1.0, "median of the absolute errors"), (-1.0, None)):
+        axes.plot(bins, sign * np.array(median), label=label, **line)
     axes.axhline(0.0, color="0.3", linewidth=0.8)
     axes.set_xlabel("doublings outside the calibrated domain (rightmost: whole stack left out)")
     axes.set_ylabel("error of the step time [%]")

@@ -290,7 +290,8 @@ def left_out_errors(refits: pd.DataFrame) -> Figure:
     """Mean absolute error on runs as calibrated, and after a refit without them, in pairs.
 
     Args:
-        refits: LEFT_OUT_COLUMNS, errors in per cent; a missing value or bound is not drawn.
+        refits: LEFT_OUT_COLUMNS, errors in per cent, and `kind`, what was left out, where there are
+            several; a missing value or bound is not drawn.
     """
     figure = Figure(figsize=(7.6, 1.3 + 0.62 * len(refits)), layout="constrained")
     axes = figure.subplots()
@@ -311,6 +312,8 @@ def left_out_errors(refits: pd.DataFrame) -> Figure:
         said = f" n = {n:.0f}" + ("" if pd.isna(bias) else f", left-out bias {bias:+.1f} %")
         axes.text(0.0 if pd.isna(tip) else tip, row, said, va="center", fontsize=8)
     names = refits["dataset"] + "\n" + refits["label"]
+    if "kind" in refits:
+        names = names + ", by " + refits["kind"]
     axes.set_yticks(rows, names)
     axes.set_ylim(len(refits) - 0.4, -0.6)
     axes.set_xlim(0, 1.4 * max(np.nanmax(tips, initial=0.0), 1e-9))
