@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 from jax.experimental.xla_metadata import set_xla_metadata
@@ -24,6 +24,7 @@ def materialised(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return set_xla_metadata(compiled(*args, **kwargs), inlineable="false")
+        marked: Any = set_xla_metadata(compiled(*args, **kwargs), inlineable="false")
+        return marked
 
     return call

@@ -101,6 +101,7 @@ class Choice:
         slopes = self.slopes[:, chosen] * rows[:, None]
         base = (self.residuals - self.slopes @ self.z) * rows
         z = self.z[chosen]
+        normal = np.eye(len(chosen))
         for _ in range(REWEIGHTED):
             weight = 1.0 / np.sqrt(1.0 + (base + slopes @ z) ** 2)
             normal = slopes.T @ (slopes * weight[:, None]) + np.eye(len(chosen))
