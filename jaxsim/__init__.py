@@ -26,6 +26,7 @@ presets      data that ships
 worlds       worlds by name, for `make`
 pytree       the base of all pytrees
 trees        one of many pytrees, and many as one
+materialise  results that are computed once, however many read them
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from jaxsim.files import dump_yaml
 
 HEADER = """\
 # A software stack adapted to runs of it by `python -m experiments.calibrate --adapt`: its own
-# parameters moved, those of the hardware did not.
+# parameters moved, and of the hardware's the share of peak of matrix products.
 """
 
 

@@ -13,7 +13,8 @@ class CalibrateConfig:
         data: file or folder of measured runs, syncs over shaped links and profiles
         out: calibration file to write
         gpu: fit only these GPU types, separated by commas; all that the data hold if none is given
-        adapt: adapt this software stack to the data, which are runs of it; the hardware stays as it is
+        adapt: adapt this software stack to the data, which are runs of it; of the hardware's
+            parameters only the share of peak of matrix products moves
         base: calibration file to adapt; the fits that ship if none is given
         leave_out: leave out every group of runs in turn, for the bands and the table in the file
         strict: refuse the first bad row instead of leaving it out

@@ -1,4 +1,4 @@
-"""Adapting a stack to a few runs of it: its own parameters move, the hardware stays."""
+"""Adapting a stack to a few runs of it: its own parameters move, and one of the hardware."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def adapt(
     """Fit the parameters of a stack to runs of it, around `belief_of(machine)` for each GPU type.
 
     Every parameter of the software may move by its documented spread, which is what holds it where
-    the runs say nothing; of the hardware none does. One deviation stands for all GPU types.
+    the runs say nothing; of the hardware's the share of peak of matrix products does alone. One
+    deviation stands for all GPU types.
     """
     runs = [dataclasses.replace(run, stack=stack) for run in runs]
     machines = list(dict.fromkeys(Machine(r.gpu, r.stack) for r in runs))

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxsim.calibration.documented import documented_belief
+from jaxsim.calibration.documented import PARTS, documented_belief
 from jaxsim.calibration.fitting import Fitter, Posterior
 from jaxsim.calibration.hierarchy import Machine
 from jaxsim.calibration.left_out import domain_of
 from jaxsim.cluster import ANY, POOLED, PRIORS, STACKS, UNKNOWN, Band, Belief
 
-USUAL = ("A100-80GB", "H100-80GB")  # GPU types of which every stack has an entry
+# GPU types of which every stack has an entry; a part with documented values of its own is one.
+USUAL = ("A100-80GB", "H100-80GB", *PARTS)
 PINNED = 1e-6  # spread of what a fit holds at its documented value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.resources
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from jaxsim.cluster.efficiency import (
     prior_calibration,
     read_entries,
 )
-from jaxsim.cluster.gpu import gpu_name
+from jaxsim.cluster.gpu import GPU_PRESETS, gpu_name
 from jaxsim.cluster.stack import FITTED_AS, POOLED
 from jaxsim.files import InputError, listed, read_yaml
 
@@ -154,8 +155,9 @@ def _key(gpu: str, stack: str) -> str:
 
 
 def _fitted_name(fitted: Iterable[str], gpu: str, stack: str) -> str | None:
-    """The name of the fit for a GPU type under a stack: the pair's own, that of another part of the
-    family, then the GPU type's for all stacks, its family's, the stack's wherever it runs."""
+    """The name of the fit for a GPU type under a stack: the pair's own, that of the part of the
+    family whose data sheet is nearest, then the GPU type's for all stacks, its family's, the stack's
+    wherever it runs."""
     wanted = gpu_name(gpu)
     pairs = [(name, *name.partition("/")[::2]) for name in fitted]
     kinds = [stack, FITTED_AS.get(stack, stack)] if stack != POOLED else []
@@ -166,11 +168,20 @@ def _fitted_name(fitted: Iterable[str], gpu: str, stack: str) -> str | None:
             lambda g: gpu_name(g) == wanted,
             lambda g: family(g) == family(wanted),
         ):
-            if found := [name for name, g in mine if same(g)]:
-                return found[0]
+            if found := [(name, g) for name, g in mine if same(g)]:
+                return min(found, key=lambda pair: _unlike(pair[1], wanted))[0]
     anywhere = [f"{ANY}/{kind}" for kind in dict.fromkeys(kinds)]
     names = [name for name, *_ in pairs]
     return next((name for name in anywhere if name in names), None)
+
+
+def _unlike(gpu: str, other: str) -> float:
+    """How far the data sheets of two GPU types are apart: sum of logarithms; 0 = not both known."""
+    one, two = (GPU_PRESETS.get(gpu_name(name)) for name in (gpu, other))
+    if one is None or two is None:
+        return 0.0
+    pairs = zip(dataclasses.astuple(one), dataclasses.astuple(two), strict=True)
+    return sum(abs(math.log(a / b)) for a, b in pairs)
 
 
 def load_calibration(path: str | Path, gpu: str, stack: str = POOLED) -> Calibration:

@@ -26,8 +26,8 @@ AT_MOST = {
     "vtrain_multi": (5.9, 3.7, 1.6, None),
     "megatron_sc21_table1": (3.1, 2.8, None, None),
     "korthikanti": (1.6, 1.6, 0.0, 0.005),
-    "torchtitan_h100": (5.6, 3.7, 0.0, 2.9),
-    "sailor": (3.8, 2.1, 0.0, 4.6),
+    "torchtitan_h100": (5.9, 5.6, 0.0, 2.9),
+    "sailor": (3.8, 2.3, 0.0, 4.6),
     "diloco_shaped_links": (5.3, 3.5, None, None),
 }
 MERITS = ("mape_pct", "median_ape_pct", "choice_regret_pct", "memory_mape_pct")
@@ -125,7 +125,7 @@ def test_left_out_errors_are_stored_beside_the_fits_and_meet_their_limits():
         "llm-foundry",
     }
     assert all(r["mape_pct"] <= 20.0 for r in stacks)
-    assert all(r["coverage_pct"] >= 80.0 for r in stacks)
+    assert all(r["coverage_pct"] >= 85.0 for r in stacks)
     n = sum(r["n"] for r in rows)
     assert 85.0 <= sum(r["n"] * r["coverage_pct"] for r in rows) / n <= 95.0
 

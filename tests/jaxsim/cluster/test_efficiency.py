@@ -300,7 +300,7 @@ FIGURES = {"peak_tflops": 312.0, "memory_gb": 85.9, "memory_gb_per_s": 2039, "nv
             "A100-80GB/llm-foundry",
             ["A800-80GB under llm-foundry has no", "those of A100-80GB/llm-foundry are used"],
         ),
-        ("H200", "torchtitan", "H200-141GB", "H100-96GB-500W/torchtitan", ["H200-141GB under"]),
+        ("H200", "torchtitan", "H200-141GB", "H100-80GB/torchtitan", ["H200-141GB under"]),
         ("MI300X", "torchtitan", "MI300X-192GB", "any/torchtitan", ["those of any/torchtitan"]),
         ("V100-32GB", "pooled", "V100-32GB", None, ["V100-32GB has no", "the priors are used"]),
         (FIGURES, "pooled", None, None, ["given as figures", "the priors"]),

@@ -6,6 +6,7 @@ import pytest
 
 from jaxsim.cluster.band import FEATURES, Band, Domain, read_band, read_domain
 from jaxsim.cluster.cluster import load_cluster, parse_cluster
+from jaxsim.cluster.fits import efficiency_source
 from jaxsim.cluster.gpu import FABRICS
 from jaxsim.cluster.records import RECORDS, above_record
 from jaxsim.cluster.stack import (
@@ -126,3 +127,10 @@ def test_a_cluster_says_its_stack_and_its_fabric():
         with pytest.raises(InputError) as error:
             parse_cluster(bad, "c")
         assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_part_without_a_fit_takes_that_of_the_part_whose_data_sheet_is_nearest():
+    # Of H100-96GB-500W and H100-80GB under torchtitan, the memory of the second is nearer to an H200's.
+    assert efficiency_source("H200-141GB", "torchtitan").used == "H100-80GB/torchtitan"
+    assert efficiency_source("H200-141GB").used == "GH200-96GB"
+    assert efficiency_source("A800-80GB", "llm-foundry").used == "A100-80GB/llm-foundry"

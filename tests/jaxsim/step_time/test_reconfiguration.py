@@ -327,3 +327,14 @@ def test_a_lost_domain_allows_a_return_to_the_plan_in_force():
     # Its processes were stopped: a restart, and no bytes, since nothing was given up.
     np.testing.assert_allclose(steps.record.train_s[:4, 0], [0, 0, 50.0, 60.0])
     assert np.asarray(steps.record.migration_gb)[2:].sum() == 0
+
+
+def test_a_link_that_is_down_holds_up_only_what_must_cross_it():
+    nothing = jnp.zeros((K, K), jnp.float32)
+    rate, half = nothing.at[0, 1].set(0.5), jnp.float32(0.5)
+    over, down = nothing.at[0, 1].set(2.0), nothing.at[1, 2].set(2.0)
+    left, train_s, moved = advance(Transition(half, over), rate, jnp.float32(10.0))
+    assert float(train_s) == pytest.approx(10.0 - 0.5 - 2.0 / 0.5)
+    assert float(moved[0, 1]) == 2.0 and float(left.bytes_gb.sum()) == 0.0
+    left, train_s, _ = advance(Transition(half, down), rate, jnp.float32(10.0))
+    assert float(train_s) == 0.0 and float(left.bytes_gb[1, 2]) == 2.0
