@@ -195,7 +195,7 @@ def validate(config: ValidateConfig) -> dict:
             summary["left_out"] = [
                 row
                 for row in stored
-                if row.get("dataset") in STACKS or row.get("dataset") in datasets
+                if config.data is None or row["dataset"] in STACKS or row["dataset"] in datasets
             ]
         writer.finish(summary)
     report = write_report([writer.dir])
