@@ -16,9 +16,9 @@ R = TypeVar("R")
 def materialised(function: Callable[P, R]) -> Callable[P, R]:
     """`function`, whose results XLA writes to memory before anything reads them.
 
-    XLA fuses a producer into each of its readers and so computes it again for each: the rounds of
-    the random numbers came out eighteen times in one step of the environment. Its CPU compiler
-    drops `jax.lax.optimization_barrier` before it fuses, but it keeps a call that is marked so.
+    XLA fuses a producer into each of its readers and so computes it again for each; one step of the
+    environment has many readers of the same random numbers. Its CPU compiler drops
+    `jax.lax.optimization_barrier` before it fuses, but it keeps a call that is marked so.
     """
     compiled = jax.jit(function)
 

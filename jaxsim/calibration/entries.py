@@ -13,7 +13,7 @@ from jaxsim.calibration.left_out import domain_of
 from jaxsim.cluster import ANY, POOLED, PRIORS, STACKS, UNKNOWN, Band, Belief
 
 # GPU types of which every stack has an entry; a part with documented values of its own is one.
-USUAL = ("A100-80GB", "H100-80GB", *PARTS)
+WITH_EVERY_STACK = ("A100-80GB", "H100-80GB", *PARTS)
 PINNED = 1e-6  # spread of what a fit holds at its documented value
 
 
@@ -26,7 +26,7 @@ def file_entries(
     fitter: Fitter, posterior: Posterior, bands: Mapping[str, Band], unseen: Band
 ) -> dict[str, dict]:
     """Entries of all machines that were fitted, of each of their GPU types under no stack, and of
-    every stack on the usual GPU types and wherever else it runs."""
+    every stack on the GPU types that have them all and wherever else it runs."""
     hierarchy, told = fitter.hierarchy, told_by(fitter, posterior)
     entries = {}
     for place, machine in enumerate(hierarchy.machines):
@@ -42,7 +42,7 @@ def file_entries(
             counts[run.dataset] = counts.get(run.dataset, 0) + 1
         entries[fit_name(machine)] = {"fitted_on": counts, **entry}
     others = [Machine(gpu, POOLED) for gpu in dict.fromkeys(m.gpu for m in hierarchy.machines)]
-    others += [Machine(gpu, stack) for gpu in (*USUAL, ANY) for stack in STACKS]
+    others += [Machine(gpu, stack) for gpu in (*WITH_EVERY_STACK, ANY) for stack in STACKS]
     for machine in others:
         if fit_name(machine) not in entries:
             belief = predicted_belief(posterior, machine)
