@@ -15,7 +15,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxsim.cluster import default_calibration, load_cluster
+from jaxsim.cluster import load_cluster
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.plan import Plan
@@ -99,7 +99,7 @@ def make_world(name: str, table_size: int = 48) -> World:
     named = named_world(name)
     spec = load_cluster(named.cluster)
     loaded = named.scenario.load_share > 0
-    calibration = default_calibration(spec.gpu, spec.stack)
+    calibration = spec.calibration
     args = (spec, named.job, table_size, named.layout_limit)
     return build_world(*args, calibration=calibration, loaded=loaded)[0]
 

@@ -27,8 +27,10 @@ from analysis.figures.fidelity import FIDELITY_COLUMNS, closed_against_event
 from analysis.figures.left_out import (
     DISTANCE_COLUMNS,
     GROUP_COLUMNS,
+    LEFT_OUT_COLUMNS,
     error_by_distance,
     left_out_baselines,
+    left_out_errors,
 )
 from analysis.figures.network import (
     MOVEMENT_COLUMNS,
@@ -42,10 +44,8 @@ from analysis.figures.style import ORACLES, save
 from analysis.figures.traffic import TRAFFIC_COLUMNS, traffic_map
 from analysis.figures.training import CURVE_COLUMNS, EVALUATION_COLUMNS, learning_curve
 from analysis.figures.validation import (
-    LEFT_OUT_COLUMNS,
     MEMORY_COLUMNS,
     STEP_COLUMNS,
-    left_out_errors,
     mean_absolute,
     peak_memory,
     step_errors,

@@ -1,4 +1,5 @@
-"""Errors of groups of runs that a fit did without: beside a closed form's, and against distance."""
+"""Errors of groups of runs that a fit did without: beside those as calibrated, beside a closed
+form's, and against distance."""
 
 from __future__ import annotations
 
@@ -8,9 +9,58 @@ from matplotlib.figure import Figure
 
 from analysis.figures.style import fill_styles, line_styles, styled
 
+LEFT_OUT_COLUMNS = (
+    "dataset",
+    "label",
+    "n",
+    "mape_pct",
+    "bias_pct",
+    "in_sample_pct",
+    "in_sample_lo",
+    "in_sample_hi",
+)
 GROUP_COLUMNS = ("kind", "dataset", "label", "n", "mape_pct", "baseline_pct")
 DISTANCE_COLUMNS = ("kind", "dataset", "row_id", "distance", "error_pct")
 _WORST_PCT = 100.0  # errors beyond it are drawn at it
+
+
+@styled
+def left_out_errors(refits: pd.DataFrame) -> Figure:
+    """Mean absolute error on runs as calibrated, and after a refit without them, in pairs.
+
+    Args:
+        refits: LEFT_OUT_COLUMNS, errors in per cent, and `kind`, what was left out, where there are
+            several; a missing value or bound is not drawn.
+    """
+    figure = Figure(figsize=(7.6, 1.3 + 0.62 * len(refits)), layout="constrained")
+    axes = figure.subplots()
+    rows = np.arange(len(refits))
+    known = refits["in_sample_pct"].to_numpy(float)
+    ends = refits[["in_sample_lo", "in_sample_hi"]].to_numpy(float).T
+    whiskers = {
+        "xerr": np.array([known - ends[0], ends[1] - known]).clip(min=0.0),
+        "ecolor": "0.2",
+        "error_kw": {"elinewidth": 1.0},
+    }
+    upper, lower = fill_styles(2)
+    label = "calibration of this run"
+    axes.barh(rows - 0.18, known, height=0.34, label=label, **upper, **whiskers)
+    label = "refitted without these runs"
+    axes.barh(rows + 0.18, refits["mape_pct"].to_numpy(float), height=0.34, label=label, **lower)
+    tips = refits[["in_sample_pct", "in_sample_hi", "mape_pct"]].max(axis=1)
+    for row, (tip, n, bias) in enumerate(zip(tips, refits["n"], refits["bias_pct"], strict=True)):
+        said = f" n = {n:.0f}" + ("" if pd.isna(bias) else f", left-out bias {bias:+.1f} %")
+        axes.text(0.0 if pd.isna(tip) else tip, row, said, va="center", fontsize=8)
+    names = refits["dataset"] + "\n" + refits["label"]
+    if "kind" in refits:
+        names = names + ", by " + refits["kind"]
+    axes.set_yticks(rows, names)
+    axes.set_ylim(len(refits) - 0.4, -0.6)
+    axes.set_xlim(0, 1.4 * max(np.nanmax(tips, initial=0.0), 1e-9))
+    axes.set_xlabel("mean absolute error of the step time [%]")
+    axes.grid(axis="y", visible=False)
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
 
 
 @styled

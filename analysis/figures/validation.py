@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
-from analysis.figures.style import fill_styles, line_styles, styled
+from analysis.figures.style import line_styles, styled
 from analysis.statistics import bootstrap_interval
 
 STEP_COLUMNS = (
@@ -25,18 +25,6 @@ STEP_COLUMNS = (
     "error_pct",
 )
 MEMORY_COLUMNS = ("dataset", "row_id", "measured_gib", "predicted_gib")
-LEFT_OUT_COLUMNS = (
-    "dataset",
-    "label",
-    "n",
-    "mape_pct",
-    "mape_lo",
-    "mape_hi",
-    "bias_pct",
-    "in_sample_pct",
-    "in_sample_lo",
-    "in_sample_hi",
-)
 BAND_PCT = 10.0
 _PANELS_PER_ROW = 3
 _SAME_POINTS = 0.05  # an error further than this from predicted / measured is another run's
@@ -282,42 +270,4 @@ def step_errors(
         axes.grid(axis="y", visible=False)
     right.tick_params(axis="y", length=0)
     figure.legend(loc="outside lower center", ncols=4)
-    return figure
-
-
-@styled
-def left_out_errors(refits: pd.DataFrame) -> Figure:
-    """Mean absolute error on runs as calibrated, and after a refit without them, in pairs.
-
-    Args:
-        refits: LEFT_OUT_COLUMNS, errors in per cent, and `kind`, what was left out, where there are
-            several; a missing value or bound is not drawn.
-    """
-    figure = Figure(figsize=(7.6, 1.3 + 0.62 * len(refits)), layout="constrained")
-    axes = figure.subplots()
-    rows = np.arange(len(refits))
-    pairs = (
-        ("in_sample_pct", "in_sample", "calibration of this run"),
-        ("mape_pct", "mape", "refitted without these runs"),
-    )
-    caps = {"ecolor": "0.2", "error_kw": {"elinewidth": 1.0}}
-    for i, ((column, bounds, label), style) in enumerate(zip(pairs, fill_styles(2), strict=True)):
-        value = refits[column].to_numpy(float)
-        ends = refits[[f"{bounds}_lo", f"{bounds}_hi"]].to_numpy(float).T
-        spread = np.array([value - ends[0], ends[1] - value]).clip(min=0.0)
-        at = rows + (i - 0.5) * 0.36
-        axes.barh(at, value, xerr=spread, height=0.34, label=label, **style, **caps)
-    tips = refits[["in_sample_pct", "in_sample_hi", "mape_pct", "mape_hi"]].max(axis=1)
-    for row, (tip, n, bias) in enumerate(zip(tips, refits["n"], refits["bias_pct"], strict=True)):
-        said = f" n = {n:.0f}" + ("" if pd.isna(bias) else f", left-out bias {bias:+.1f} %")
-        axes.text(0.0 if pd.isna(tip) else tip, row, said, va="center", fontsize=8)
-    names = refits["dataset"] + "\n" + refits["label"]
-    if "kind" in refits:
-        names = names + ", by " + refits["kind"]
-    axes.set_yticks(rows, names)
-    axes.set_ylim(len(refits) - 0.4, -0.6)
-    axes.set_xlim(0, 1.4 * max(np.nanmax(tips, initial=0.0), 1e-9))
-    axes.set_xlabel("mean absolute error of the step time [%]")
-    axes.grid(axis="y", visible=False)
-    figure.legend(loc="outside lower center", ncols=2)
     return figure

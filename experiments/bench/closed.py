@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from experiments.bench.plans import Fidelity, best_s, simpy_per_s, stream_bytes_per_s
-from jaxsim.cluster import ClusterSpec, default_calibration
+from jaxsim.cluster import ClusterSpec
 from jaxsim.plan import Plan, Problem, default_lower_choices
 from jaxsim.planning import make_plan
 from jaxsim.planning.exact import LinkTimes, PlanCostTable, build_cost_table, link_times, plan_costs
@@ -53,7 +53,7 @@ def random_plans(spec: ClusterSpec, n_plans: int, work: Workload, seed: int = 0)
 
 def closed(spec: ClusterSpec, n_plans: int) -> Fidelity:
     """The closed form from a table of `n_plans` plans, spread over all devices."""
-    cluster, calibration = spec.to_arrays(), default_calibration(spec.gpu, spec.stack)
+    cluster, calibration = spec.to_arrays(), spec.calibration
     work = build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)]).job(0)
     problem = Problem(work, cluster, calibration)
     plans = random_plans(spec, n_plans, work)

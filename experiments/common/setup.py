@@ -20,7 +20,6 @@ from jaxsim.cluster import (
     POOLED,
     STACKS,
     ClusterSpec,
-    efficiency_source,
     load_cluster,
     repeat_regions,
 )
@@ -79,7 +78,7 @@ def load_regions(cluster: str | None, domains: int | None = None) -> ClusterSpec
 def note_efficiency(spec: ClusterSpec) -> dict[str, str | None]:
     """Where the efficiency parameters of a cluster's GPUs come from, for a run's record; said once on
     standard error where the GPU type has no fit of its own."""
-    source = efficiency_source(spec.gpu, spec.stack)
+    source = spec.efficiency_source
     if source.why:
         _note(f"note: {spec.name}: {source.why}")
     return dataclasses.asdict(source)

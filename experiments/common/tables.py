@@ -50,6 +50,8 @@ def best_plan_text(plan: dict | None) -> str:
     if "tokens_per_s_lo" in plan:
         ends = f"{plan['tokens_per_s_lo']:,.0f} to {plan['tokens_per_s_hi']:,.0f} tokens/s"
         lines.append(f"  90 % band {ends}")
+        memory = f"{plan['memory_gb']:.0f} GB, 90 % band up to {plan['memory_gb_hi']:.0f} GB"
+        lines.append(f"  the fullest GPU holds {memory}")
         lines += [f"  note: {doubt}" for doubt in plan["doubts"]]
     for number, pipeline in enumerate(plan["pipelines"], start=1):
         stages = (

@@ -176,7 +176,7 @@ def best_plan(evaluator: Evaluator, spec: ClusterSpec) -> dict | None:
     if tokens_per_s <= 0:
         return None
     one = jax.tree.map(lambda x: np.asarray(x)[0], plan)
-    trust = plan_trust(spec, problem.work.job(0), one, float(tokens_per_s))
+    trust = plan_trust(spec, problem.job(0), one, float(tokens_per_s))
     pipelines = whole_plan(one, spec.domains)
     return {"tokens_per_s": float(tokens_per_s), **trust, "pipelines": pipelines}
 

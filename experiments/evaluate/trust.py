@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from jaxsim.calibration import Machine, documented_belief
 from jaxsim.cluster import (
     UNKNOWN,
+    Belief,
+    Calibration,
     ClusterSpec,
     MachineFit,
     above_record,
-    shipped_fit,
+    prior_belief,
 )
-from jaxsim.plan import Plan
+from jaxsim.plan import Plan, Problem
+from jaxsim.step_time import NetworkView, job_step_cost
 from jaxsim.workload import FLOAT8, Workload
 
+DRAWS = 64  # of what is believed of the machine, as `validate` draws them
 
-def plan_trust(spec: ClusterSpec, work: Workload, plan: Plan, tokens_per_s: float) -> dict:
-    """The 90 % band of a plan's tokens per second, and a sentence for every reason to doubt it.
 
-    plan: one job, no job axis; work: without its job axis. The band is that of step times at the
-    distance of the plan from the calibrated domain.
+def plan_trust(spec: ClusterSpec, problem: Problem, plan: Plan, tokens_per_s: float) -> dict:
+    """The 90 % bands of a plan's tokens per second and peak memory [GB], and a sentence for every
+    reason to doubt it.
+
+    plan, problem: of one job, no job axis. A band joins what is not known of the parameters and the
+    model's error at the distance of the plan from the calibrated domain, as that of `validate` does.
     """
-    fit = shipped_fit(spec.gpu, spec.stack) if isinstance(spec.gpu, str) else None
+    fit, work = spec.fit, problem.work
     at, gpus = plan_features(work, plan)
     doubts = []
-    band = UNKNOWN if fit is None else fit.band
     distance = 0.0
     if fit is None or fit.domain is None:
         name = spec.gpu if isinstance(spec.gpu, str) else "this GPU"
@@ -32,7 +40,13 @@ def plan_trust(spec: ClusterSpec, work: Workload, plan: Plan, tokens_per_s: floa
     else:
         distance = fit.domain.distance(at)
         doubts += [f"outside the calibrated domain: {what}" for what in fit.domain.outside(at)]
-    reach = float(np.exp(band.reach(distance, _spread(fit))))
+    band = UNKNOWN if fit is None else fit.band
+    spread = parameter_spread(_belief(spec, fit), problem, plan)
+    reach = float(np.exp(band.reach(distance, spread[0])))
+    memory_gb = float(_peaks(problem, plan, problem.calibration)[1])
+    most_gb = memory_gb * float(np.exp(band.reach(distance, spread[1], memory=True)))
+    if most_gb > spec.gpu_spec.memory_gb:
+        doubts.append(_tight(memory_gb, most_gb, spec.gpu_spec.memory_gb))
     flops = float(work.useful_tflop) * tokens_per_s / float(work.tokens_per_step)
     share = flops / (gpus * spec.gpu_spec.peak_tflops)
     float8 = int(work.precision) == FLOAT8
@@ -41,8 +55,47 @@ def plan_trust(spec: ClusterSpec, work: Workload, plan: Plan, tokens_per_s: floa
     return {
         "tokens_per_s_lo": tokens_per_s / reach,
         "tokens_per_s_hi": tokens_per_s * reach,
+        "memory_gb": memory_gb,
+        "memory_gb_hi": most_gb,
         "doubts": doubts,
     }
+
+
+def _tight(memory_gb: float, most_gb: float, held_gb: float) -> str:
+    """What is said of a plan that may run out of memory."""
+    return (
+        f"memory: {memory_gb:.0f} GB of a GPU's {held_gb:.0f}, with a 90 % band up to "
+        f"{most_gb:.0f}: it may not fit"
+    )
+
+
+def parameter_spread(belief: Belief, problem: Problem, plan: Plan) -> tuple[float, float]:
+    """Standard deviations of the logarithms of a plan's step time and peak memory that come from what
+    is not known of the parameters; on the links of the cluster file."""
+    draws = belief.samples(DRAWS, seed=0)
+    step_s, memory_gb = _drawn_peaks(problem, plan, draws)
+    return tuple(float(np.std(np.log(np.asarray(x, np.float64)))) for x in (step_s, memory_gb))
+
+
+@jax.jit
+def _peaks(problem: Problem, plan: Plan, calibration: Calibration) -> tuple[jax.Array, jax.Array]:
+    """Step time [s] and memory [GB] of the fullest GPU, on the links of the cluster file."""
+    cluster = problem.cluster
+    view = NetworkView(cluster.bandwidth_gb_per_s, cluster.rtt_s, cluster.gpus)
+    cost = job_step_cost(plan, problem.replace(calibration=calibration), view)
+    return cost.total_s, jnp.max(cost.memory_gb)
+
+
+_drawn_peaks = jax.jit(jax.vmap(_peaks, in_axes=(None, None, 0)))
+
+
+def _belief(spec: ClusterSpec, fit: MachineFit | None) -> Belief:
+    """What is believed of a cluster's GPUs: the fit, what is documented of their type, the priors."""
+    if fit is not None:
+        return fit.belief
+    if not isinstance(spec.gpu, str):
+        return prior_belief()
+    return documented_belief(Machine(spec.gpu, spec.stack))
 
 
 def plan_features(work: Workload, plan: Plan) -> tuple[dict[str, float], int]:
@@ -64,11 +117,3 @@ def plan_features(work: Workload, plan: Plan) -> tuple[dict[str, float], int]:
         "cp": cp,
     }
     return features, gpus
-
-
-def _spread(fit: MachineFit | None) -> float:
-    """What the parameters add to the logarithm of a step time: that of a machine that was measured is
-    in its band; of another, about its products'."""
-    if fit is None or fit.domain is not None:
-        return 0.0
-    return 0.1

@@ -27,6 +27,7 @@ from jaxsim.cluster.efficiency import (
     from_free,
     independent,
     load_beliefs,
+    prior_belief,
     prior_calibration,
 )
 from jaxsim.cluster.fits import (
@@ -40,6 +41,7 @@ from jaxsim.cluster.fits import (
     load_calibration,
     load_fits,
     load_left_out,
+    machine_fit,
     shipped_belief,
     shipped_fit,
 )
@@ -93,8 +95,10 @@ __all__ = [
     "load_cluster",
     "load_fits",
     "load_left_out",
+    "machine_fit",
     "micro_batches_of_row",
     "parse_cluster",
+    "prior_belief",
     "prior_calibration",
     "repeat_regions",
     "shipped_belief",

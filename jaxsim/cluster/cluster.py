@@ -13,6 +13,14 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from jaxsim.cluster.efficiency import Calibration
+from jaxsim.cluster.fits import (
+    EfficiencySource,
+    MachineFit,
+    default_calibration,
+    efficiency_source,
+    machine_fit,
+)
 from jaxsim.cluster.gpu import FABRICS, Gpu, GpuSpec, gpu_name, gpu_spec
 from jaxsim.cluster.stack import POOLED, known_stack
 from jaxsim.files import InputError, dump_yaml, listed, parse_yaml, read_yaml, shown, values
@@ -55,6 +63,22 @@ class ClusterSpec:
     rtt_ms: np.ndarray  # [K, K]
     egress_usd_per_gb: np.ndarray  # [K, K]
     stack: str = POOLED  # software that its jobs run
+    calibration_file: str | None = None  # where the fits of the GPUs are, None = those that ship
+
+    @property
+    def fit(self) -> MachineFit | None:
+        """What is believed of its GPUs under its stack; None = the documented priors alone."""
+        return machine_fit(self.gpu, self.stack, self.calibration_file)
+
+    @property
+    def calibration(self) -> Calibration:
+        """Efficiency parameters of its GPUs under its stack."""
+        return default_calibration(self.gpu, self.stack, self.calibration_file)
+
+    @property
+    def efficiency_source(self) -> EfficiencySource:
+        """Where `calibration` comes from."""
+        return efficiency_source(self.gpu, self.stack, self.calibration_file)
 
     @property
     def n_domains(self) -> int:
@@ -102,6 +126,7 @@ class ClusterSpec:
             "name": self.name,
             "gpu": self.gpu if isinstance(self.gpu, str) else dict(self.gpu),
             **({} if self.stack == POOLED else {"stack": self.stack}),
+            **({} if self.calibration_file is None else {"calibration": self.calibration_file}),
             "domains": [
                 {"name": n, "gpus": g, "gpus_per_node": p, "usd_per_gpu_hour": u}
                 for n, g, p, u in zip(
@@ -177,7 +202,7 @@ def parse_cluster(text: str, source: str) -> ClusterSpec:
 
 def _cluster(body: Any, source: str) -> ClusterSpec:
     top = ("name", "gpu", "domains", "intra_domain", "wan")
-    body = values.mapping(body, f"{source}: the file", top, ("stack",))
+    body = values.mapping(body, f"{source}: the file", top, ("stack", "calibration"))
     keys = ("name", "gpus", "gpus_per_node", "usd_per_gpu_hour")
     domains = [
         (f"{source}: domains[{i}]", values.mapping(domain, f"{source}: domains[{i}]", keys))
@@ -193,6 +218,7 @@ def _cluster(body: Any, source: str) -> ClusterSpec:
     wan = values.mapping(body["wan"], f"{source}: wan", wan_keys)
     gpu_spec(gpu := body["gpu"], source)
     where = f"{source}: intra_domain"
+    stack = known_stack(body.get("stack", POOLED), f"{source}: stack")
     return ClusterSpec(
         name=values.name(body["name"], f"{source}: name"),
         gpu=gpu_name(gpu) if isinstance(gpu, str) else gpu,
@@ -210,12 +236,28 @@ def _cluster(body: Any, source: str) -> ClusterSpec:
             intra["bandwidth_gbps"], f"{where}.bandwidth_gbps", SMALLEST
         ),
         intra_rtt_ms=values.number(intra["rtt_ms"], f"{where}.rtt_ms"),
-        stack=known_stack(body.get("stack", POOLED), f"{source}: stack"),
+        stack=stack,
+        calibration_file=_calibration_file(body.get("calibration"), gpu, stack, source),
         **{
             key: _matrix(wan[key], f"{source}: wan.{key}", names, key == "bandwidth_gbps")
             for key in wan_keys
         },
     )
+
+
+def _calibration_file(value: Any, gpu: Any, stack: str, source: str) -> str | None:
+    """The path of a calibration file that is named relative to the cluster file, once it is known to
+    hold a fit of the GPU type."""
+    if value is None:
+        return None
+    where = f"{source}: calibration"
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{where}: expected a calibration file, got {shown(value)}")
+    if not isinstance(gpu, str):
+        raise InputError(f"{where}: goes with a gpu that is a type, not with figures")
+    path = str((Path(source).parent / value).resolve())
+    machine_fit(gpu, stack, path)
+    return path
 
 
 def _intra_domain(body: Any, where: str) -> Mapping[str, Any]:

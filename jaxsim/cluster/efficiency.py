@@ -222,6 +222,13 @@ def prior_calibration() -> Calibration:
     return Calibration(**{name: jnp.float32(prior.value) for name, prior in PRIORS.items()})
 
 
+def prior_belief() -> Belief:
+    """The documented priors as a belief."""
+    priors = PRIORS.values()
+    centre = np.array([p.to_free(p.value) for p in priors])
+    return independent(centre, np.array([p.spread for p in priors]))
+
+
 def load_beliefs(path: str | Path) -> dict[str, Belief]:
     """Load a calibration file: GPU type -> belief; a parameter that is not listed stays at its prior.
 

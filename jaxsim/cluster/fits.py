@@ -44,12 +44,14 @@ class EfficiencySource:
         used: the fit that is used, None = the documented priors
         why: empty where GPU type and stack have a fit of their own, else a sentence for the user
         stack: the software stack, POOLED where none is named
+        file: the calibration file that holds the fit, None = it ships
     """
 
     gpu: str | None
     used: str | None
     why: str = ""
     stack: str = POOLED
+    file: str | None = None
 
 
 def load_fits(path: str | Path) -> dict[str, MachineFit]:
@@ -98,12 +100,15 @@ def family(gpu: str) -> str:
     return {"GH200": "H100", "H200": "H100", "H800": "H100", "A800": "A100"}.get(name, name)
 
 
-def default_calibration(gpu: Any = None, stack: str = POOLED) -> Calibration:
+def default_calibration(
+    gpu: Any = None, stack: str = POOLED, file: str | None = None
+) -> Calibration:
     """Return the fit that `efficiency_source` names for a GPU; the priors where there is none.
 
-    `gpu` is what a cluster file says: a type, an alias of one or a mapping of figures; or None.
+    `gpu`, `stack` and `file` are what a cluster file says: a type, an alias of one or a mapping of
+    figures, or None; the software; a calibration file (None = the fits that ship).
     """
-    fit = shipped_fit(gpu, stack) if isinstance(gpu, str) else None
+    fit = machine_fit(gpu, stack, file)
     return prior_calibration() if fit is None else fit.belief.calibration()
 
 
@@ -112,6 +117,23 @@ def shipped_fit(gpu: str | None, stack: str = POOLED) -> MachineFit | None:
     """The shipped fit of a GPU type (or an alias of it) under a stack or, failing that, of its family
     (the name up to the dash)."""
     return None if gpu is None else find_fit(_shipped(), gpu, stack)
+
+
+def machine_fit(gpu: Any, stack: str = POOLED, file: str | None = None) -> MachineFit | None:
+    """The fit of a GPU type under a stack from a calibration file (None = as shipped).
+
+    None for a GPU given as figures, and where nothing is known. Raises InputError as
+    `load_beliefs`, and for a file that says nothing of the GPU type.
+    """
+    if not isinstance(gpu, str):
+        return None
+    if file is None:
+        return shipped_fit(gpu, stack)
+    fits = _fits_of(file, Path(file).stat().st_mtime_ns if Path(file).is_file() else 0)
+    found = find_fit(fits, gpu, stack)
+    if found is None:
+        raise InputError(f"{file}: calibrations: none for {gpu}; the file has: {listed(fits)}")
+    return found
 
 
 def shipped_belief(gpu: str | None, stack: str = POOLED) -> Belief | None:
@@ -126,25 +148,34 @@ def _shipped() -> dict[str, MachineFit]:
     return load_fits(file) if file.is_file() else {}
 
 
+@functools.lru_cache(maxsize=8)
+def _fits_of(file: str, changed_ns: int) -> dict[str, MachineFit]:
+    """The fits of a file as it was at a time."""
+    del changed_ns  # a file that was written again is read again
+    return load_fits(file)
+
+
 def _shipped_file() -> Path:
     return Path(str(importlib.resources.files("jaxsim.presets") / SHIPPED))
 
 
 def efficiency_source(
-    gpu: str | Mapping[str, float] | None, stack: str = POOLED
+    gpu: str | Mapping[str, float] | None, stack: str = POOLED, file: str | None = None
 ) -> EfficiencySource:
-    """What `default_calibration` uses for the `gpu` and the `stack` of a cluster file, and why."""
+    """What `default_calibration` uses for the `gpu`, the `stack` and the calibration `file` of a
+    cluster file, and why."""
     if not isinstance(gpu, str):
         why = "gpu: given as figures, without a type; the priors of efficiency are used"
         return EfficiencySource(None, None, why, stack)
-    name, used = gpu_name(gpu), _fitted_name(_shipped(), gpu, stack)
+    fits = _shipped() if file is None else load_fits(file)
+    name, used = gpu_name(gpu), _fitted_name(fits, gpu, stack)
     if used is not None and used == _key(name, stack):
         why = "" if stack != POOLED else _POOLED_WHY
-        return EfficiencySource(name, used, why, stack)
+        return EfficiencySource(name, used, why, stack, file)
     instead = f"those of {used} are used" if used else "the priors are used"
     under = "" if stack == POOLED else f" under {stack}"
     why = f"gpu: {name}{under} has no efficiency parameters fitted to measured runs; {instead}"
-    return EfficiencySource(name, used, why, stack)
+    return EfficiencySource(name, used, why, stack, file)
 
 
 _POOLED_WHY = "stack: none is named; the pooled one is used, and its wider band"
@@ -186,8 +217,4 @@ def _unlike(gpu: str, other: str) -> float:
 
 def load_calibration(path: str | Path, gpu: str, stack: str = POOLED) -> Calibration:
     """The calibration of one GPU type (or its family) from a file; see `load_beliefs`."""
-    fits = load_fits(path)
-    fit = find_fit(fits, gpu, stack)
-    if fit is None:
-        raise InputError(f"{path}: calibrations: none for {gpu}; the file has: {listed(fits)}")
-    return fit.belief.calibration()
+    return default_calibration(gpu, stack, str(path))

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Key
 
-from jaxsim.cluster import Calibration, Cluster, ClusterSpec, default_calibration
+from jaxsim.cluster import Calibration, Cluster, ClusterSpec
 from jaxsim.env import EnvParams
 from jaxsim.load import Bursts, LoadProcess, burst_trace, load_process
 from jaxsim.network import (
@@ -75,7 +75,7 @@ def build_world(
     Raises InputError when no plan fits the cluster.
     """
     if calibration is None:
-        calibration = default_calibration(spec.gpu, spec.stack)
+        calibration = spec.calibration
     jobs = build_workload([job])
     factors = _proposed_for(spec.n_domains, seed) if rules else ()
     choices, proposed = propose_candidates(spec, jobs.job(0), calibration, rules or {}, factors)

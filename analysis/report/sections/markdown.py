@@ -27,6 +27,11 @@ def fixed(value: Any, decimals: int = 1) -> str:
     return text.removeprefix("-") if float(text) == 0 else text
 
 
+def whole(value: float | None) -> str:
+    """A count of a table that may be missing."""
+    return MISSING if value is None or math.isnan(value) else f"{value:,.0f}"
+
+
 def interval(bounds: Sequence[float | None] | None, decimals: int = 1) -> str:
     """[lo, hi]; a dash when there is none."""
     if bounds is None or any(b is None or not math.isfinite(b) for b in bounds):

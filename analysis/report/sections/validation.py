@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-import numpy as np
 import pandas as pd
 
 from analysis import figures
 from analysis.figures import (
-    LEFT_OUT_COLUMNS,
     MEMORY_COLUMNS,
     STEP_COLUMNS,
     mean_absolute,
@@ -18,8 +15,16 @@ from analysis.figures import (
 )
 from analysis.records import RecordError, RunRecord
 from analysis.report.sections.common import Picture, Section, drawn_from, optional_table
-from analysis.report.sections.left_out import baseline_sections
-from analysis.report.sections.markdown import MISSING, cell, fixed, interval, number, table
+from analysis.report.sections.left_out import left_out_sections
+from analysis.report.sections.markdown import (
+    MISSING,
+    cell,
+    fixed,
+    interval,
+    number,
+    table,
+    whole,
+)
 from analysis.statistics import bootstrap as statistics
 
 PLAN_COLUMNS = ("gpu", "model", "n_gpus", "tp", "cp", "pp", "dp", "micro_batch")
@@ -38,7 +43,8 @@ VALIDATION_METHOD = f"""\
   the plan is that the predictions choose; mean over such groups.
 - **Published errors** of other simulators are quoted from their publications, on the runs and with
   the tuning that the publication chose.
-- **Left out** means refitted without those runs, then tried on them."""
+- **Left out** by X means: refitted without all runs of one X (a model, a number of GPUs, a length, a
+  split of the work, a software stack), tried on them, then the next."""
 _SAME_POINTS = 0.01  # means further apart than this were not made from the same rows
 _WORST = 10
 
@@ -65,8 +71,7 @@ def validation_sections(record: RunRecord, notes: list[str]) -> Iterator[Section
     yield _headline(record, datasets, timed)
     if runs is not None:
         yield from _memory(record, runs, notes)
-    yield from _left_out(record, timed, notes)
-    yield from baseline_sections(record)
+    yield from left_out_sections(record, timed, notes)
     if timed is not None:
         yield _worst(timed)
 
@@ -217,95 +222,6 @@ def _memory(record: RunRecord, runs: pd.DataFrame, notes: list[str]) -> Iterator
         notes.append(f"Memory: no run in `metrics.csv` of {record.dir} has a measured peak memory.")
 
 
-def _same_model(models: pd.Series, label: str) -> pd.Series:
-    """Which runs are of the model that a label such as `96 layers, hidden 12288` names."""
-    match = re.fullmatch(r"(\d+) layers, hidden (\d+)", label)
-    return models == (f"{match[1]}x{match[2]}" if match else label)
-
-
-def in_sample(timed: pd.DataFrame | None, refit: dict) -> dict[str, float]:
-    """Error on the runs of a refit under the calibration that was not refitted, with its interval.
-
-    NaN where the records do not identify these runs: none match, or not as many as were tried.
-    """
-    nothing = dict.fromkeys(("estimate", "lo", "hi"), np.nan)
-    if timed is None:
-        return nothing
-    rows = timed[timed["dataset"] == refit["dataset"]]
-    if refit["kind"] == "model":
-        rows = rows[_same_model(rows["model"], refit["label"])]
-    known = len(rows) > 0 and len(rows) == refit["n"]
-    return mean_absolute(rows["error_pct"]) if known else nothing
-
-
-def refit_table(refits: list[dict], timed: pd.DataFrame | None) -> pd.DataFrame:
-    """LEFT_OUT_COLUMNS and `kind`, refits by model before refits by source.
-
-    An entry may bring the interval of its error as `mape_ci95_pct`.
-
-    Raises:
-        ValueError: when an entry lacks a key.
-    """
-    lines = []
-    for refit in refits:
-        missing = [key for key in ("kind", "dataset", "label", "n", "mape_pct") if key not in refit]
-        if missing:
-            raise ValueError(f"left_out: an entry lacks the keys {missing}")
-        bounds = refit.get("mape_ci95_pct") or [None, None]
-        same = in_sample(timed, refit)
-        values = {
-            **{key: refit.get(key) for key in ("kind", *LEFT_OUT_COLUMNS)},
-            **{"mape_lo": bounds[0], "mape_hi": bounds[1]},
-            **{f"in_sample_{key}": same[key] for key in ("lo", "hi")},
-            "in_sample_pct": same["estimate"],
-        }
-        lines.append(values)
-    frame = pd.DataFrame(lines)
-    figures_of = [c for c in LEFT_OUT_COLUMNS if c not in ("dataset", "label")]
-    frame[figures_of] = frame[figures_of].astype(float)
-    return frame.sort_values("kind", kind="stable", ignore_index=True)
-
-
-def _left_out(record: RunRecord, timed: pd.DataFrame | None, notes: list[str]) -> Iterator[Section]:
-    refits = record.summary.get("left_out")
-    if not refits:
-        notes.append(f"Runs left out of the fit: {record.dir} holds no refits.")
-        return
-    try:
-        frame = refit_table(refits, timed)
-    except ValueError as error:
-        raise RecordError(f"{record.dir / 'summary.json'}: {error}") from None
-    header = ["data set", "left out", "kind", "runs", "calibration of this run [%]"]
-    header += ["refitted without them [%]", "95 % interval", "left-out bias [%]"]
-    rows = [
-        [
-            cell(refit.dataset),
-            cell(refit.label),
-            cell(refit.kind),
-            _whole(refit.n),
-            fixed(refit.in_sample_pct),
-            fixed(refit.mape_pct),
-            interval([refit.mape_lo, refit.mape_hi]),
-            fixed(refit.bias_pct),
-        ]
-        for refit in frame.itertuples()
-    ]
-    text = (
-        "Mean absolute error on runs that the fit has not seen: one model of a data set left out, "
-        "or the whole data set where others measured the same GPU type. Beside it the error on the "
-        "same runs under the calibration of this run, which is in sample where that was fitted to "
-        "them.\n\n" + table(header, rows, 3)
-    )
-    drawn = figures.left_out_errors(frame)
-    caption = (
-        "Upper bar of each pair: under the calibration of this run (in sample where that was "
-        "fitted to these runs). Lower bar: refitted without them. Whiskers: 95 % bootstrap "
-        "interval over runs, where known. A fit that carries over has bars of similar length; a "
-        "bias as large as the error means that all runs are off to the same side."
-    )
-    yield Section("Left out of the fit", text, (Picture("left-out", drawn, caption),))
-
-
 def _worst(timed: pd.DataFrame) -> Section:
     """The runs with the largest absolute error."""
     order = timed["error_pct"].abs().sort_values(ascending=False, kind="stable").index[:_WORST]
@@ -318,9 +234,9 @@ def _worst(timed: pd.DataFrame) -> Section:
         rows.append(
             [
                 *(cell(run[key]) for key in ("row_id", "dataset", "gpu", "model")),
-                _whole(run["n_gpus"]),
-                " x ".join(_whole(run[key]) for key in ("tp", "cp", "pp", "dp")),
-                _whole(run["micro_batch"]),
+                whole(run["n_gpus"]),
+                " x ".join(whole(run[key]) for key in ("tp", "cp", "pp", "dp")),
+                whole(run["micro_batch"]),
                 number(run["measured_s"]),
                 number(run["predicted_s"]),
                 shown,
@@ -330,7 +246,3 @@ def _worst(timed: pd.DataFrame) -> Section:
     count = len(rows)
     said = f"The {count} largest absolute errors of {len(timed)} runs:\n\n"
     return Section("The runs predicted worst", said + table(header, rows, 4))
-
-
-def _whole(value: float) -> str:
-    return MISSING if pd.isna(value) else f"{value:,.0f}"

@@ -16,8 +16,9 @@ from analysis.records import RecordError, load
 from analysis.report.__main__ import main
 from analysis.report.report import METHOD, write_report
 from analysis.report.sections.calibration import readable_unit
+from analysis.report.sections.left_out import as_calibrated, group_table
 from analysis.report.sections.markdown import fixed, number
-from analysis.report.sections.validation import VALIDATION_METHOD, in_sample, refit_table
+from analysis.report.sections.validation import VALIDATION_METHOD
 
 SMALL = synthetic.SMALL
 
@@ -76,6 +77,7 @@ def test_report_has_every_section_and_picture(story):
         "Predicted against measured",
         "Memory",
         "Left out of the fit",
+        "Beside a closed form",
         "The runs predicted worst",
         "Fit to measured runs",
         "Parameters, prior and fit",
@@ -86,7 +88,7 @@ def test_report_has_every_section_and_picture(story):
         "Reproduce",
     ]
     linked = re.findall(r"!\[.*\]\((.*)\)", text)
-    stems = ["step-times", "step-errors", "memory", "left-out", "parameters"]
+    stems = ["step-times", "step-errors", "memory", "refits", "left-out", "parameters"]
     assert [Path(link).stem for link in linked] == stems
     assert all((run / link).stat().st_size > 10_000 for link in linked)
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", text) and "Warning" not in text
@@ -146,28 +148,30 @@ def test_the_worst_runs_are_listed_worst_first(story, runs):
         assert row["tp x cp x pp x dp"] == "8 x 1 x 4 x 2" and row["GPUs"] == "64"
 
 
-def test_refits_stand_beside_the_error_in_sample_on_the_same_runs(story, runs):
+def test_refits_stand_beside_the_error_as_calibrated_on_the_same_runs(story, runs):
     text = story[2]
-    lines = text[text.index("| data set | left out |") :].split("\n\n")[0].splitlines()[2:]
-    cells = [line.strip("| ").split(" | ") for line in lines]
-    assert [row[2] for row in cells] == ["model", "model", "source"]
+    start = text.index("| data set or stack | GPU | left out by |")
+    lines = text[start:].split("\n\n")[0].splitlines()[2:]
+    by_model, by_scale, stack = (line.strip("| ").split(" | ") for line in lines)
+    assert [row[2] for row in (by_model, by_scale, stack)] == ["model", "scale", "stack"]
     mine = runs[runs["dataset"] == "many_nodes"]
-    for row, model in zip(cells, ("48x8192", "96x12288", None), strict=True):
-        same = mine if model is None else mine[mine["model"] == model]
-        assert row[3] == str(len(same))
-        assert row[4] == f"{same['error_pct'].abs().mean():.1f}"
-    assert cells[2][5:] == ["11.0", "[9.0, 13.5]", "-7.5"] and cells[0][6] == "–"
+    same = f"{mine['error_pct'].abs().mean():.1f}"
+    assert by_model[3:] == [str(len(mine)), same, "8.0", "3.2", "91.5", "6.5", "30.2"]
+    assert by_scale[3:] == [str(len(mine)), same, "11.0", "-7.5", "91.5", "–", "30.2"]
+    assert stack[0] == "megatron-fused" and stack[3:6] == ["60", "–", "11.0"]
 
 
-def test_in_sample_is_unknown_rather_than_that_of_other_runs(runs):
+def test_the_error_as_calibrated_is_unknown_rather_than_that_of_other_runs(runs):
     timed = runs[runs["measured_s"].notna()]
-    refit = {"kind": "model", "dataset": "many_nodes", "label": "48x8192", "n": 4}
-    assert in_sample(timed, refit)["estimate"] > 0
-    for odd in ({"n": 3}, {"label": "48 layers, hidden 819"}, {"dataset": "elsewhere"}):
-        assert np.isnan(in_sample(timed, refit | odd)["estimate"])
-    assert np.isnan(in_sample(None, refit)["estimate"])
-    (row,) = refit_table([refit | {"mape_pct": 3.0}], None).to_dict("records")
-    assert (row["mape_pct"], row["n"]) == (3.0, 4.0) and np.isnan(row["bias_pct"])
+    mine = timed[timed["dataset"] == "many_nodes"]
+    group = {"kind": "model", "dataset": "many_nodes", "n": len(mine)}
+    group["label"] = mine["gpu"].iloc[0]
+    assert as_calibrated(timed, group)["estimate"] > 0
+    for odd in ({"n": 3}, {"label": "V100-32GB"}, {"dataset": "elsewhere"}, {"kind": "stack"}):
+        assert np.isnan(as_calibrated(timed, group | odd)["estimate"])
+    assert np.isnan(as_calibrated(None, group)["estimate"])
+    (row,) = group_table([group | {"mape_pct": 3.0}], None).to_dict("records")
+    assert (row["mape_pct"], row["n"]) == (3.0, len(mine)) and np.isnan(row["bias_pct"])
 
 
 def test_parameters_are_listed_with_unit_prior_fit_interval_and_source(story):

@@ -3,27 +3,44 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.toy_world import JOB, make_plan
 
-from experiments.evaluate.trust import plan_features, plan_trust
-from jaxsim.cluster.cluster import load_cluster
+from experiments.evaluate.trust import parameter_spread, plan_features, plan_trust
+from jaxsim.cluster import UNKNOWN, independent
+from jaxsim.cluster.cluster import load_cluster, repeat_regions
 from jaxsim.cluster.fits import family, shipped_fit
 from jaxsim.cluster.records import RECORDS
+from jaxsim.plan import Problem
 from jaxsim.planning import complete, one_view, score_plans
-from jaxsim.step_time import NetworkView
+from jaxsim.step_time import NetworkView, job_step_cost
 from jaxsim.trees import take
 from jaxsim.workload.workload import build_workload
 from jaxsim.worlds import make_world, named_world
 
 PLAN = jax.tree.map(np.asarray, make_plan([(0, 1)], [(4, 4)], [4], micro_batch=2, dp=4))
+FIGURES = {
+    "peak_tflops": 312,
+    "memory_gb": 85.9,
+    "memory_gb_per_s": 2039,
+    "nvlink_gb_per_s": 300,
+}
 WORK = build_workload([JOB]).job(0)
 
 
+def cluster(stack):
+    return dataclasses.replace(repeat_regions(load_cluster(), 2), stack=stack)
+
+
+def problem_on(spec):
+    return Problem(WORK, spec.to_arrays(), spec.calibration)
+
+
 def trust(stack, tokens_per_s=60_000.0):
-    spec = dataclasses.replace(load_cluster(), stack=stack)
-    return plan_trust(spec, WORK, PLAN, tokens_per_s)
+    spec = cluster(stack)
+    return plan_trust(spec, problem_on(spec), PLAN, tokens_per_s)
 
 
 def test_a_plan_of_a_measured_stack_has_its_band_widened_by_distance():
@@ -32,7 +49,8 @@ def test_a_plan_of_a_measured_stack_has_its_band_widened_by_distance():
     fit, found = shipped_fit("A100-80GB", "llm-foundry"), trust("llm-foundry")
     distance = fit.domain.distance(features)
     assert distance > 0
-    reach = np.exp(fit.band.reach(distance))
+    spread, _ = parameter_spread(fit.belief, problem_on(cluster("llm-foundry")), PLAN)
+    reach = np.exp(fit.band.reach(distance, spread))
     assert found["tokens_per_s_hi"] == pytest.approx(60_000.0 * reach)
     assert found["tokens_per_s_lo"] == pytest.approx(60_000.0 / reach)
     assert any("outside the calibrated domain: tokens 2048" in d for d in found["doubts"])
@@ -43,6 +61,45 @@ def test_what_nobody_measured_and_what_nobody_reached_is_said():
     assert any("no run of megatron-flash on A100-80GB" in d for d in found["doubts"])
     assert any("above the highest published for A100-80GB" in d for d in found["doubts"])
     assert found["tokens_per_s_hi"] / 1e7 > trust("llm-foundry")["tokens_per_s_hi"] / 60_000.0
+
+
+def test_the_parameters_spread_is_that_of_steps_costed_one_by_one():
+    spec = cluster("torchtitan")
+    problem, belief = problem_on(spec), shipped_fit("A100-80GB", "torchtitan").belief
+    links, plan = problem.cluster, jax.tree.map(jnp.asarray, PLAN)
+    view = NetworkView(links.bandwidth_gb_per_s, links.rtt_s, links.gpus)
+    draws = belief.samples(64, seed=0)
+
+    @jax.jit
+    def cost(calibration):
+        return job_step_cost(plan, problem.replace(calibration=calibration), view)
+
+    each = [cost(take(draws, d)) for d in range(64)]
+    step_s = [float(c.total_s) for c in each]
+    memory_gb = [float(c.memory_gb.max()) for c in each]
+    found = parameter_spread(belief, problem, PLAN)
+    assert found == pytest.approx([np.std(np.log(x)) for x in (step_s, memory_gb)], rel=1e-3)
+    exact = independent(belief.centre, np.zeros_like(belief.centre))
+    assert parameter_spread(exact, problem, PLAN) == pytest.approx((0.0, 0.0), abs=1e-5)
+
+
+def test_a_plan_that_may_not_fit_is_said():
+    """Few parameters on many GPUs fit for sure; a micro-batch that nearly fills a GPU does not."""
+    assert not any("memory" in doubt for doubt in trust("llm-foundry")["doubts"])
+    spec = cluster("llm-foundry")
+    needed = trust("llm-foundry")["memory_gb"]
+    small = dict(FIGURES, memory_gb=1.05 * needed)
+    found = plan_trust(dataclasses.replace(spec, gpu=small), problem_on(spec), PLAN, 60_000.0)
+    (said,) = (doubt for doubt in found["doubts"] if "memory" in doubt)
+    assert f"{needed:.0f} GB" in said and f"up to {found['memory_gb_hi']:.0f}" in said
+
+
+def test_a_gpu_given_as_figures_has_the_priors_spread():
+    spec = dataclasses.replace(cluster("torchtitan"), gpu=dict(FIGURES))
+    found = plan_trust(spec, problem_on(spec), PLAN, 60_000.0)
+    reach = np.log(found["tokens_per_s_hi"] / 60_000.0)
+    assert reach > UNKNOWN.reach(0.0)
+    assert "this GPU" in found["doubts"][0]
 
 
 @pytest.mark.slow
@@ -67,6 +124,6 @@ def test_no_plan_of_a_table_is_above_the_record_without_the_flag_that_names_it(n
         plan, _ = complete(take(table.plans, row), choices[0, row], problem, view)
         plan = jax.tree.map(np.asarray, plan)
         share = tflops[row] / (plan_features(problem.work, plan)[1] * spec.gpu_spec.peak_tflops)
-        doubts = plan_trust(spec, problem.work, plan, float(tokens_per_s[row]))["doubts"]
+        doubts = plan_trust(spec, problem, plan, float(tokens_per_s[row]))["doubts"]
         flagged = any("above the highest published" in doubt for doubt in doubts)
         assert flagged == (share > record), (row, share, doubts)

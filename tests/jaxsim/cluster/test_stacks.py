@@ -1,8 +1,10 @@
 """Software stacks: which one a row is of, what follows for a job, bands and domains by hand."""
 
 import math
+import os
 
 import pytest
+import yaml
 
 from jaxsim.cluster.band import FEATURES, Band, Domain, read_band, read_domain
 from jaxsim.cluster.cluster import load_cluster, parse_cluster
@@ -134,3 +136,48 @@ def test_a_part_without_a_fit_takes_that_of_the_part_whose_data_sheet_is_nearest
     assert efficiency_source("H200-141GB", "torchtitan").used == "H100-80GB/torchtitan"
     assert efficiency_source("H200-141GB").used == "GH200-96GB"
     assert efficiency_source("A800-80GB", "llm-foundry").used == "A100-80GB/llm-foundry"
+
+
+def own_fits(folder, straggler, name="A100-80GB/llm-foundry"):
+    """A calibration file of one machine, and a cluster file that names it beside itself."""
+    parameters = {"straggler": {"value": straggler, "spread": 0.1}}
+    body = {"calibrations": {name: {"parameters": parameters}}}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(body))
+    text = load_cluster().to_yaml()
+    lines = [line for line in text.splitlines() if not line.startswith(("stack:", "calibration:"))]
+    lines += ["stack: llm-foundry", "calibration: mine.yaml"]
+    path = folder / "cluster.yaml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_cluster_file_may_name_a_calibration_of_its_own(tmp_path):
+    spec = load_cluster(own_fits(tmp_path, 0.3))
+    assert float(spec.calibration.straggler) == pytest.approx(0.3)
+    source = spec.efficiency_source
+    assert source.file == str(tmp_path / "mine.yaml") and source.used == "A100-80GB/llm-foundry"
+    # From any folder: the path is whole. A file that is written again is read again.
+    again = parse_cluster(spec.to_yaml(), "elsewhere/c.yaml")
+    assert again.calibration_file == spec.calibration_file and again.stack == "llm-foundry"
+    os.utime(own_fits(tmp_path, 0.4).parent / "mine.yaml", ns=(1, 1))
+    assert float(load_cluster(tmp_path / "cluster.yaml").calibration.straggler) == pytest.approx(
+        0.4
+    )
+
+
+def test_a_cluster_file_that_names_a_wrong_calibration_is_refused_by_name(tmp_path):
+    path = own_fits(tmp_path, 0.3, name="V100-32GB/llm-foundry")
+    text = path.read_text()
+    for body, words in (
+        (text, "mine.yaml: calibrations: none for A100-80GB; the file has: V100-32GB/llm-foundry"),
+        (text.replace("mine.yaml", "mne.yaml"), "mne.yaml"),
+        (
+            text.replace("mine.yaml", "[1]"),
+            "cluster.yaml: calibration: expected a calibration file",
+        ),
+        (text.replace("mine.yaml", "''"), "cluster.yaml: calibration: expected a calibration file"),
+    ):
+        path.write_text(body)
+        with pytest.raises(InputError) as error:
+            load_cluster(path)
+        assert words in str(error.value) and "\n" not in str(error.value)
