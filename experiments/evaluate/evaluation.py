@@ -20,6 +20,7 @@ from analysis.statistics import evaluation_summary
 from experiments.common import (
     best_plan_text,
     jobs_table,
+    load_regions,
     load_world,
     note_efficiency,
     parse_weights,
@@ -63,7 +64,10 @@ class Evaluation:
         self.names = [n for n, is_apart in zip(names, apart, strict=True) if not is_apart]
         self.apart = [n for n, is_apart in zip(names, apart, strict=True) if is_apart]
         self.settings = config.world_settings
-        self.settings.links()  # refuse a bad jitter file before anything is computed
+        # A bad file is refused before anything is computed.
+        self.settings.links()
+        spec = load_regions(config.cluster, config.domains)
+        self.traces = read_traces(config.trace, config.load, spec, self.settings.interval_s)
         # Plans of those who do not play would cost everybody time.
         rules = plan_rules([name for name in self.names if name not in self.checkpoints])
         self.with_plans = list(rules)
@@ -74,7 +78,6 @@ class Evaluation:
             layout_limit=config.layout_limit,
             loaded=config.loaded,
         )
-        self.traces = read_traces(config.trace, config.load, self.spec, self.settings.interval_s)
 
     def evaluator(self, count: int, split: str) -> Evaluator:
         return Evaluator(

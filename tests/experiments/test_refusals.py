@@ -68,7 +68,6 @@ BAD = [
     ("train", ["--weights", "[.nan,0,0,0]"], ["weights", "four numbers >= 0", "nan"]),
     ("train", ["--weights", "[-1,0,0,0]"], ["weights", "-1"]),
     ("train", ["--weights", "[1,.inf,0,0]"], ["weights", "inf"]),
-    ("train", ["--scenario.load_share", "1", "--scenarios", "1"], ["load_share", "1 of 1"]),
     ("train", ["--train.rollout", "0"], ["rollout", ">= 1"]),
     ("train", ["--train.every", "0"], ["every", ">= 1"]),
     ("train", ["--train.hidden", "0"], ["hidden", ">= 1"]),
@@ -124,7 +123,15 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("program", "argv", "named"), BAD, ids=[" ".join(b[1]) for b in BAD])
+# What only a world that was built and played tells.
+LATE = [("train", ["--scenario.load_share", "1", "--scenarios", "1"], ["load_share", "1 of 1"])]
+
+
+@pytest.mark.parametrize(
+    ("program", "argv", "named"),
+    [*BAD, *(pytest.param(*bad, marks=pytest.mark.slow) for bad in LATE)],
+    ids=[" ".join(b[1]) for b in (*BAD, *LATE)],
+)
 def test_bad_input_is_one_line_that_names_it_and_leaves_nothing(
     tmp_path, capsys, monkeypatch, program, argv, named
 ):

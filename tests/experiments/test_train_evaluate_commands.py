@@ -338,6 +338,7 @@ def test_the_run_folder_of_an_evaluation_holds_one_row_per_policy_and_scenario(e
     assert len(record.table("links")) == 8 * 12
 
 
+@pytest.mark.slow
 def test_the_same_seeds_give_the_same_numbers_and_nothing_else_on_standard_output(
     trained, evaluated, capsys, tmp_path
 ):
@@ -378,6 +379,7 @@ def test_the_seeds_alone_name_the_scenarios(evaluated):
             assert not np.any(some[0] == other)
 
 
+@pytest.mark.slow
 def test_where_nothing_can_run_nothing_is_guessed(tmp_path, capsys):
     """Local jobs hold all GPUs: no regret, no step time, no price."""
     argv = [*EVALUATE, "--scenario.load-share", "1.0", "--schedulers", "best_static,clairvoyant"]
@@ -407,6 +409,7 @@ def test_headroom_is_what_clairvoyant_gains_over_each(evaluated):
     assert text.index("headroom") < text.index("% of clairvoyant")
 
 
+@pytest.mark.slow
 def test_an_interrupted_evaluation_goes_on_with_the_same_numbers(
     trained, evaluated, tmp_path, capsys
 ):
