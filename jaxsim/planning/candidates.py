@@ -2,7 +2,7 @@
 
 A scheduler with rules of its own (an automatic planner, a framework's rule of thumb) proposes plans on
 the host, once per cluster and job. It proposes them for the links of the cluster file, and for links
-as the bases of scenarios may differ from them. The proposed plans join the rows that `enumeration`
+as the bases of scenarios may differ from them. The proposed plans join the rows that `builder`
 found, and their lower choices join the menu. The optimum over the table therefore covers whatever
 anyone can play. Results depend on which schedulers run together, because they share one plan table.
 """
@@ -20,9 +20,10 @@ from jaxtyping import Bool, Float
 
 from jaxsim.cluster import Calibration, ClusterSpec
 from jaxsim.plan import LowerChoices, Plan, default_lower_choices
-from jaxsim.planning.enumeration import PlanTable, TableBuilder, plan_key, stack_plans
+from jaxsim.planning.builder import TableBuilder
+from jaxsim.planning.family import plan_key, stack_plans
 from jaxsim.planning.scoring import base_view, one_view
-from jaxsim.planning.table import TableInfo
+from jaxsim.planning.table import PlanTable, TableInfo
 from jaxsim.trees import take
 from jaxsim.workload import Workload
 

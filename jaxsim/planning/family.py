@@ -13,15 +13,18 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Num
 
 from jaxsim.cluster import Cluster
 from jaxsim.files import InputError
 from jaxsim.plan import (
+    FREE_FIELDS,
     MENU_SCHEDULES,
     Layout,
     LowerChoices,
@@ -36,6 +39,7 @@ from jaxsim.workload import Workload
 
 Cut = Literal["even", "min_max"]
 Choice = tuple[int, int, int]  # micro-batch, recompute, schedule
+Settings = tuple[int, tuple[int, ...]]  # tp, dp of each group
 
 
 def _default_choices() -> tuple[Choice, ...]:
@@ -138,6 +142,25 @@ class PlanFamily:
         )
         return sum(rings)
 
+    def settings(
+        self,
+        layout: Layout,
+        gpus: Num[np.ndarray, " K"],
+        per_node: Num[np.ndarray, " K"],
+        batch: int,
+    ) -> Iterator[Settings]:
+        """Every (tp, dp per group) that the GPUs of a layout allow."""
+        members = [k for group in layout for k in group]
+        room = min(int(min(gpus[k], per_node[k])) for k in members)
+        sizes = self.tensor_parallel or [2**i for i in range(room.bit_length())]
+        for tp in (t for t in sizes if t <= room):
+            options = []
+            for group in layout:
+                most = min(int(gpus[k]) for k in group) // tp
+                dps = self.data_parallel or range(1, most + 1)
+                options.append([d for d in dps if d <= most and batch % d == 0])
+            yield from ((tp, dps) for dps in itertools.product(*options))
+
     def layouts(self, domains: tuple[int, ...]) -> list[Layout]:
         """All layouts of the family."""
         most = min(self.max_domains or len(domains), len(domains))
@@ -196,6 +219,31 @@ def cut_layers(
     uneven = held[None, :] ** 2 / np.array(stages)[:, None]
     _, layers = programme(np.where(each <= fastest * (1 + 1e-9), uneven, np.inf), np.add)
     return layers, stages
+
+
+def make_plan(
+    layout: Layout, settings: Settings, gpus: Num[np.ndarray, " K"], n_layers: int, n_domains: int
+) -> Plan | None:
+    """Build one plan with NumPy leaves, or None where the GPUs or layers do not allow it."""
+    tp, dps = settings
+    splits = []
+    for members, dp in zip(layout, dps, strict=True):
+        stages = [int(gpus[k]) // (tp * dp) for k in members]
+        if min(stages) < 1 or len(members) > n_layers:
+            return None
+        splits.append(split_layers(n_layers, stages))
+    return Plan.assemble(layout, tp, dps, splits, n_domains)
+
+
+def plan_key(plan: Plan) -> bytes:
+    """Equal for plans between which no reconfiguration is needed; NumPy leaves."""
+    names = (n for n in Plan.__dataclass_fields__ if n not in FREE_FIELDS)
+    return b"".join(np.asarray(getattr(plan, n), np.int32).tobytes() for n in names)
+
+
+def stack_plans(plans: list[Plan]) -> Plan:
+    """Plans with NumPy leaves, one row each."""
+    return jax.tree.map(lambda *xs: jnp.asarray(np.stack(xs), jnp.int32), *plans)
 
 
 class Common(NamedTuple):

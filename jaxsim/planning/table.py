@@ -7,20 +7,17 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
+from jax import Array
+from jaxtyping import Bool, Float
 
 from jaxsim.files import InputError
 from jaxsim.plan import Layout, Plan
 from jaxsim.planning.balance import complete
-from jaxsim.planning.enumeration import (
-    Owner,
-    PlanTable,
-    TableBuilder,
-    all_settings,
-    even_layouts,
-    make_plan,
-    stack_plans,
-)
+from jaxsim.planning.builder import TABLE_FAMILY, Owner, TableBuilder, even_layouts
+from jaxsim.planning.family import make_plan, stack_plans
 from jaxsim.planning.scoring import base_view
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, job_step_cost
 
 # A family up to this size is scored as a whole; of a larger one, the best plans of each layout.
@@ -28,10 +25,23 @@ EVERY_PLAN = 12_000
 # A table is chosen from so many plans: those that come nearest to the best in any of FIRST_VIEWS
 # states of the network.
 CANDIDATES, FIRST_VIEWS = 1000, 16
-FAMILY = (
-    "ordered groups of ordered domains, even stages, one tp, dp per group, cp 1, "
-    "ZeRO-1, H 1, 16 bits"
-)
+
+
+class PlanTable(Pytree):
+    """Plans of one job, one row each; the free fields of a row are those best at base."""
+
+    plans: Plan  # leaves [P, ...]
+    mask: Bool[Array, "*batch P"]  # False for padding
+    # [training steps / s] at base bandwidth, best lower choice; 0 if unfit
+    base_rate: Float[Array, "*batch P"]
+    single_domain: Bool[Array, "*batch P"]  # the row uses one domain
+    even_split: Bool[Array, "*batch P"]  # the row uses all domains, all alike
+    # {scheduler: [P, V] bool}, the rows and lower choices that its rules allow: `planning.candidates`
+    candidates_of: dict[str, Bool[Array, "*batch P V"]] = struct.field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return self.mask.shape[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +94,9 @@ def build_table(
         single_domain=jnp.asarray(single[rows]),
         even_split=jnp.asarray(even[rows]),
     )
-    info = TableInfo(FAMILY, len(chosen), n_scored, len(layouts), exhaustive, in_family)
+    info = TableInfo(
+        TABLE_FAMILY.describe(), len(chosen), n_scored, len(layouts), exhaustive, in_family
+    )
     return table, info, family
 
 
@@ -150,7 +162,7 @@ def _nothing_fits(builder: TableBuilder) -> str:
     trials = [
         plan
         for layout in layouts
-        for s in all_settings(layout, builder.gpus, builder.per_node, batch)
+        for s in TABLE_FAMILY.settings(layout, builder.gpus, builder.per_node, batch)
         if (plan := make_plan(layout, s, builder.gpus, layers, builder.n_domains)) is not None
     ]
     if not trials:

@@ -20,7 +20,7 @@ from agents.protocol import Estimate, EvaluatedTable, Scheduler, TableScheduler,
 from agents.registry import ENTRIES, find, jobs_names, plan_rules, rivals_with_rules
 from jaxsim.env.env import reset
 from jaxsim.files.errors import InputError
-from jaxsim.planning.enumeration import PlanTable
+from jaxsim.planning.table import PlanTable
 from jaxsim.trees import stack
 
 ROWS = 3

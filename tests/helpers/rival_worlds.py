@@ -16,7 +16,7 @@ from jaxsim.cluster.cluster import load_cluster
 from jaxsim.cluster.fits import default_calibration
 from jaxsim.plan.plan import default_lower_choices
 from jaxsim.planning import candidates as proposals
-from jaxsim.planning.enumeration import TableBuilder
+from jaxsim.planning.builder import TableBuilder
 from jaxsim.workload.workload import MODEL_PRESETS, JobSpec, build_workload
 
 EVERYONE = plan_rules(names())

@@ -86,7 +86,7 @@ ROOMS = {
             "exact/cost": (f"{PLANNING}/exact/test_cost_table.py",),
             "exact/": (f"{PLANNING}/exact/test_search.py",),
             "objectives": (f"{PLANNING}/test_objectives.py",),
-            "": (f"{PLANNING}/test_enumeration.py", f"{PLANNING}/exact/test_search.py"),
+            "": (f"{PLANNING}/test_builder.py", f"{PLANNING}/exact/test_search.py"),
         },
     ),
     "hi_ppo": Room(

@@ -21,7 +21,7 @@ from agents.registry import ENTRIES, find, names
 from jaxsim.env.env import reset, step
 from jaxsim.files.errors import InputError
 from jaxsim.plan.plan import empty_plan
-from jaxsim.planning.enumeration import PlanTable
+from jaxsim.planning.table import PlanTable
 from jaxsim.trees import stack, take
 
 ROWS, STEPS = 3, 6

@@ -12,7 +12,7 @@ from agents.baselines.static import StaticPlan
 from agents.episodes.metrics import episode_metrics
 from agents.episodes.rollout import play
 from agents.protocol import make_setup
-from jaxsim.planning.enumeration import PlanTable
+from jaxsim.planning.table import PlanTable
 
 STEPS = 3
 PLAN = make_plan([(0, 1)], [(4, 4)], [8], dp=2, micro_batch=2)

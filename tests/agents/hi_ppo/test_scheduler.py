@@ -23,7 +23,7 @@ from agents.hi_ppo.settings import TrainSettings
 from agents.hi_ppo.training import Trainer, make_tape
 from agents.protocol import find_row, make_setup, score_table
 from jaxsim.env.env import reset, step
-from jaxsim.planning.enumeration import PlanTable
+from jaxsim.planning.table import PlanTable
 from jaxsim.trees import stack, take
 
 STEPS, CHANGE, ROWS, HIDDEN, EVERY = 8, 4, 3, 8, 2

@@ -33,8 +33,8 @@ from agents.registry import ENTRIES, find, names
 from jaxsim.env.env import reset, step
 from jaxsim.plan import Problem
 from jaxsim.plan.plan import empty_plan
-from jaxsim.planning.enumeration import PlanTable
 from jaxsim.planning.scoring import one_view
+from jaxsim.planning.table import PlanTable
 from jaxsim.step_time.reconfiguration import begin_transition
 from jaxsim.trees import stack, take
 

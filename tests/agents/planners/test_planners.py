@@ -13,9 +13,8 @@ from agents.planners.stage_costs import Pipeline, StageCosts, domain_orders, fit
 from agents.registry import names, plan_rules
 from jaxsim.plan.modes import Schedule
 from jaxsim.planning import candidates as proposals
-from jaxsim.planning.enumeration import make_plan
 from jaxsim.planning.exact.search import ExactSearch
-from jaxsim.planning.family import PlanFamily
+from jaxsim.planning.family import PlanFamily, make_plan
 from jaxsim.planning.scoring import one_view
 
 RULES = plan_rules(names())

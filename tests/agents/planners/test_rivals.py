@@ -21,8 +21,9 @@ from agents.protocol import Estimate, EvaluatedTable, Setup
 from jaxsim.plan.modes import Recompute, Schedule
 from jaxsim.plan.plan import default_lower_choices
 from jaxsim.planning import candidates as proposals
+from jaxsim.planning.builder import TableBuilder
 from jaxsim.planning.candidates import add_candidates
-from jaxsim.planning.enumeration import TableBuilder, make_plan, plan_key
+from jaxsim.planning.family import make_plan, plan_key
 from jaxsim.planning.scoring import one_view
 from jaxsim.planning.table import build_table
 from jaxsim.step_time import sync

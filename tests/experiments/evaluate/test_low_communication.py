@@ -12,7 +12,7 @@ from analysis.records import load
 from experiments.evaluate import __main__ as evaluate
 from experiments.evaluate.contestants import requested
 from experiments.evaluate.low_communication import ApartEvaluator, worth
-from jaxsim.planning.enumeration import stack_plans
+from jaxsim.planning.family import stack_plans
 from jaxsim.workload.workload import build_workload
 
 

@@ -6,7 +6,7 @@ from helpers.toy_world import JOB, calibration, cluster_spec, lead, make_plan
 
 from jaxsim.plan import Problem
 from jaxsim.plan.plan import default_lower_choices
-from jaxsim.planning.enumeration import PlanTable
+from jaxsim.planning.table import PlanTable
 from jaxsim.scenario.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.workload.workload import build_workload
 

@@ -24,9 +24,8 @@ from jaxsim.plan import Problem
 from jaxsim.plan.layouts import count_layouts, enumerate_layouts, split_layers
 from jaxsim.plan.modes import Schedule
 from jaxsim.plan.plan import empty_plan, needs_reconfiguration
-from jaxsim.planning.enumeration import make_plan
 from jaxsim.planning.exact.search import ExactSearch
-from jaxsim.planning.family import PlanFamily, count_subsets, cut_layers
+from jaxsim.planning.family import PlanFamily, count_subsets, cut_layers, make_plan
 from jaxsim.planning.scoring import score_plans
 from jaxsim.step_time.closed_form import NetworkView
 from jaxsim.step_time.reconfiguration import begin_transition, transition_s

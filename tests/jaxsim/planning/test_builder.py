@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from jaxsim.files.errors import InputError
 from jaxsim.plan.layouts import count_layouts, enumerate_layouts, extensions, split_layers
 from jaxsim.plan.plan import default_lower_choices
-from jaxsim.planning import enumeration
+from jaxsim.planning import builder as building
 from jaxsim.planning.balance import balanced_blocks, complete
-from jaxsim.planning.enumeration import PARTS, TableBuilder
+from jaxsim.planning.builder import PARTS, TableBuilder
 from jaxsim.planning.scoring import one_view
 from jaxsim.planning.table import build_table
 from jaxsim.scenario.scenario import sample_views
@@ -239,9 +239,9 @@ def test_a_beam_looks_for_layouts_of_every_part_of_the_gpus(monkeypatch):
         return np.tile(np.array(speed)[:, None], CHOICES.size)
 
     monkeypatch.setattr(TableBuilder, "base_rates", rates)
-    enumeration._beam.cache_clear()
+    building._beam.cache_clear()
     layouts, exhaustive = loaded.layouts(limit=14)
-    enumeration._beam.cache_clear()
+    building._beam.cache_clear()
     assert not exhaustive
     pairs = [{k for group in layout for k in group} for layout in layouts]
     assert {0, 1} in pairs and {3, 4} in pairs

@@ -1,15 +1,12 @@
-"""The admissible plans of a cluster and a job, found on the host, scored in batches.
+"""Finds the plans of a family that are worth having in a table: on the host, scored in batches.
 
-Family (every table's claim of exactness is relative to it): ordered groups of ordered domains; the
-layers of a group spread evenly over its stages; one tp per plan, in powers of two up to a node;
-one dp per group, a divisor of the global batch; as many stages per domain as its GPUs allow; cp = 1,
-ZeRO-1, dp packed into nodes first, H = 1, 16 bits; the free fields from a menu of lower choices, the
-same in all groups, with batch shares balanced under the network at hand. Where local jobs take GPUs,
-the same for a half and a quarter of each domain's.
+Where local jobs take GPUs, plans are made for a half and a quarter of each domain's too. Free fields
+come from a menu of lower choices, with batch shares balanced under the network at hand.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import pickle
@@ -18,13 +15,10 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
-from jax import Array
-from jaxtyping import Bool, Float, Num
+from jaxtyping import Float
 
 from jaxsim.cluster import Calibration, ClusterSpec
 from jaxsim.plan import (
-    FREE_FIELDS,
     Layout,
     LowerChoices,
     Plan,
@@ -32,77 +26,22 @@ from jaxsim.plan import (
     count_layouts,
     enumerate_layouts,
     extensions,
-    split_layers,
 )
 from jaxsim.planning.balance import complete
-from jaxsim.planning.family import PlanFamily
+from jaxsim.planning.family import PlanFamily, Settings, make_plan, plan_key, stack_plans
 from jaxsim.planning.scoring import base_view, choice_rates, one_view
-from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
 from jaxsim.workload import Workload
 
-Settings = tuple[int, tuple[int, ...]]  # tp, dp of each group
 Owner = tuple[Layout, int]  # of a plan, with the part of the GPUs that it was made for
+# What tables enumerate; every table's claim of exactness is relative to it.
+TABLE_FAMILY = PlanFamily(cuts=("even",))
 # Combinations of the groups' dp that are tried per tp: all of them for up to four groups.
 COMBINATIONS = 16
 # Plans are made for 1 / part of each domain's GPUs: local jobs may hold the rest.
 WHOLE, PARTS = (1,), (1, 2, 4)
 VIEWS_AT_ONCE = 16  # networks under which plans are scored together
-
-
-class PlanTable(Pytree):
-    """Plans of one job, one row each; the free fields of a row are those best at base."""
-
-    plans: Plan  # leaves [P, ...]
-    mask: Bool[Array, "*batch P"]  # False for padding
-    # [training steps / s] at base bandwidth, best lower choice; 0 if unfit
-    base_rate: Float[Array, "*batch P"]
-    single_domain: Bool[Array, "*batch P"]  # the row uses one domain
-    even_split: Bool[Array, "*batch P"]  # the row uses all domains, all alike
-    # {scheduler: [P, V] bool}, the rows and lower choices that its rules allow: `planning.candidates`
-    candidates_of: dict[str, Bool[Array, "*batch P V"]] = struct.field(default_factory=dict)
-
-    @property
-    def size(self) -> int:
-        return self.mask.shape[0]
-
-
-def make_plan(
-    layout: Layout, settings: Settings, gpus: Num[np.ndarray, " K"], n_layers: int, n_domains: int
-) -> Plan | None:
-    """Build one plan with NumPy leaves, or None where the GPUs or layers do not allow it."""
-    tp, dps = settings
-    splits = []
-    for members, dp in zip(layout, dps, strict=True):
-        stages = [int(gpus[k]) // (tp * dp) for k in members]
-        if min(stages) < 1 or len(members) > n_layers:
-            return None
-        splits.append(split_layers(n_layers, stages))
-    return Plan.assemble(layout, tp, dps, splits, n_domains)
-
-
-def plan_key(plan: Plan) -> bytes:
-    """Equal for plans between which no reconfiguration is needed; NumPy leaves."""
-    names = (n for n in Plan.__dataclass_fields__ if n not in FREE_FIELDS)
-    return b"".join(np.asarray(getattr(plan, n), np.int32).tobytes() for n in names)
-
-
-def stack_plans(plans: list[Plan]) -> Plan:
-    """Plans with NumPy leaves, one row each."""
-    return jax.tree.map(lambda *xs: jnp.asarray(np.stack(xs), jnp.int32), *plans)
-
-
-def all_settings(layout: Layout, gpus: np.ndarray, per_node: np.ndarray, batch: int):
-    """Every (tp, dp per group) that the GPUs of a layout allow."""
-    members = [k for group in layout for k in group]
-    largest_tp = min(int(min(gpus[k], per_node[k])) for k in members)
-    for tp in (2**i for i in range(largest_tp.bit_length())):
-        options = []
-        for group in layout:
-            room = min(int(gpus[k]) for k in group) // tp
-            options.append([d for d in range(1, room + 1) if batch % d == 0])
-        yield from ((tp, dps) for dps in itertools.product(*options))
 
 
 # Compiled once for all builders.
@@ -167,7 +106,7 @@ class TableBuilder:
 
     def count(self) -> int:
         """Plans of the family, free fields apart, whether or not they fit memory."""
-        family = PlanFamily(cuts=("even",), choices=((1, 0, 0),))
+        family = dataclasses.replace(TABLE_FAMILY, choices=((1, 0, 0),))
         clusters = [self.problem.cluster.replace(gpus=jnp.asarray(room)) for room in self.rooms]
         return sum(family.count(cluster, self.problem.work) for cluster in clusters)
 
@@ -220,7 +159,8 @@ class TableBuilder:
         return make_plan(layout, settings, room, int(self.problem.work.layers), self.n_domains)
 
     def _every(self, layout: Layout, room: np.ndarray) -> Iterator[Settings]:
-        return all_settings(layout, room, self.per_node, int(self.problem.work.global_batch))
+        batch = int(self.problem.work.global_batch)
+        return TABLE_FAMILY.settings(layout, room, self.per_node, batch)
 
     def _found(self, layout: Layout, part: int) -> list[Settings]:
         """What was found for the groups, joined where they have the same tp; of an even layout all
