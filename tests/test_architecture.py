@@ -2,6 +2,9 @@
 
 import ast
 import functools
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -133,3 +136,19 @@ def test_lazy_indexes_offer_what_is_there():
                 listed |= names
         package = ".".join(stub.parent.relative_to(ROOT).parts)
         assert listed == doors(package), stub
+
+
+def test_importing_the_commands_computes_nothing():
+    """Options of JAX and XLA that a command sets would come too late after the first computation."""
+    modules = sorted(
+        f"experiments.{f.parent.name}.__main__" for f in ROOT.glob("experiments/*/__main__.py")
+    )
+    assert len(modules) > 5
+    lines = [f"import {', '.join(modules)}", "import experiments.evaluate.evaluation"]
+    lines += ["import experiments.train.training, experiments.respond.responder, jax"]
+    lines += ["import experiments.kpi.scoreboard, experiments.bench.measure"]
+    lines += ["jax.config.update('jax_num_cpu_devices', 2)", "assert jax.device_count() == 2"]
+    command = [sys.executable, "-c", "\n".join(lines)]
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

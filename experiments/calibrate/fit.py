@@ -23,6 +23,7 @@ from jaxsim.calibration import (
     Machine,
     Measurements,
     Posterior,
+    by_size,
     documented_belief,
     file_entries,
     find_measurements,
@@ -140,6 +141,7 @@ def calibrate(config: CalibrateConfig) -> None:
         entries = file_entries(fitter, posterior, stack_bands(rows), unseen_band(rows))
         writer.append("metrics", parameter_rows(fitter, posterior))
         body = {"calibrations": entries, "left_out": shown_groups(left_out_table(rows))}
+        body["left_out_bias"] = shown_groups(by_size(rows))
         write_text(target, HEADER + dump_yaml(body, default_flow_style=None, width=100), load_fits)
         predictions = predict(found.runs, machine_calibrations(posterior))
         datasets = {

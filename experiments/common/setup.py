@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
@@ -128,7 +129,9 @@ def load_world(
     spec = load_regions(cluster, domains)
     fields = {} if spec.stack == POOLED else STACKS[spec.stack].job_fields
     job = JobSpec(load_model(model), global_batch, seq, **fields)
-    arguments = (spec, job, table_size, layout_limit, dict(rules or {}), loaded)
+    # Not the name of a calibration file but what it says now.
+    calibration = jax.tree.map(np.asarray, spec.calibration)
+    arguments = (spec, job, table_size, layout_limit, calibration, dict(rules or {}), loaded)
     world, info = _built(pickle.dumps(arguments))
     note_efficiency(spec)
     return spec, world, info
@@ -137,5 +140,7 @@ def load_world(
 @functools.lru_cache(maxsize=4)
 def _built(arguments: bytes) -> tuple[World, TableInfo]:
     """A world from its pickled description: the scenes of a suite share theirs."""
-    spec, job, table_size, layout_limit, rules, loaded = pickle.loads(arguments)
-    return build_world(spec, job, table_size, layout_limit, rules=rules, loaded=loaded)
+    spec, job, table_size, layout_limit, calibration, rules, loaded = pickle.loads(arguments)
+    calibration = jax.tree.map(jnp.asarray, calibration)
+    args = (spec, job, table_size, layout_limit, calibration)
+    return build_world(*args, rules=rules, loaded=loaded)

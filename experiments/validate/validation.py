@@ -76,6 +76,19 @@ def machine_fits(path: str | None) -> Callable[[str, str], MachineFit]:
     return fit_of
 
 
+def with_stack_of(found: Measurements, path: str | None) -> Measurements:
+    """The runs, those that name no stack taken for runs of the one that a calibration file is of: what
+    `calibrate --adapt` made of them is what they are tried with."""
+    held = set() if path is None else {name.partition("/")[2] for name in load_fits(path)}
+    if len(held) != 1 or not (stack := held.pop()):
+        return found
+    nameless = sum(run.stack == POOLED for run in found.runs)
+    if nameless:
+        print(f"{nameless} runs name no stack: taken for {stack}, that of {path}", file=sys.stderr)
+    runs = [dataclasses.replace(r, stack=stack) if r.stack == POOLED else r for r in found.runs]
+    return dataclasses.replace(found, runs=runs)
+
+
 def run_bands(
     predictions: list[Prediction], fit_of: Callable[[str, str], MachineFit]
 ) -> tuple[np.ndarray, list[str]]:
@@ -169,6 +182,7 @@ def validate(config: ValidateConfig) -> dict:
     for line in found.left_out:
         print(f"left out: {line}", file=sys.stderr)
     fit_of = machine_fits(config.calibration)
+    found = with_stack_of(found, config.calibration)
     predictions = predict(found.runs, lambda gpu, stack: fit_of(gpu, stack).belief.calibration())
     bounds, outside = run_bands(predictions, fit_of)
     datasets = {
@@ -191,12 +205,12 @@ def validate(config: ValidateConfig) -> dict:
             summary["bias"] = by_size(left)
             writer.append("left_out", by_distance(left))
         else:
-            stored = load_left_out(config.calibration)
-            summary["left_out"] = [
-                row
-                for row in stored
-                if config.data is None or row["dataset"] in STACKS or row["dataset"] in datasets
-            ]
+            for key, table in (("left_out", "left_out"), ("bias", "left_out_bias")):
+                summary[key] = [
+                    row
+                    for row in load_left_out(config.calibration, table)
+                    if config.data is None or row["dataset"] in (*STACKS, *datasets)
+                ]
         writer.finish(summary)
     report = write_report([writer.dir])
     if put_result(summary, config.json):
@@ -239,11 +253,24 @@ def left_out_text(summary: dict) -> str:
         table.add_row(row["dataset"], row["label"], row["kind"], str(row["n"]), *cells)
     n = sum(row["n"] for row in rows)
     inside = sum(row["n"] * row["coverage_pct"] for row in rows) / n
-    found = summary.get("coverage")
-    text = f"A nominal 90 % band holds {inside:.1f} % of {n} left-out rows"
-    if found:
-        text += f"; {found['all_pct']:.1f} % where each band comes from the other groups alone"
-    return _rendered(table) + text
+    text = (
+        f"A nominal 90 % band, made without the runs that it judges, holds {inside:.1f} % of {n} "
+        "left-out rows.\n"
+    )
+    return _rendered(table) + text + bias_text(summary.get("bias") or [])
+
+
+def bias_text(rows: list[dict]) -> str:
+    """Bias of left-out runs by model size and by sequence length, a line for each data set."""
+    words = {"hidden": "width", "seq": "length"}
+    lines: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        value = f"{row['value']:g}: {row['bias_pct']:+.1f} ({row['n']})"
+        lines.setdefault((row["dataset"], row["by"]), []).append(value)
+    said = [
+        f"  {name} by {words[by]}: {', '.join(x)}" for (name, by), x in lines.items() if len(x) > 1
+    ]
+    return "\n".join(["Bias in % (and left-out rows):", *said]) + "\n" if said else ""
 
 
 def _rendered(table: Table) -> str:

@@ -10,6 +10,7 @@ from jaxsim.calibration.documented import PARTS, documented_belief
 from jaxsim.calibration.fitting import Fitter, Posterior
 from jaxsim.calibration.hierarchy import Machine
 from jaxsim.calibration.left_out import domain_of
+from jaxsim.calibration.measured import MeasuredRun
 from jaxsim.cluster import ANY, POOLED, PRIORS, STACKS, UNKNOWN, Band, Belief
 
 # GPU types of which every stack has an entry; a part with documented values of its own is one.
@@ -33,10 +34,7 @@ def file_entries(
         runs = [r for r, m in zip(fitter.runs.runs, fitter.runs.machine, strict=True) if m == place]
         entry = belief_entry(posterior.belief(machine), machine, told[place])
         entry["band"] = band_entry(bands.get(machine.fitted, unseen))
-        entry["domain"] = {
-            name: [_short(low), _short(high)]
-            for name, (low, high) in domain_of(runs).ranges.items()
-        }
+        entry["domain"] = _ends(runs)
         counts: dict[str, int] = {}
         for run in runs:
             counts[run.dataset] = counts.get(run.dataset, 0) + 1
@@ -58,9 +56,7 @@ def predicted_belief(posterior: Posterior, machine: Machine) -> Belief:
     hierarchy = posterior.hierarchy
     design = hierarchy.design_of(machine)
     covariance = design @ posterior.covariance @ design.T
-    # What no shared deviation tells of a parameter is as uncertain as documented.
-    silent = ~(design != 0.0).any(axis=1)
-    covariance = covariance + np.diag(np.where(silent, known.spread**2, 0.0))
+    covariance = covariance + np.diag(hierarchy.unshared(machine, known.spread))
     return Belief(known.centre + design @ posterior.z, covariance)
 
 
@@ -105,7 +101,7 @@ def belief_entry(
             "value": _short(float(prior.from_free(belief.centre[i]))),
             "ci95": [_short(float(low)), _short(float(high))],
             "spread": _short(max(float(spread[i]), PINNED)),
-            "identified": round(float(np.clip(1.0 - spread[i] / known.spread[i], 0.0, 1.0)), 2),
+            "identified": _identified(float(spread[i]), float(known.spread[i])),
         }
         if told.get(name) and spread[i] > PINNED:
             parameters[name]["told_by"] = dict(told[name])
@@ -117,6 +113,13 @@ def belief_entry(
         np.fill_diagonal(correlation, 1.0)
         entry["correlation"] = [[round(float(x), 3) for x in row] for row in correlation]
     return entry
+
+
+def _identified(spread: float, documented: float) -> float:
+    """How far the data fix a parameter, 0 to 1; one that a fit holds where it was they do not."""
+    if spread <= PINNED:
+        return 0.0
+    return round(float(np.clip(1.0 - spread / documented, 0.0, 1.0)), 2)
 
 
 def band_entry(band: Band) -> dict[str, float]:
@@ -151,6 +154,11 @@ def _effect_name(effect) -> str:
     return f"{effect.parameter} ({family})" if on else effect.parameter
 
 
+def _ends(runs: Sequence[MeasuredRun]) -> dict[str, list[float]]:
+    """The calibrated domain of runs as a file holds it, to the last digit."""
+    return {name: [float(end) for end in ends] for name, ends in domain_of(runs).ranges.items()}
+
+
 def _short(x: float) -> float:
     return float(f"{x:.4g}")
 
@@ -174,10 +182,7 @@ def adapted_entries(fitter: Fitter, posterior: Posterior) -> dict[str, dict]:
         entry = belief_entry(posterior.belief(machine), machine, {})
         step, memory = (_left(off[mine, kind]) for kind in (0, 1))
         entry["band"] = band_entry(Band(step, memory, UNKNOWN.per_doubling))
-        entry["domain"] = {
-            name: [_short(low), _short(high)]
-            for name, (low, high) in domain_of(runs).ranges.items()
-        }
+        entry["domain"] = _ends(runs)
         entries[fit_name(machine)] = {"fitted_on": {"adapted": len(runs)}, **entry}
     return entries
 

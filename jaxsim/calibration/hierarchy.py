@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from jaxsim.cluster import FITTED_AS, PRIORS, family
 
@@ -105,6 +106,13 @@ class Hierarchy:
             if effect.scope in mine:
                 out[names[effect.parameter], e] = effect.spread
         return out
+
+    def unshared(
+        self, machine: Machine, spread: Float[np.ndarray, " D"]
+    ) -> Float[np.ndarray, " D"]:
+        """[D] variance of the parameters of a machine that was not measured which no effect that
+        reaches it stands for; `spread` [D] is how uncertain they are in all, as documented."""
+        return np.maximum(spread**2 - (self.design_of(machine) ** 2).sum(axis=1), 0.0)
 
     def of_stack(self, stack: str) -> list[Effect]:
         """The free parameters that are a stack's alone."""

@@ -138,7 +138,7 @@ def predict_places(
     """[P, 2] log errors of step time and memory (NaN where not measured), and what the parameters'
     uncertainty adds to them (1 sigma), of the runs at `places`.
 
-    Of an `unmeasured` stack, what no shared deviation tells of is as uncertain as documented.
+    Of an `unmeasured` stack, what no shared deviation stands for is as uncertain as documented.
     """
     runs = fitter.runs
     machine = runs.machine[places]
@@ -151,9 +151,10 @@ def predict_places(
     across = np.einsum("pkd,pde->pke", slope, fitter.design[machine])
     variance = np.einsum("pke,ef,pkf->pk", across, posterior.covariance, across)
     if unmeasured:
-        spread = np.array([documented_belief(m).spread for m in fitter.hierarchy.machines])
-        silent = ~(fitter.design != 0.0).any(axis=2)
-        variance += np.einsum("pkd,pd->pk", slope**2, (silent * spread**2)[machine])
+        known = [documented_belief(m).spread for m in fitter.hierarchy.machines]
+        pairs = zip(fitter.hierarchy.machines, known, strict=True)
+        rest = np.array([fitter.hierarchy.unshared(m, spread) for m, spread in pairs])
+        variance += np.einsum("pkd,pd->pk", slope**2, rest[machine])
     return errors, np.sqrt(variance)
 
 

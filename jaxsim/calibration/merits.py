@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxsim.calibration.bands import STACK, is_inside, stack_bands, unseen_band
+from jaxsim.calibration.bands import STACK, GroupKey, bands_without, group_of, is_inside
 from jaxsim.calibration.left_out import LeftOutRow
 from jaxsim.cluster import Band
 
@@ -15,16 +15,22 @@ def left_out_table(rows: Sequence[LeftOutRow]) -> list[dict]:
     """One row per data set (or stack), GPU type and kind of group.
 
     kind, dataset, label (GPU type), n; mape_pct, bias_pct: of step times left out; memory_mape_pct;
-    coverage_pct: of nominal 90 % bands; baseline_pct: mean absolute error of model FLOPs / peak x one
-    constant utilisation per GPU type, fitted on the same kept runs.
+    coverage_pct: of nominal 90 % bands, each from other runs than it judges; baseline_pct: mean
+    absolute error of model FLOPs / peak x one utilisation, the median of those kept runs that are of
+    the same data set and architecture (else of the same GPU type, else of all).
     """
-    bands = stack_bands(rows)
+    bands = bands_without(rows)
     keys: dict[tuple, list[LeftOutRow]] = {}
     for row in rows:
         name = row.name if row.kind == STACK else row.run.dataset
         keys.setdefault((row.kind, name, row.machine.gpu), []).append(row)
     return [
-        {"kind": kind, "dataset": name, "label": gpu, **_merit(mine, _bands(rows, mine, bands))}
+        {
+            "kind": kind,
+            "dataset": name,
+            "label": gpu,
+            **_merit(mine, bands),
+        }
         for (kind, name, gpu), mine in keys.items()
         if any(np.isfinite(r.step) for r in mine)
     ]
@@ -66,14 +72,8 @@ def by_distance(rows: Sequence[LeftOutRow]) -> list[dict]:
     ]
 
 
-def _bands(rows, mine, bands) -> list[Band]:
-    if mine[0].kind == STACK:
-        return [unseen_band(rows, without=mine[0].name)] * len(mine)
-    return [bands[r.machine.fitted] for r in mine]
-
-
-def _merit(rows: Sequence[LeftOutRow], bands: Sequence[Band]) -> dict:
-    timed = [(r, b) for r, b in zip(rows, bands, strict=True) if np.isfinite(r.step)]
+def _merit(rows: Sequence[LeftOutRow], bands: Mapping[GroupKey, Band]) -> dict:
+    timed = [(r, bands[group_of(r)]) for r in rows if np.isfinite(r.step)]
     error = np.expm1([r.step for r, _ in timed])
     base = np.expm1([r.baseline for r, _ in timed])
     memory = np.array([r.memory for r in rows])

@@ -247,7 +247,7 @@ def read_entries(path: str | Path) -> dict[str, Any]:
     body = read_yaml(path, "a calibration")
     what = "GPU type to its parameters"
     if isinstance(body, Mapping) and "calibrations" in body:
-        values.mapping(body, f"{path}: the file", ("calibrations",), ("left_out",))
+        values.mapping(body, f"{path}: the file", ("calibrations",), ("left_out", "left_out_bias"))
     body = body.get("calibrations") if isinstance(body, Mapping) else None
     entries = values.names(body, f"{path}: calibrations", what)
     return {str(name): entry for name, entry in entries.items()}

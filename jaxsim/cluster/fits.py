@@ -8,7 +8,7 @@ import importlib.resources
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jaxsim.cluster.band import UNKNOWN, Band, Domain, read_band, read_domain
 from jaxsim.cluster.efficiency import (
@@ -65,12 +65,15 @@ def load_fits(path: str | Path) -> dict[str, MachineFit]:
     return fits
 
 
-def load_left_out(path: str | Path | None = None) -> list[dict[str, Any]]:
-    """The left-out table that was stored beside the fits of a file (None = those that ship)."""
+def load_left_out(
+    path: str | Path | None = None, table: Literal["left_out", "left_out_bias"] = "left_out"
+) -> list[dict[str, Any]]:
+    """What was stored beside the fits of a file (None = those that ship) of groups left out: their
+    errors, or biases by model size and length."""
     body = read_yaml(_shipped_file() if path is None else path, "a calibration")
-    rows = body.get("left_out", []) if isinstance(body, Mapping) else []
+    rows = body.get(table, []) if isinstance(body, Mapping) else []
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-        raise InputError(f"{path}: left_out: expected a list of rows")
+        raise InputError(f"{path}: {table}: expected a list of rows")
     return [dict(row) for row in rows]
 
 
@@ -83,8 +86,7 @@ def find_fit(fits: Mapping[str, MachineFit], gpu: str, stack: str = POOLED) -> M
     found = fits[name]
     if name == _key(gpu_name(gpu), stack):
         return found
-    # A file that says nothing of stacks is its user's own: it is for all of them.
-    if not any("/" in other for other in fits):
+    if _serves_all(fits):
         return found
     wide = dataclasses.replace(
         found.band,
@@ -169,15 +171,31 @@ def efficiency_source(
         return EfficiencySource(None, None, why, stack)
     fits = _shipped() if file is None else load_fits(file)
     name, used = gpu_name(gpu), _fitted_name(fits, gpu, stack)
-    if used is not None and used == _key(name, stack):
-        why = "" if stack != POOLED else _POOLED_WHY
-        return EfficiencySource(name, used, why, stack, file)
-    instead = f"those of {used} are used" if used else "the priors are used"
+    return EfficiencySource(name, used, _why(fits, name, stack, used), stack, file)
+
+
+def _why(fits: Mapping[str, MachineFit], gpu: str, stack: str, used: str | None) -> str:
+    """What a user should know of the fit that serves a machine; empty where it is its own."""
     under = "" if stack == POOLED else f" under {stack}"
-    why = f"gpu: {name}{under} has no efficiency parameters fitted to measured runs; {instead}"
-    return EfficiencySource(name, used, why, stack, file)
+    if used is None:
+        return f"gpu: {gpu}{under} {_NOT_FITTED}; the priors are used"
+    if _serves_all(fits) and family(used) == family(gpu):
+        return ""
+    if used != _key(gpu, stack):
+        return f"gpu: {gpu}{under} {_NOT_FITTED}; those of {used} are used"
+    if stack == POOLED:
+        return _POOLED_WHY
+    if fits[used].domain is None:
+        return f"stack: no run of {stack} on {gpu} was measured; what is documented of it is used"
+    return ""
 
 
+def _serves_all(fits: Mapping[str, MachineFit]) -> bool:
+    """A file that says nothing of stacks is its user's own: it is for all of them."""
+    return not any("/" in name for name in fits)
+
+
+_NOT_FITTED = "has no efficiency parameters fitted to measured runs"
 _POOLED_WHY = "stack: none is named; the pooled one is used, and its wider band"
 
 

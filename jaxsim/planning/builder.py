@@ -35,13 +35,17 @@ from jaxsim.trees import take
 from jaxsim.workload import Workload
 
 Owner = tuple[Layout, int]  # of a plan, with the part of the GPUs that it was made for
-# What tables enumerate; every table's claim of exactness is relative to it.
-TABLE_FAMILY = PlanFamily(cuts=("even",))
 # Combinations of the groups' dp that are tried per tp: all of them for up to four groups.
 COMBINATIONS = 16
 # Plans are made for 1 / part of each domain's GPUs: local jobs may hold the rest.
 WHOLE, PARTS = (1,), (1, 2, 4)
 VIEWS_AT_ONCE = 16  # networks under which plans are scored together
+
+
+@functools.cache
+def table_family() -> PlanFamily:
+    """What tables enumerate; every table's claim of exactness is relative to it."""
+    return PlanFamily(cuts=("even",))
 
 
 # Compiled once for all builders.
@@ -106,7 +110,7 @@ class TableBuilder:
 
     def count(self) -> int:
         """Plans of the family, free fields apart, whether or not they fit memory."""
-        family = dataclasses.replace(TABLE_FAMILY, choices=((1, 0, 0),))
+        family = dataclasses.replace(table_family(), choices=((1, 0, 0),))
         clusters = [self.problem.cluster.replace(gpus=jnp.asarray(room)) for room in self.rooms]
         return sum(family.count(cluster, self.problem.work) for cluster in clusters)
 
@@ -160,7 +164,7 @@ class TableBuilder:
 
     def _every(self, layout: Layout, room: np.ndarray) -> Iterator[Settings]:
         batch = int(self.problem.work.global_batch)
-        return TABLE_FAMILY.settings(layout, room, self.per_node, batch)
+        return table_family().settings(layout, room, self.per_node, batch)
 
     def _found(self, layout: Layout, part: int) -> list[Settings]:
         """What was found for the groups, joined where they have the same tp; of an even layout all

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from jaxsim.files import InputError
 from jaxsim.plan import Layout, Plan
 from jaxsim.planning.balance import complete
-from jaxsim.planning.builder import TABLE_FAMILY, Owner, TableBuilder, even_layouts
+from jaxsim.planning.builder import Owner, TableBuilder, even_layouts, table_family
 from jaxsim.planning.family import make_plan, stack_plans
 from jaxsim.planning.scoring import base_view
 from jaxsim.pytree import Pytree
@@ -95,7 +95,7 @@ def build_table(
         even_split=jnp.asarray(even[rows]),
     )
     info = TableInfo(
-        TABLE_FAMILY.describe(), len(chosen), n_scored, len(layouts), exhaustive, in_family
+        table_family().describe(), len(chosen), n_scored, len(layouts), exhaustive, in_family
     )
     return table, info, family
 
@@ -162,7 +162,7 @@ def _nothing_fits(builder: TableBuilder) -> str:
     trials = [
         plan
         for layout in layouts
-        for s in TABLE_FAMILY.settings(layout, builder.gpus, builder.per_node, batch)
+        for s in table_family().settings(layout, builder.gpus, builder.per_node, batch)
         if (plan := make_plan(layout, s, builder.gpus, layers, builder.n_domains)) is not None
     ]
     if not trials:

@@ -260,6 +260,14 @@ def test_a_stack_is_adapted_to_a_few_runs(tmp_path, capsys):
     assert status == 0 and body["adapted"] == "megatron-flash" and body["moved"]
     assert after["mape_pct"] < 0.5 * before["mape_pct"]
     assert load_fits(adapted).keys() == {"A100-80GB/megatron-flash"}
+    # The rows name no stack; the file is of one.
+    options = ("--calibration", adapted, "--json", "-", "--out", tmp_path / "again")
+    status, out, err = run(capsys, validate, "--data", path, *options)
+    assert status == 0, err
+    assert f"3 runs name no stack: taken for megatron-flash, that of {adapted}" in err
+    assert json.loads(out)["datasets"]["mine"]["mape_pct"] == pytest.approx(
+        after["mape_pct"], rel=1e-3
+    )
     status, out, err = run(capsys, calibrate, *argv[:-1], "megatron-flush")
     assert status == 2
     one_line(err, "adapt: unknown 'megatron-flush' (did you mean megatron-flash?)")

@@ -17,8 +17,9 @@ FOUNDRY = Machine("H100-80GB", "llm-foundry")
 def row(step, machine=MEGATRON, kind="model", label="a", distance=0.0, spread=0.0, **more):
     values = {"memory": np.nan, "memory_spread": 0.0, "baseline": 0.3, **more}
     name = machine.fitted if kind == "stack" else "made"
+    run = made_run(gpu=machine.gpu, row_id=more.get("row_id", label))
     return LeftOutRow(
-        *(kind, name, label, machine, made_run(gpu=machine.gpu), step),
+        *(kind, name, label, machine, run, step),
         *(values["memory"], spread, values["memory_spread"], distance, values["baseline"]),
     )
 
@@ -29,6 +30,10 @@ def test_a_band_holds_nine_of_ten_rows():
     assert band.step == pytest.approx(0.10 / Z90), "the least that holds 90 %, from above"
     assert [is_inside(r, band) for r in rows] == [True] * 10
     assert stack_bands([row(1e-6)])["megatron-fused"].step == LEAST
+    # Of 19 rows the 18th holds the next in nine of ten cases, of 14 the largest.
+    for n, held in ((19, 18), (14, 14)):
+        rows = [row(0.01 * k, label=str(k)) for k in range(1, n + 1)]
+        assert stack_bands(rows)["megatron-fused"].step == pytest.approx(0.01 * held / Z90)
 
 
 def test_what_the_parameters_cannot_know_is_not_the_models():
@@ -65,8 +70,21 @@ def test_coverage_judges_a_group_by_the_others():
     assert (found.rows, found.inside) == (10, 9)
 
 
+def test_a_run_does_not_judge_itself_by_what_another_kind_of_group_showed_of_it():
+    """The wild run is left out with its model and again with its scale."""
+    good = [row(0.02, kind=kind, label=str(k)) for k in range(9) for kind in ("model", "scale")]
+    wild = [row(0.9, kind=kind, label="wild") for kind in ("model", "scale")]
+    found = coverage(good + wild)
+    assert {k: (c.rows, c.inside) for k, c in found.items()} == {
+        "model": (10, 9),
+        "scale": (10, 9),
+    }
+    lines = left_out_table(good + wild)
+    assert [line["coverage_pct"] for line in lines] == pytest.approx([90.0, 90.0])
+
+
 def test_the_table_of_left_out_errors_by_hand():
-    rows = [row(np.log(1.1)), row(np.log(0.9)), row(np.nan, memory=np.log(1.2))]
+    rows = [row(np.log(1.1)), row(np.log(0.9), row_id="b"), row(np.nan, memory=np.log(1.2))]
     (line,) = left_out_table(rows)
     assert (line["kind"], line["dataset"], line["label"]) == ("model", "made", "A100-80GB")
     assert line["n"] == 2

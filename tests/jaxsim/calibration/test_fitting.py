@@ -22,6 +22,7 @@ from jaxsim.calibration.fitting import (
     STEP_NOISE,
     Evidence,
     Fitter,
+    Posterior,
     build_hierarchy,
     sync_evidence,
     weigh,
@@ -217,3 +218,26 @@ def test_a_domain_is_the_box_of_its_runs():
     assert domain.ranges["seq"] == (2048.0, 8192.0)
     assert domain.ranges["tokens"] == (4096.0, 8192.0)
     assert domain.distance(features(made_run(seq=4096, micro_batch=1))) == 0.0
+
+
+def test_what_effects_do_not_stand_for_is_as_uncertain_as_documented():
+    """Of a spread of 0.2, a part's 0.05 is shared; 0.2^2 - 0.05^2 of the variance is the machine's."""
+    names = list(PRIORS)
+    effects = [Effect("flash_efficiency", "part A100-80GB", 0.05), Effect("kernel_s", "all", 0.3)]
+    hierarchy = build_hierarchy([Machine("A100-80GB", "torchtitan")], effects)
+    rest = hierarchy.unshared(Machine("A100-80GB", "megatron-flash"), np.full(len(names), 0.2))
+    by_name = dict(zip(names, rest, strict=True))
+    assert by_name.pop("flash_efficiency") == pytest.approx(0.2**2 - 0.05**2)
+    assert by_name.pop("kernel_s") == 0.0, "the effect is wider than what is documented"
+    np.testing.assert_allclose(list(by_name.values()), 0.2**2)
+
+
+def test_a_file_holds_domains_to_the_last_digit_and_pins_as_not_identified():
+    machine = Machine("A100-80GB", "megatron-fused")
+    run = made_run(gpu=machine.gpu, stack=machine.stack, seq=16384)
+    hierarchy = build_hierarchy([machine], [Effect("straggler", "all", 0.3)])
+    posterior = Posterior(hierarchy, np.zeros(1), np.zeros((1, 1)))
+    fitter = Fitter(weigh([run], [machine]), [], hierarchy)
+    entry = adapted_entries(fitter, posterior)[fit_name(machine)]
+    assert entry["domain"]["seq"] == [16384.0, 16384.0]
+    assert all(p["identified"] == 0.0 for p in entry["parameters"].values())

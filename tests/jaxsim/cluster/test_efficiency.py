@@ -292,6 +292,13 @@ FIGURES = {"peak_tflops": 312.0, "memory_gb": 85.9, "memory_gb_per_s": 2039, "nv
         ("A100-80GB", "megatron-fused", "A100-80GB", "A100-80GB/megatron-fused", []),
         ("A100", "llm-foundry", "A100-80GB", "A100-80GB/llm-foundry", []),
         ("A100", "pooled", "A100-80GB", "A100-80GB", ["stack: none is named", "wider band"]),
+        (
+            "A100",
+            "torchtitan",
+            "A100-80GB",
+            "A100-80GB/torchtitan",
+            ["stack: no run of torchtitan on A100-80GB was measured"],
+        ),
         ("GH-96", "deepspeed-eager", "GH200-96GB", "GH200-96GB/deepspeed-eager", []),
         (
             "A800-80GB",
