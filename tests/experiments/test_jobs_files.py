@@ -147,6 +147,13 @@ def test_random_arrivals_are_poisson_or_come_together():
     spread = {b: many.std() / many.mean() for b, many in gaps.items()}
     np.testing.assert_allclose(spread[1.0], 1.0, atol=0.1)
     assert spread[4.0] > 2.0
+    # 6 FLOPs per parameter and token; a log-normal factor of mean 1 around what was asked for.
+    flops = [
+        6.0 * job.spec.model.params * job.spec.step_budget * mix.global_batch * mix.seq
+        for one in lists[1.0]
+        for job in one
+    ]
+    np.testing.assert_allclose(np.mean(flops), 1e7 * 1e12 * mix.work_scale, rtol=0.15)
     one = lists[1.0][0]
     work = [job.spec.step_budget * job.spec.model.params for job in one]
     large = [job.model == "llama-13b" for job in one]

@@ -84,6 +84,7 @@ ROOMS = {
         20,
         {
             "exact/cost": (f"{PLANNING}/exact/test_cost_table.py",),
+            "exact/step_table": (f"{ENV}/test_rows.py",),
             "exact/": (f"{PLANNING}/exact/test_search.py",),
             "objectives": (f"{PLANNING}/test_objectives.py",),
             "": (f"{PLANNING}/test_builder.py", f"{PLANNING}/exact/test_search.py"),

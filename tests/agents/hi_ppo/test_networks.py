@@ -129,6 +129,25 @@ def test_padding_the_domains_changes_nothing(level):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+def test_neighbours_are_averaged_and_not_summed():
+    """Of two domains or of five that are all alike, each looks the same."""
+
+    def alike(k):
+        apart = 1.0 - jnp.eye(k, dtype=jnp.float32).reshape(-1, 1)
+        index = jnp.arange(k, dtype=jnp.int32)
+        nodes = jnp.full((k, wan().graph.nodes.shape[1]), 0.4, jnp.float32)
+        edges = (0.3 * apart * jnp.ones((1, EDGE_FEATURES))).at[:, 0].set(apart[:, 0])
+        ends = {"senders": jnp.repeat(index, k), "receivers": jnp.tile(index, k)}
+        graph = wan().graph._replace(nodes=nodes, edges=edges, **ends)
+        return GraphInputs(graph, jnp.ones((k,), bool))
+
+    encoder = GraphEncoder(8)
+    params = jax.tree.map(lambda x: x + 0.1, encoder.init(jax.random.key(2), alike(2)))
+    two, five = (np.asarray(encoder.apply(params, alike(k))) for k in (2, 5))
+    assert two.max() > 0.1
+    np.testing.assert_allclose(five, np.repeat(two[:1], 5, axis=0), rtol=1e-5)
+
+
 def test_padded_domains_have_no_embedding():
     encoder, graph = GraphEncoder(8), wan(8)
 

@@ -164,3 +164,10 @@ def test_what_clairvoyant_loses_is_of_the_scenarios_that_count():
     nowhere = played([[[0.0]], [[0.0]]])
     mean, _ = kpis.robustness(nowhere, nowhere, (nowhere, nowhere))
     assert (mean["value"], mean["clairvoyant"], mean["status"]) == (None, None, "fail")
+
+
+def test_what_one_side_lacks_of_a_shared_clusters_use_is_not_measured():
+    use = np.array([[0.5, 0.6]])
+    assert kpis.shared_use(use, "mast", 0.5 * use, 8)["value"] == pytest.approx(100.0)
+    for ours, theirs in ((None, use), (use, None), (None, None)):
+        assert kpis.shared_use(ours, "mast", theirs, 8)["value"] is None

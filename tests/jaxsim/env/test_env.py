@@ -300,3 +300,15 @@ def test_migrations_of_two_jobs_share_the_links():
     down_s = 10.0 + 2 * state_gb / rate
     trained = np.asarray(steps.record.train_s).sum(axis=0)
     np.testing.assert_allclose(trained, 480.0 - down_s, rtol=1e-3)
+
+
+def test_who_moves_pays_for_the_bytes_of_the_move_too():
+    spec = cluster_spec(2, gpus=8, gbps=1.0)
+    here, there = (make_plan([(k,)], [(8,)], [8], 2, dp=2, micro_batch=1) for k in (0, 1))
+    actions = stack([stack([there])] * 6)
+    _, steps = play(env_params(spec, JOB, here), jax.random.key(0), actions)
+    record = jax.tree.map(np.asarray, steps.record)
+    price = np.asarray(spec.egress_usd_per_gb)
+    assert record.migration_gb.sum() > 1.0 and price[0, 1] > 0.0
+    gb = record.wan_gb + record.migration_gb
+    np.testing.assert_allclose(record.egress_usd, (gb * price).sum(axis=(1, 2)), rtol=1e-5)

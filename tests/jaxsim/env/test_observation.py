@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from helpers.toy_world import JOB, cluster_spec, env_params, make_plan, play
 
+from jaxsim.env.env import reset
+from jaxsim.env.observation import EDGE_FEATURES, JOB_NODE_FEATURES, NODE_FEATURES
+
 SPEC = dataclasses.replace(cluster_spec(4, gpus=8, gbps=0.1), gpus=(8, 4, 16, 6))
 PLANS = [
     make_plan([(0, 1), (3, 2)], [(3, 5), (4, 4)], [4, 2], 4, dp=[2, 2, 1, 1], micro_batch=2),
@@ -87,6 +90,23 @@ def test_job_nodes_say_what_each_domain_does_for_the_job(seen):
         ]
         wanted = np.where(used[:, None], np.stack(expected, axis=1), 0.0)
         np.testing.assert_allclose(nodes, wanted, rtol=1e-5, err_msg=str(t))
+
+
+def test_the_numbers_of_features_are_those_of_the_arrays(seen):
+    _, observation = seen
+    assert observation.graph.nodes.shape[-1] == NODE_FEATURES
+    assert observation.graph.edges.shape[-1] == EDGE_FEATURES
+    assert observation.job_nodes.shape[-1] == JOB_NODE_FEATURES
+
+
+def test_a_padded_domain_has_no_features():
+    params = env_params(SPEC, JOB, PLANS[0], 6)
+    _, timestep = jax.jit(reset)(jax.random.key(1), params)
+    graph = timestep.observation.graph
+    edges = np.asarray(graph.edges).reshape(6, 6, -1)
+    assert np.all(np.asarray(graph.nodes)[:4, 0] == 1.0)
+    assert not np.any(np.asarray(graph.nodes)[4:])
+    assert not np.any(edges[4:]) and not np.any(edges[:, 4:])
 
 
 def test_only_domains_with_a_free_gpu_may_be_asked_for(seen):

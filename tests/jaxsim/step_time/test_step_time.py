@@ -1,6 +1,7 @@
 """The closed form against a second derivation in plain floats (step_time_by_hand.py)."""
 
 import dataclasses
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ from helpers.toy_world import JOB, base_view, calibration, cluster_spec, cost_of
 
 from jaxsim.plan.modes import Recompute, Schedule
 from jaxsim.plan.plan import PLACEMENT_PP_INNER
+from jaxsim.step_time.pipeline import _chunk_trips_s
 from jaxsim.workload.workload import build_workload
 
 HAND = Hand()
@@ -326,3 +328,13 @@ def test_recomputation_costs_time_and_saves_memory():
     saved = 8 * (2 * HAND.stored() - full_layer) - 2 * 2 * HAND.stored()  # less one layer at work
     np.testing.assert_allclose(most - least, saved / 1e9, rtol=1e-4)
     assert jnp.isfinite(costs[1].step_s)
+
+
+@pytest.mark.parametrize(("micro_batches", "stages", "trips"), [(4, 2, 1), (5, 2, 2), (9, 2, 3)])
+def test_interleaved_micro_batches_wait_for_those_two_rounds_ahead(micro_batches, stages, trips):
+    """At most 2 S are under way: number m starts once m - 2 S is back from all its chunks."""
+    parts = types.SimpleNamespace(chunks=jnp.float32(2.0))
+    fill_s, again_s = jnp.float32(3.0), jnp.float32(0.5)
+    counts = jnp.array([micro_batches], jnp.float32), jnp.array([stages], jnp.float32)
+    got = _chunk_trips_s(parts, fill_s, again_s, *counts)
+    np.testing.assert_allclose(got, [trips * (2.0 * 3.0 + 0.5)], rtol=1e-6)
