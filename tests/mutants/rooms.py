@@ -83,7 +83,8 @@ ROOMS = {
         ("jaxsim/planning/*.py", "jaxsim/planning/exact/*.py"),
         20,
         {
-            "exact/cost": (f"{PLANNING}/exact/test_cost_table.py",),
+            "exact/costs": (f"{PLANNING}/exact/test_cost_table.py", f"{ENV}/test_rows.py"),
+            "exact/cost_table": (f"{PLANNING}/exact/test_cost_table.py",),
             "exact/step_table": (f"{ENV}/test_rows.py",),
             "exact/": (f"{PLANNING}/exact/test_search.py",),
             "objectives": (f"{PLANNING}/test_objectives.py",),
