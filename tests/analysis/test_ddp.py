@@ -213,6 +213,33 @@ def test_padded_and_packed_arms_have_fits_of_their_own():
     assert fits(made_up(4, arms={"static": 8})).empty
 
 
+def test_proxies_of_cost_by_hand():
+    """Time in proportion to tokens: that proxy is exact, the quadratic one is off by 28.6 %."""
+    tokens = np.array([100, 200, 400])
+    train = pd.DataFrame({"padded_tokens": tokens, "compute_ms": 0.5 * tokens})
+    test = pd.DataFrame({"padded_tokens": [300], "compute_ms": [150.0]})
+    found = ddp_tables._proxy_errors(train, test)
+    assert found["mape_tokens_pct"] == pytest.approx(0.0, abs=1e-9)
+    # Mean of tokens^2 / ms is 2 (100 + 200 + 400) / 3; 300^2 over it, against 150.
+    predicted = 300**2 / (2 * 700 / 3)
+    assert found["mape_tokens_sq_pct"] == pytest.approx(100 * (predicted / 150 - 1))
+
+
+def test_accuracies_are_percentages_of_the_held_out_rows():
+    correct = {"static": [1, 1, 1, 0], "dynamic": [1, 1, 0, 0]}
+    rows = [
+        {"row": i, "arm": arm, "correct": x}
+        for arm, xs in correct.items()
+        for i, x in enumerate(xs)
+    ]
+    table = ddp_tables.accuracy_table(pd.DataFrame(rows), "static").set_index("arm")
+    assert table["accuracy_pct"].to_dict() == {"dynamic": 50.0, "static": 75.0}
+    assert table["difference_points"].to_dict() == {"dynamic": -25.0, "static": 0.0}
+    for arm in correct:
+        assert 0.0 <= table["accuracy_lo"][arm] <= table["accuracy_pct"][arm]
+        assert table["accuracy_pct"][arm] <= table["accuracy_hi"][arm] <= 100.0
+
+
 def test_wall_time_and_throughput_come_with_percentiles_and_spread():
     """Two ranks whose clocks differ by 5 ms: a step's wall time is their mean."""
     times = np.array([100.0, 110.0, 120.0, 150.0, 400.0])
@@ -234,6 +261,8 @@ def test_wall_time_and_throughput_come_with_percentiles_and_spread():
     assert row["samples_per_s_std"] == pytest.approx(rate.std(ddof=1))
     tokens = table.groupby("step")["real_tokens"].sum().to_numpy() / (times / 1e3)
     assert row["real_tokens_per_s_mean"] == pytest.approx(tokens.mean())
+    ranks = table.groupby("step")["compute_ms"]
+    assert row["imbalance"] == pytest.approx((ranks.max() / ranks.mean()).mean())
 
 
 def test_a_run_without_a_kept_fit_says_that_predictions_are_left_out(tmp_path, undrawn):

@@ -312,3 +312,16 @@ def test_who_moves_pays_for_the_bytes_of_the_move_too():
     assert record.migration_gb.sum() > 1.0 and price[0, 1] > 0.0
     gb = record.wan_gb + record.migration_gb
     np.testing.assert_allclose(record.egress_usd, (gb * price).sum(axis=(1, 2)), rtol=1e-5)
+
+
+def test_two_jobs_share_gpus_and_links_from_the_first_moment():
+    """Both want all eight GPUs of one domain; only the first gets them."""
+    spec = cluster_spec(2, gpus=8, gbps=1.0)
+    plan = make_plan([(0,)], [(8,)], [8], 2, dp=8, micro_batch=1)
+    alone = env_params(spec, JOB, plan, pad_jobs=2)
+    both = build_workload([JOB, JOB])
+    plans = stack([jax.tree.map(jnp.asarray, plan)] * 2)
+    params = alone.replace(problem=alone.problem.of(both), initial_plan=plans)
+    _, timestep = jax.jit(reset)(jax.random.key(0), params)
+    used = np.asarray(timestep.record.cost.gpus_used)
+    assert used[0].sum() == 8 and used.sum() == 8
