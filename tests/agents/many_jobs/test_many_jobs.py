@@ -24,6 +24,7 @@ from jaxsim.env.env import reset, step, world_tape
 from jaxsim.files.errors import InputError
 from jaxsim.load.jobs_file import SubmittedJob
 from jaxsim.load.local_jobs import load_process
+from jaxsim.planning import base_view, one_view, score_plans
 from jaxsim.scenario.jobs import build_jobs_world, jobs_bank
 from jaxsim.scenario.scenario import ScenarioSettings
 from jaxsim.step_time.closed_form import StepCost
@@ -246,6 +247,35 @@ def by_hand():
     links = jnp.tile(0.5 * (1.0 - jnp.eye(2)), (3, 1, 1))
     episode = SimpleNamespace(record=record, reward=jnp.zeros(3), bandwidth_gb_per_s=links)
     return episode, params
+
+
+def test_a_job_alone_is_done_when_its_budget_is_trained_at_the_best_rate(world, bank):
+    """On links that stand still: budget / rate from arrival on, within the horizon and beyond it."""
+    params, _ = bank
+    work, base = params.problem.work, one_view(base_view(params.problem.cluster))
+    views = jax.tree.map(lambda x: jnp.repeat(x, HORIZON + 1, axis=0), base)
+    table = take(world.tables, 0)
+    alone = jax.jit(lambda params: completion_alone_s(params, world, views))
+    rates, _ = jax.jit(score_plans)(table.plans, base, params.problem.of(work.job(0)))
+    rate = float(np.where(np.asarray(table.mask), np.asarray(rates[0]), 0.0).max())
+    for longer in (1.0, 100.0):
+        more = work.replace(step_budget=longer * work.step_budget)
+        got = alone(params.replace(problem=params.problem.of(more)))
+        real = np.asarray(work.mask)
+        wanted = longer * np.asarray(work.step_budget) / rate
+        np.testing.assert_allclose(np.asarray(got)[real], wanted[real], rtol=1e-4)
+    assert wanted[real].max() > HORIZON * float(params.interval_s)
+
+
+def test_a_job_that_never_trains_waits_to_the_end(by_hand):
+    episode, params = by_hand
+    still = {
+        name: getattr(episode.record, name).at[:, 1].set(0.0) for name in ("progress", "train_s")
+    }
+    record = SimpleNamespace(**{**vars(episode.record), **still})
+    idle = SimpleNamespace(**{**vars(episode), "record": record})
+    got = job_metrics(idle, params, jnp.array([40.0, 100.0, 1.0]), jnp.full((3, 2), 4, jnp.int32))
+    np.testing.assert_allclose(got.queueing_s, [10.0, 3 * 60.0 - 90.0, np.nan])
 
 
 def test_metrics_of_an_episode_by_hand(by_hand):
