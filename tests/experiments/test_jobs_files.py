@@ -154,6 +154,8 @@ def test_random_arrivals_are_poisson_or_come_together():
         for job in one
     ]
     np.testing.assert_allclose(np.mean(flops), 1e7 * 1e12 * mix.work_scale, rtol=0.15)
+    # However little there is to do, it is one batch.
+    assert {job.spec.step_budget for job in random_jobs(4, mix, 1e-12, 1.0, rng)} == {1.0}
     one = lists[1.0][0]
     work = [job.spec.step_budget * job.spec.model.params for job in one]
     large = [job.model == "llama-13b" for job in one]
