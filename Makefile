@@ -10,7 +10,7 @@ export PYTHONUNBUFFERED = 1
 # Test processes; each takes a core and up to 3 GB.
 WORKERS ?= 2
 
-.PHONY: run test test-slow nightly mutants ddp bench lint clean
+.PHONY: run test test-slow nightly mutants ddp wan bench lint clean
 
 $(VENV)/core: pyproject.toml constraints-cpu.txt
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +49,18 @@ $(VENV)/ddp: pyproject.toml constraints-cpu.txt
 # Options of the trainer go into ARGS, for example: make ddp ARGS="--dataset rows.tsv"
 ddp: $(VENV)/ddp
 	$(BIN)/python -m experiments.ddp $(ARGS)
+
+WAN := outputs/wan-$(shell date +%Y%m%d-%H%M%S)
+
+# Real training over emulated links: the emulator measured, three plans predicted and trained, a page.
+# Where namespaces cannot be made it says so in one line that begins with `skipped:`.
+wan: $(VENV)/core $(VENV)/ddp
+	@reason="$$($(BIN)/python -m ddp_bench.wan capability)"; \
+	if [ -n "$$reason" ]; then echo "skipped: $$reason"; exit 0; fi; \
+	set -e; \
+	$(BIN)/hippo wan check --quick || echo "the emulator is outside of its limits: this machine is busy"; \
+	$(BIN)/hippo wan study --config experiments/configs/wan/quick.yaml --out $(WAN); \
+	$(BIN)/hippo report $(WAN)
 
 bench: $(VENV)/core
 	$(BIN)/hippo bench --what env

@@ -9,7 +9,9 @@
 Names load when they are first used: importing the package alone imports no JAX.
 
 protocol   What a scheduler is: `Scheduler`, and what schedulers of a plan table share
+staying    What it is worth to stay in a plan while links move and GPUs come and go
 registry   One entry for every scheduler
+foresight  Deciding on futures, known or imagined: the dynamic programme, rollout
 baselines  Rivals that choose rows of the common plan table by a rule
 planners   Rivals that plan by rules of their own
 oracles    Schedulers that read the future: they say what was possible

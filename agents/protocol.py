@@ -18,8 +18,19 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
 from jaxsim.env import EnvParams, Observation
+from jaxsim.learning import lower_end
 from jaxsim.plan import Plan, Problem, empty_plan, needs_reconfiguration
-from jaxsim.planning import PlanTable, choice_rates, complete
+from jaxsim.planning import (
+    NEVER,
+    Objective,
+    PlanTable,
+    Worth,
+    choice_rates,
+    choice_worths,
+    complete,
+    row_rates,
+    row_worths,
+)
 from jaxsim.pytree import Pytree
 from jaxsim.scenario import mean_view
 from jaxsim.step_time import NetworkView, begin_transition, transition_s
@@ -33,6 +44,21 @@ class Setup(Pytree):
     table: PlanTable
     prior: NetworkView  # base bandwidth and the configured mean load
     interval_s: Float[Array, "*batch"]  # [s]
+    # What is to be maximised, None = progress, and the progress [training steps] of an interval that
+    # counts as one. "Rates" below are training steps per second, or the objective's reward per second.
+    objective: Objective | None = None
+    progress_ref: Float[Array, "*batch"] | None = None
+    # What links and free GPUs may look like, [W, ...] in order of time; None = `prior` alone is known
+    outlook: NetworkView | None = None
+    # Static: may the GPUs that a plan finds change while it is in force?
+    gpus_vary: bool = struct.field(pytree_node=False, default=True)
+
+    @property
+    def reference(self) -> Float[Array, "*batch"]:
+        """`progress_ref` where there is an objective."""
+        if self.progress_ref is None:
+            raise ValueError("an objective needs progress_ref")
+        return self.progress_ref
 
 
 def make_setup(params: EnvParams, table: PlanTable, job: int = 0) -> Setup:
@@ -41,11 +67,17 @@ def make_setup(params: EnvParams, table: PlanTable, job: int = 0) -> Setup:
     A load trace is future: of local jobs only the configured share is known ahead.
     """
     no_trace = params.load.replace(trace=jnp.zeros_like(params.load.trace))
+    problem = params.problem.job(job)
     return Setup(
-        problem=params.problem.job(job),
+        # What tokens are worth in this scenario is nobody's to know: plans are chosen by the lower end.
+        problem=problem.replace(learning=lower_end(problem.learning)),
         table=table,
         prior=mean_view(params.replace(load=no_trace)),
         interval_s=params.interval_s,
+        objective=params.objective,
+        progress_ref=None if params.objective is None else params.progress_ref[job],
+        outlook=params.outlook,
+        gpus_vary=params.gpus_vary,
     )
 
 
@@ -99,7 +131,8 @@ class Scheduler(Protocol):
 class Estimate(Pytree):
     """A table scored under one view of the network."""
 
-    # [training steps / s], 0 where the plan cannot run or the row is padding
+    # [training steps / s], 0 where the plan cannot run or the row is padding. Under an objective
+    # [reward / s], 0 where the plan cannot run, NEVER where the row is padding
     rate: Float[Array, "*batch P"]
     choice: Int[Array, "*batch P"]  # the lower choice that gives this rate
 
@@ -115,28 +148,54 @@ class EvaluatedTable(Pytree):
     switch_s: Float[Array, "*batch P"]
     view: NetworkView
     t: Int[Array, "*batch"]
+    # [reward] that a move to each row costs at once; None where there is no objective
+    switch_worth: Float[Array, "*batch P"] | None = None
 
 
 def table_rates(setup: Setup, views: NetworkView) -> Float[Array, "T P V"]:
     """[T, P, V] training steps per second of every row and lower choice under views [T, ...], 0 where
-    illegal."""
-    rates = choice_rates(setup.table.plans, views, setup.problem)
-    return jnp.where(setup.table.mask[None, :, None], rates, 0.0)
+    illegal; under an objective the reward per second."""
+    plans, problem = setup.table.plans, setup.problem
+    if setup.objective is None:
+        rates = choice_rates(plans, views, problem)
+    else:
+        scale = (setup.objective, setup.reference, setup.interval_s)
+        rates = choice_worths(plans, views, problem, *scale)
+    return jnp.where(setup.table.mask[None, :, None], rates, _nothing(setup))
+
+
+def score_rows(
+    setup: Setup, plans: Plan, choice: Int[Array, "T R"], views: NetworkView
+) -> tuple[Float[Array, "T R"], Worth | None]:
+    """[T, R] rates of plans [R, ...], each with one lower choice per view [T, ...], and under an
+    objective what they are made of."""
+    if setup.objective is None:
+        return row_rates(plans, choice, views, setup.problem), None
+    scale = (setup.objective, setup.reference, setup.interval_s)
+    worth = row_worths(plans, choice, views, setup.problem, *scale)
+    return worth.trained + worth.held, worth
+
+
+def _nothing(setup: Setup) -> float:
+    """The rate of what must not be chosen."""
+    return 0.0 if setup.objective is None else NEVER
 
 
 def measured_rates(setup: Setup, observation: Observation) -> Float[Array, "P V"]:
     """[P, V] `table_rates` under the measured view."""
     if observation.rates is not None:
-        return jnp.where(setup.table.mask[:, None], observation.rates, 0.0)
+        return jnp.where(setup.table.mask[:, None], observation.rates, _nothing(setup))
     return table_rates(setup, jax.tree.map(lambda x: x[None], observation.view))[0]
 
 
 def best_choices(
-    rates: Float[Array, "*batch P V"], candidates: Bool[Array, "P V"] | None = None
+    rates: Float[Array, "*batch P V"],
+    candidates: Bool[Array, "P V"] | None = None,
+    otherwise: float = 0.0,
 ) -> Estimate:
     """Every row with the lower choice that suits it best, given rates [..., P, V]. Only `candidates`
-    [P, V] bool count, all if None."""
-    rates = rates if candidates is None else jnp.where(candidates, rates, 0.0)
+    [P, V] bool count, all if None; the rate of the others is `otherwise`."""
+    rates = rates if candidates is None else jnp.where(candidates, rates, otherwise)
     return Estimate(rates.max(axis=-1), jnp.argmax(rates, axis=-1).astype(jnp.int32))
 
 
@@ -145,7 +204,7 @@ def score_table(
 ) -> Estimate:
     """Score every row under a view, each with the best of its `candidates` [P, V]."""
     rates = table_rates(setup, jax.tree.map(lambda x: x[None], view))[0]
-    return best_choices(rates, candidates)
+    return best_choices(rates, candidates, _nothing(setup))
 
 
 def find_row(table: PlanTable, plan: Plan) -> tuple[Int[Array, ""], Bool[Array, ""]]:
@@ -160,13 +219,34 @@ def pick_row(table: PlanTable, row: Int[Array, ""]) -> Plan:
 
 
 def switch_times(setup: Setup, plan: Plan, view: NetworkView) -> Float[Array, " P"]:
-    """[P] [s] a reconfiguration from `plan` to each row takes at the view's rates."""
+    """[P] [s] of training that a reconfiguration from `plan` to each row costs at the view's rates."""
     rate = view.bandwidth_gb_per_s * setup.problem.calibration.wan_efficiency
 
     def one(target):
         needed = needs_reconfiguration(plan, target)
-        duration = transition_s(begin_transition(plan, target, setup.problem), rate)
-        return jnp.where(needed, duration, 0.0)
+        change = begin_transition(plan, target, setup.problem)
+        lost_s = transition_s(change, rate) * (1.0 - change.goes_on)
+        return jnp.where(needed, lost_s, 0.0)
+
+    return jax.vmap(one)(setup.table.plans)
+
+
+def switch_worths(setup: Setup, plan: Plan, view: NetworkView) -> Float[Array, " P"] | None:
+    """[P] what the traffic of a move from `plan` to each row costs of the reward, as an interval in
+    the row sets it against its GPUs' price; None where there is no objective."""
+    objective = setup.objective
+    if objective is None:
+        return None
+    cluster, problem = setup.problem.cluster, setup.problem
+    usd_per_interval = cluster.usd_per_gpu_hour * (setup.interval_s / 3600.0)
+
+    def one(target):
+        needed = needs_reconfiguration(plan, target)
+        bytes_gb = begin_transition(plan, target, problem).bytes_gb
+        usd = jnp.vdot(bytes_gb, cluster.egress_usd_per_gb)
+        held = jnp.minimum(target.gpus, view.gpus_available).astype(jnp.float32)
+        gpu_usd = jnp.maximum(jnp.vdot(held, usd_per_interval), 1e-9)
+        return jnp.where(needed, objective.weights[2] * usd / gpu_usd, 0.0)
 
     return jax.vmap(one)(setup.table.plans)
 
@@ -184,10 +264,11 @@ def evaluate_table(
         row=row,
         idle=~found,
         may_switch=observation.mask.retarget[job] & ~observation.moving[job],
-        now=best_choices(measured_rates(setup, observation), candidates),
+        now=best_choices(measured_rates(setup, observation), candidates, _nothing(setup)),
         switch_s=switch_times(setup, plan, observation.view),
         view=observation.view,
         t=observation.t,
+        switch_worth=switch_worths(setup, plan, observation.view),
     )
 
 
@@ -251,7 +332,8 @@ def amortised_gain(
     interval_s: Float[Array, ""],
     horizon: Float[Array, ""],
 ) -> Float[Array, " P"]:
-    """[P] training steps over `horizon` intervals if each row were switched to now and never left.
+    """[P] training steps (or reward) over `horizon` intervals if each row were switched to now and
+    never left.
 
     `rate` [P] is what the scheduler believes of the future; time spent moving is lost. Where nothing
     would be done within the horizon, because the plan in force cannot run and every move takes longer,
@@ -261,4 +343,13 @@ def amortised_gain(
     quickest = jnp.min(jnp.where(rate > 0, seen.switch_s, jnp.inf))
     too_far = (quickest >= span) & jnp.isfinite(quickest)
     span = jnp.where(too_far, quickest + interval_s, span)
-    return rate * jnp.maximum(span - seen.switch_s, 0.0)
+    return after_move(rate, jnp.maximum(span - seen.switch_s, 0.0), seen.switch_worth)
+
+
+def after_move(
+    rate: Float[Array, " P"], left_s: Float[Array, " P"], switch_worth: Float[Array, " P"] | None
+) -> Float[Array, " P"]:
+    """[P] what each row brings in the time that its move leaves, the move paid where it has a price."""
+    if switch_worth is None:
+        return rate * left_s
+    return jnp.where(rate > 0.5 * NEVER, rate * left_s - switch_worth, NEVER)

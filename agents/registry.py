@@ -17,21 +17,25 @@ import numpy as np
 from jax import Array
 
 from agents.baselines import (
+    BacePipe,
     Hysteresis,
     Mast,
     Random,
+    Ray,
     Replanning,
     SelfTuningHysteresis,
+    SmoothedHysteresis,
     StaticPlan,
     even_splits,
     every_row,
     inside_one_domain,
     with_any_choice,
 )
+from agents.foresight import Rollout
 from agents.hi_ppo import load_shipped, schedulers
-from agents.many_jobs import JobsMast, JobsScheduler, PerJobScheduler
+from agents.many_jobs import JobsBacePipe, JobsMast, JobsScheduler, PerJobScheduler
 from agents.oracles import Clairvoyant, ReplanOracle
-from agents.planners import alpa, crosspipe, diloco, hyperion, megatron, sailor, zero
+from agents.planners import alpa, crosspipe, diloco, dt_fm, halos, hyperion, megatron, sailor, zero
 from agents.protocol import Scheduler, Setup, make_setup
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
@@ -68,8 +72,9 @@ class Entry:
         kind: its class, or a function that takes the class's fields; None for a learned one
         rows: [P] bool, the rows of a table that it may play, with every lower choice; None = all
         rules: plans of its own, which join the table and are all that it may play; None = it has none
-        tunable: the leaf that may be set; None = there is none
+        tunables: the leaves that may be set
         oracle: it reads the future
+        weighs: it maximises what an objective weighs, not progress alone
         learned: its numbers come from a checkpoint
         low_communication: its plans change what a training step learns, so it plays on a table of
             its own
@@ -82,8 +87,9 @@ class Entry:
     kind: Callable[..., Scheduler] | None
     rows: Callable[[PlanTable], Array] | None = None
     rules: PlanRules | None = None
-    tunable: Tunable | None = None
+    tunables: tuple[Tunable, ...] = ()
     oracle: bool = False
+    weighs: bool = False
     learned: bool = False
     low_communication: bool = False
     one_job_only: bool = False
@@ -95,14 +101,13 @@ class Entry:
         `values` are leaves of its class. Raises ValueError for a value that it does not take, and
         where its plans were not added to the table.
         """
-        taken = () if self.tunable is None else (self.tunable.leaf,)
+        taken = tuple(t.leaf for t in self.tunables)
         for given in values:
             if given not in taken:
                 raise ValueError(unknown(f"{self.name}: no setting", given, taken))
         if self.learned:
             return schedulers(load_shipped())[0]
-        if self.tunable is not None:
-            values = {self.tunable.leaf: self.tunable.default, **values}
+        values = {**{t.leaf: t.default for t in self.tunables}, **values}
         if (candidates := self.candidates(table, n_choices)) is not None:
             values["candidates"] = candidates
         assert self.kind is not None  # of a learned one alone
@@ -124,9 +129,7 @@ class Entry:
 
     def values(self, settings: Settings) -> dict[str, float]:
         """What of the settings of all schedulers is this one's, {leaf: value}."""
-        if self.tunable is None or self.tunable.key not in settings:
-            return {}
-        return {self.tunable.leaf: settings[self.tunable.key]}
+        return {t.leaf: settings[t.key] for t in self.tunables if t.key in settings}
 
 
 def _array(leaf: Any) -> Array:
@@ -146,43 +149,69 @@ def _hyperion(candidates: Array) -> Replanning:
 
 
 ENTRIES = (
-    Entry("random", Random, tunable=Tunable("mean_stay", 20.0, (), "random_mean_stay")),
-    Entry("static_even_split", StaticPlan, rows=even_splits),
-    Entry("single_domain", StaticPlan, rows=inside_one_domain),
-    Entry("best_static", StaticPlan, rows=every_row),
+    Entry("random", Random, tunables=(Tunable("mean_stay", 20.0, (), "random_mean_stay"),)),
+    Entry("static_even_split", StaticPlan, rows=even_splits, weighs=True),
+    Entry("single_domain", StaticPlan, rows=inside_one_domain, weighs=True),
+    Entry("best_static", StaticPlan, rows=every_row, weighs=True),
     Entry("megatron", StaticPlan, rules=megatron.RULES),
     Entry("zero", StaticPlan, rules=zero.RULES),
     Entry("alpa", StaticPlan, rules=alpa.RULES),
     Entry("crosspipe", StaticPlan, rules=crosspipe.RULES),
+    Entry("dt_fm", StaticPlan, rules=dt_fm.RULES),
     Entry("mast", Mast, jobs_kind=JobsMast),
+    Entry("ray", Ray),
+    Entry("bace_pipe", BacePipe, jobs_kind=JobsBacePipe),
     Entry(
         "sailor",
         Replanning,
         rules=sailor.RULES,
-        tunable=Tunable("horizon", 10.0, (2.0, 5.0, 10.0, 20.0, 40.0), "sailor_horizon"),
+        tunables=(Tunable("horizon", 10.0, (2.0, 5.0, 10.0, 20.0, 40.0), "sailor_horizon"),),
     ),
     Entry("hyperion", _hyperion, rules=hyperion.RULES),
     Entry(
         "hysteresis",
         Hysteresis,
-        tunable=Tunable("horizon", 10.0, HORIZONS, "hysteresis_horizon"),
+        weighs=True,
+        tunables=(Tunable("horizon", 10.0, HORIZONS, "hysteresis_horizon"),),
+    ),
+    Entry(
+        "smoothed_hysteresis",
+        SmoothedHysteresis,
+        weighs=True,
+        tunables=(
+            Tunable("horizon", 20.0, HORIZONS, "smoothed_horizon"),
+            Tunable("alpha", 0.2, (0.05, 0.1, 0.2, 0.4, 0.7, 1.0), "smoothed_alpha"),
+            Tunable("base_weight", 0.0, (0.0, 0.15, 0.3, 0.5), "smoothed_base_weight"),
+        ),
     ),
     Entry(
         "self_tuning_hysteresis",
         SelfTuningHysteresis,
-        tunable=Tunable("decay", 0.99, (0.9, 0.97, 0.99, 0.997), "self_tuning_decay"),
+        weighs=True,
+        tunables=(Tunable("decay", 0.99, (0.9, 0.97, 0.99, 0.997), "self_tuning_decay"),),
+    ),
+    Entry(
+        "rollout",
+        Rollout,
+        weighs=True,
+        tunables=(
+            Tunable("futures", 8, (), "rollout_futures"),
+            Tunable("horizon", 24, (), "rollout_horizon"),
+        ),
     ),
     Entry(
         "replan_oracle",
         ReplanOracle,
-        tunable=Tunable("horizon", 10.0, HORIZONS, "replan_oracle_horizon"),
+        weighs=True,
+        tunables=(Tunable("horizon", 10.0, HORIZONS, "replan_oracle_horizon"),),
         oracle=True,
     ),
     # No optimum over all intervals is known for many jobs: each job alone on the cluster is the bound.
-    Entry("clairvoyant", Clairvoyant, oracle=True, one_job_only=True),
+    Entry("clairvoyant", Clairvoyant, oracle=True, weighs=True, one_job_only=True),
     Entry("hi_ppo", None, learned=True),
     Entry("diloco", StaticPlan, rules=diloco.RULES, low_communication=True),
     Entry("streaming_diloco", StaticPlan, rules=diloco.STREAMING_RULES, low_communication=True),
+    Entry("halos", StaticPlan, rules=halos.RULES, low_communication=True),
 )
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 
@@ -229,7 +258,7 @@ def jobs_names() -> tuple[str, ...]:
 
 def default_settings() -> dict[str, float]:
     """{key: value} of every leaf that may be set."""
-    return {e.tunable.key: e.tunable.default for e in ENTRIES if e.tunable is not None}
+    return {t.key: t.default for e in ENTRIES for t in e.tunables}
 
 
 def make(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import dataclasses
 import os
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from analysis.records import RecordError, load
 from ddp_bench.errors import ConfigError
+from ddp_bench.options import Parser, add_options, check_options, option
 
 ARMS = (
     "static",
@@ -30,103 +29,80 @@ SOLVERS = ("order_statistic", "enumeration", "greedy")
 # first three are never taken over, the others unless they are given.
 JOB_KEYS = ("resume", "output_dir", "inject")
 MAY_CHANGE = (*JOB_KEYS, "timeout_s", "tensorboard", "checkpoint_every", "check_gradients")
-CHOICES = {
-    "mode": (*ARMS, "compare"),
-    "cost": COSTS,
-    "solver": SOLVERS,
-    "amp": ("auto", "none", "bf16", "fp16"),
-    "backend": ("auto", "nccl", "gloo"),
-    "bad_rows": ("error", "skip"),
-    "sync": ("after", "overlap"),
-}
 ALIASES = {"cost_type": "cost"}  # other names of settings, on the command line and in files
 HELD_OUT = 1000  # most rows that are held out unless eval_samples says how many
 LONGEST_FILE = 1 << 16  # [bytes] of a settings file
-
-
-def _option(default, text: str, within: str = ""):
-    """A setting; `within` is the interval that a number must lie in, such as "(0, 1]"."""
-    return field(default=default, metadata={"help": text, "within": within})
-
-
-def _inside(value: float, within: str) -> bool:
-    """Whether `value` lies in the interval; NaN lies in none."""
-    low, high = (float(end) for end in within[1:-1].split(","))
-    above = low <= value if within[0] == "[" else low < value
-    return above and (value <= high if within[-1] == "]" else value < high)
 
 
 @dataclass(frozen=True)
 class Settings:
     """Every setting of `python -m ddp_bench.train_ddp`; the help text is in the metadata."""
 
-    mode: str = _option("dynamic", "arm to train with, or compare: several arms, step by step")
-    arms: str = _option(
+    mode: str = option(
+        "dynamic",
+        "arm to train with, or compare: several arms, step by step",
+        choices=(*ARMS, "compare"),
+    )
+    arms: str = option(
         ",".join(ARMS), "arms of compare, comma separated; NAME[@COST][@SOLVER] sets one arm's own"
     )
-    dataset: str = _option("sst2", "sst2 (hub), synthetic, or a local .tsv / .csv / .parquet")
-    model: str = _option("distilbert-base-uncased", "hub name, local folder, or small")
-    train_samples: int = _option(0, "training rows used; 0 = all", "[0, inf)")
-    eval_samples: int = _option(
+    dataset: str = option("sst2", "sst2 (hub), synthetic, or a local .tsv / .csv / .parquet")
+    model: str = option("distilbert-base-uncased", "hub name, local folder, or small")
+    train_samples: int = option(0, "training rows used; 0 = all", "[0, inf)")
+    eval_samples: int = option(
         0,
         f"held-out rows, carved out of local files; 0 = a tenth of the rows, {HELD_OUT} at most",
         "[0, inf)",
     )
-    synthetic_rows: int = _option(12000, "rows of the synthetic corpus", "[1, inf)")
-    synthetic_tail: float = _option(
+    synthetic_rows: int = option(12000, "rows of the synthetic corpus", "[1, inf)")
+    synthetic_tail: float = option(
         1.0, "stretches the synthetic lengths beyond the 90th centile", "(0, inf)"
     )
-    bad_rows: str = _option("error", "rows without a valid label or with broken columns")
-    max_length: int = _option(256, "longest sequence [tokens]; longer ones are cut", "[3, inf)")
-    pad_to_multiple_of: int = _option(
-        1, "padded lengths are multiples of this [tokens]", "[1, inf)"
+    bad_rows: str = option(
+        "error", "rows without a valid label or with broken columns", choices=("error", "skip")
     )
-    steps: int = _option(300, "optimizer steps", "[1, inf)")
-    warmup_steps: int = _option(30, "steps of linear learning-rate warm-up", "[0, inf)")
-    global_batch: int = _option(32, "samples per optimizer step over all ranks", "[1, inf)")
-    learning_rate: float = _option(
+    max_length: int = option(256, "longest sequence [tokens]; longer ones are cut", "[3, inf)")
+    pad_to_multiple_of: int = option(1, "padded lengths are multiples of this [tokens]", "[1, inf)")
+    steps: int = option(300, "optimizer steps", "[1, inf)")
+    warmup_steps: int = option(30, "steps of linear learning-rate warm-up", "[0, inf)")
+    global_batch: int = option(32, "samples per optimizer step over all ranks", "[1, inf)")
+    learning_rate: float = option(
         0.0, "AdamW; 0 = 5e-5 for given weights, 5e-4 for small", "[0, inf)"
     )
-    weight_decay: float = _option(0.01, "AdamW", "[0, inf)")
-    max_grad_norm: float = _option(
+    weight_decay: float = option(0.01, "AdamW", "[0, inf)")
+    max_grad_norm: float = option(
         1.0, "global gradient norm is clipped to this; 0 = off", "[0, inf)"
     )
-    eval_every: int = _option(100, "steps between evaluations; 0 = only at the end", "[0, inf)")
-    checkpoint_every: int = _option(0, "steps between checkpoints; 0 = none", "[0, inf)")
-    seed: int = _option(0, "data order, initial weights, dropout", "[0, 2147483647]")
-    cost: str = _option("fitted", "what the scheduler minimises the maximum of")
-    solver: str = _option("order_statistic", "solver of the dynamic arm")
-    prefetch: int = _option(
+    eval_every: int = option(100, "steps between evaluations; 0 = only at the end", "[0, inf)")
+    checkpoint_every: int = option(0, "steps between checkpoints; 0 = none", "[0, inf)")
+    seed: int = option(0, "data order, initial weights, dropout", "[0, 2147483647]")
+    cost: str = option("fitted", "what the scheduler minimises the maximum of", choices=COSTS)
+    solver: str = option("order_statistic", "solver of the dynamic arm", choices=SOLVERS)
+    prefetch: int = option(
         0, "samples per rank in view of the dynamic arm; 0 = max(32, 2 B/G)", "[0, inf)"
     )
-    max_age_steps: int = _option(50, "most steps a sample waits where order may change", "[1, inf)")
-    b_max: str = _option("", "most samples per rank and micro-batch: N or N,N,...; empty = probe")
-    capacity_margin: float = _option(0.9, "share of the probed capacity that is used", "(0, 1]")
-    micro_batch: int = _option(
+    max_age_steps: int = option(50, "most steps a sample waits where order may change", "[1, inf)")
+    b_max: str = option("", "most samples per rank and micro-batch: N or N,N,...; empty = probe")
+    capacity_margin: float = option(0.9, "share of the probed capacity that is used", "(0, 1]")
+    micro_batch: int = option(
         0, "local batches are accumulated in pieces of this; 0 = whole", "[0, inf)"
     )
-    sync: str = _option("after", "gradients are summed after backward (timed apart) or overlapping")
-    amp: str = _option("auto", "mixed precision")
-    backend: str = _option("auto", "nccl needs one GPU per rank")
-    timeout_s: float = _option(
-        120.0, "a rank silent for this long ends the job [s]", "(0, 1000000]"
+    sync: str = option(
+        "after",
+        "gradients are summed after backward (timed apart) or overlapping",
+        choices=("after", "overlap"),
     )
-    output_dir: str = _option("", "run folder; empty = outputs/ddp-<date>-<time>-<hex>")
-    resume: str = _option("", "run folder to continue")
-    check_gradients: bool = _option(False, "compare with one global batch before training")
-    tensorboard: bool = _option(True, "write TensorBoard events if it is installed")
-    inject: str = _option("", "fault drill KIND:RANK:STEP; KIND is kill, raise, oom or stall")
+    amp: str = option("auto", "mixed precision", choices=("auto", "none", "bf16", "fp16"))
+    backend: str = option("auto", "nccl needs one GPU per rank", choices=("auto", "nccl", "gloo"))
+    timeout_s: float = option(120.0, "a rank silent for this long ends the job [s]", "(0, 1000000]")
+    output_dir: str = option("", "run folder; empty = outputs/ddp-<date>-<time>-<hex>")
+    resume: str = option("", "run folder to continue")
+    check_gradients: bool = option(False, "compare with one global batch before training")
+    tensorboard: bool = option(True, "write TensorBoard events if it is installed")
+    inject: str = option("", "fault drill KIND:RANK:STEP; KIND is kill, raise, oom or stall")
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ConfigError(f"{name} is {value!r}: allowed {', '.join(allowed)}")
-        for option in dataclasses.fields(self):
-            value, within = getattr(self, option.name), option.metadata["within"]
-            if within and not _inside(value, within):
-                kind = "integers" if isinstance(value, int) else "numbers"
-                raise ConfigError(f"{option.name} is {value}: allowed are {kind} in {within}")
+        check_options(self)
         for spec in self.arm_specs():
             parse_arm(spec, self)
         fault = parse_fault(self.inject)
@@ -157,14 +133,14 @@ def parse_arm(spec: str, settings: Settings) -> ArmSpec:
     """`NAME[@COST][@SOLVER]` -> ArmSpec; ConfigError names what is allowed."""
     name, *options = spec.split("@")
     cost, solver = settings.cost, settings.solver
-    for option in options:
-        if option in COSTS:
-            cost = option
-        elif option in SOLVERS:
-            solver = option
+    for choice in options:
+        if choice in COSTS:
+            cost = choice
+        elif choice in SOLVERS:
+            solver = choice
         else:
             allowed = ", ".join((*COSTS, *SOLVERS))
-            raise ConfigError(f"arms: {spec!r}: {option!r} after '@'; allowed {allowed}")
+            raise ConfigError(f"arms: {spec!r}: {choice!r} after '@'; allowed {allowed}")
     if name not in ARMS:
         raise ConfigError(f"arms: {spec!r}: no such arm; allowed {', '.join(ARMS)}")
     return ArmSpec(spec, name, cost, solver)
@@ -234,40 +210,12 @@ def prefetch_of(settings: Settings, ranks: int) -> int:
     return settings.prefetch or max(32, 2 * -(-settings.global_batch // ranks))
 
 
-def _flag(text: str) -> bool:
-    if text.lower() in ("1", "true", "yes"):
-        return True
-    if text.lower() in ("0", "false", "no"):
-        return False
-    raise argparse.ArgumentTypeError(f"{text!r}: allowed true, false")
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> typing.NoReturn:
-        raise ConfigError(f"command line: {message}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m ddp_bench.train_ddp", description=__doc__, allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="python -m ddp_bench.train_ddp", description=__doc__)
     parser.add_argument("--config", metavar="FILE.yaml", help="settings; flags given here win")
     parser.add_argument("--validate_only", action="store_true", help="check the settings and stop")
     parser.add_argument("--for_ranks", type=int, default=1, help="ranks to check them for")
-    hints = typing.get_type_hints(Settings)
-    for option in dataclasses.fields(Settings):
-        kind = hints[option.name]
-        text = f"{option.metadata['help']} (default: {option.default!r})"
-        extra = {"choices": CHOICES[option.name]} if option.name in CHOICES else {}
-        if kind is bool:
-            extra = {"nargs": "?", "const": True, "metavar": "true|false"}
-        others = [f"--{alias}" for alias, name in ALIASES.items() if name == option.name]
-        parser.add_argument(
-            f"--{option.name}",
-            *others,
-            type=_flag if kind is bool else kind,
-            default=None,
-            help=text.replace("%", "%%"),
-            **extra,
-        )
+    add_options(parser, Settings, ALIASES)
     return parser
 
 

@@ -1,17 +1,24 @@
 """Commands: parse, call, write. One file or folder is one command.
 
-cli        `hippo SUBCOMMAND`: the table of commands
-common     what commands share
-train      train Hi-PPO
-evaluate   schedulers on the same scenarios
-respond    answers measurements with plans
-kpi        the eight key figures
-validate   predictions beside measured runs
-calibrate  efficiencies fitted to measured runs
-fidelity   closed form against event-exact
-cluster    clusters and traces from measurements
-network    link processes fitted to measured paths
-jobs       lists of jobs, drawn
-bench      speed
-ddp        data-parallel training: train, replay, analyse
+cli            `hippo SUBCOMMAND`: the table of commands
+common         what commands share
+plan           a plan in seconds: search, price, thresholds, what-if
+train          train Hi-PPO
+evaluate       schedulers on the same scenarios
+respond        answers measurements with plans
+kpi            the eight key figures
+validate       predictions beside measured runs
+calibrate      efficiencies fitted to measured runs
+fidelity       closed form against event-exact
+foresight      what re-planners lose, and what of it is foresight
+cluster        clusters and traces from measurements
+network        link processes fitted to measured paths
+jobs           lists of jobs, drawn
+bench          speed
+wan            a network on one machine, and real training over it
+runs           run folders, listed and compared
+ddp            data-parallel training: train, replay, analyse
+communication  gradients sent in several ways, one chosen while training
+microbench     messages between ranks, operators, whole steps: measured
+memory         memory of real training: predicted, budgeted, replayed
 """

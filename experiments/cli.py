@@ -12,6 +12,7 @@ from experiments.common import run_command
 # Name -> module with main(argv), and what it is for. Modules load when called: importing all of
 # them would take seconds.
 COMMANDS = {
+    "plan": ("experiments.plan.__main__", "the plan with which a model trains fastest, in seconds"),
     "train": ("experiments.train.__main__", "train Hi-PPO"),
     "evaluate": ("experiments.evaluate.__main__", "compare schedulers on the same scenarios"),
     "cluster": ("experiments.cluster.__main__", "make cluster and trace files from measurements"),
@@ -33,13 +34,23 @@ COMMANDS = {
         "experiments.kpi.__main__",
         "the eight key figures, each with its target and its headroom",
     ),
+    "foresight": (
+        "experiments.foresight.__main__",
+        "what re-planners lose, and what of it is foresight",
+    ),
     "respond": ("experiments.respond.__main__", "answer measurements with plans, line by line"),
     "bench": ("experiments.bench.__main__", "measure speed"),
+    "wan": ("experiments.wan.__main__", "a wide-area network on one machine, for real training"),
     "ddp": ("experiments.ddp", "compare micro-batch schedules in real data-parallel training"),
+    "runs": ("experiments.runs.__main__", "list run folders, compare two of them"),
+    "memory": ("experiments.memory", "predict training's memory, choose what to recompute"),
+    "microbench": ("experiments.microbench", "measure messages, operators and whole steps"),
+    "communication": ("experiments.communication", "compare how gradients are sent"),
     "report": ("analysis.report.__main__", "write a report from run folders"),
 }
 EXAMPLES = """\
 examples:
+  hippo plan --cluster three-sites.yaml --model llama-13b
   hippo evaluate --schedulers hysteresis,best_static --seeds 8 --out outputs/first
   hippo report outputs/first
   hippo evaluate --help"""
@@ -73,7 +84,7 @@ def _without_command(arguments: list[str]) -> int:
     else:
         print("usage: hippo SUBCOMMAND [--help] ...\n       hippo --version\n")
         for name, (_, text) in COMMANDS.items():
-            print(f"  {name:10} {text}")
+            print(f"  {name:13} {text}")
         print(f"\n{EXAMPLES}")
     return 0 if arguments else 2
 

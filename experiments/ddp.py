@@ -7,16 +7,14 @@ first; everything else is passed on to `python -m ddp_bench.train_ddp` (see its 
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
-import subprocess
 import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 from analysis.records import RecordError, load
-from experiments.common import Parser, run_command, whole
+from experiments.common import Parser, run_command, run_module, whole
 
 EXAMPLE = "hippo ddp --ranks 2 --steps 50 --out outputs/ddp"
 DEFAULT_CONFIG = Path(__file__).parents[1] / "ddp_bench" / "configs" / "default.yaml"
@@ -38,17 +36,9 @@ def _up_to(most: int, least: int = 0) -> Callable[[str], int]:
     return lambda text: whole(text, least, most)
 
 
-def _environment() -> dict[str, str]:
-    """One compute thread per rank, and this checkout importable from anywhere."""
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    paths = [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    return environment
-
-
 def _python(*arguments: str) -> int:
     """Run a module of this installation; its exit status."""
-    return subprocess.run([sys.executable, "-m", *arguments], env=_environment()).returncode
+    return run_module(*arguments)
 
 
 def _resumed(given: list[str]) -> Path | None:

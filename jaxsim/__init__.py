@@ -18,6 +18,7 @@ network      how links move
 load         who else wants the GPUs
 step_time    plan + network -> seconds, and what a change of plan costs
 reference    an independent simulator of a pipeline, for tests
+learning     what a token is worth when replicas talk seldom, in few bits or late
 planning     which plans there are, what they are worth, plan tables
 env          one decision interval per step
 scenario     worlds drawn from seeds

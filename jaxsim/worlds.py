@@ -15,7 +15,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxsim.cluster import load_cluster
+from jaxsim.cluster import load_cluster, repeat_regions
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.plan import Plan
@@ -39,6 +39,7 @@ class NamedWorld:
         global_batch: sequences per training step
         seq: tokens per sequence
         layout_limit: layouts of domains that are searched at most for the plan table
+        domains: the cluster's regions are repeated to this number; None = as the file has them
     """
 
     cluster: str = "four-aws-regions"
@@ -49,6 +50,7 @@ class NamedWorld:
     global_batch: int = 1024
     seq: int = 4096
     layout_limit: int = 4000
+    domains: int | None = None
 
     @property
     def job(self) -> JobSpec:
@@ -64,6 +66,21 @@ def _moved(jitter: str, **settings) -> NamedWorld:
 WORLDS: dict[str, NamedWorld] = {
     "four-aws-regions": _moved("ou"),
     "eight-aws-regions": NamedWorld(cluster="eight-aws-regions", layout_limit=500),
+    # Worlds worth deciding in, by model and regions. No small region holds a replica of 70B, none at
+    # all one of 405B.
+    "70b-eight-regions": NamedWorld(
+        cluster="mixed-aws-regions", model="llama-70b", global_batch=512, layout_limit=300
+    ),
+    "70b-sixteen-regions": NamedWorld(
+        cluster="mixed-aws-regions",
+        model="llama-70b",
+        global_batch=512,
+        layout_limit=300,
+        domains=16,
+    ),
+    "405b-eight-regions": NamedWorld(
+        cluster="large-aws-regions", model="llama-405b", global_batch=1024, layout_limit=300
+    ),
     "steady": _moved("none"),
     "jitter": _moved("uniform"),
     "drift": _moved("ou"),
@@ -98,6 +115,7 @@ def make_world(name: str, table_size: int = 48) -> World:
     """
     named = named_world(name)
     spec = load_cluster(named.cluster)
+    spec = spec if named.domains is None else repeat_regions(spec, named.domains)
     loaded = named.scenario.load_share > 0
     calibration = spec.calibration
     args = (spec, named.job, table_size, named.layout_limit)

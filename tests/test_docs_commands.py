@@ -7,10 +7,11 @@ import re
 import typing
 
 import pytest
-from helpers.docs_pages import ROOT, commands
+from helpers.docs_pages import ROOMS, ROOT, commands
 
 from ddp_bench.config import parse_settings
 from ddp_bench.errors import ConfigError
+from ddp_bench.toolbox import room_parser
 from experiments import ddp
 from experiments.cli import COMMANDS
 from experiments.common import parse
@@ -19,8 +20,12 @@ from jaxsim.files import InputError
 ALL = commands()
 # Programs whose options are their own affair.
 PROGRAMS = ("source", "pip", "diff", ".venv/bin/pytest")
-BY_ARGPARSE = ("cluster", "network", "report")
-SUBCOMMANDS = {"cluster": ("from-grid", "trace"), "network": ("fit", "predict")}
+BY_ARGPARSE = ("cluster", "network", "report", "wan")
+SUBCOMMANDS = {
+    "cluster": ("from-grid", "trace"),
+    "network": ("fit", "predict"),
+    "wan": ("up", "run", "study", "link", "counters", "down", "check"),
+}
 
 
 class ReadError(Exception):
@@ -76,11 +81,18 @@ def stop_once_read(main, words):
     raise ReadError(f"exit status {status}")
 
 
+def room(name):
+    """What `ddp_bench` says of its room."""
+    return importlib.import_module(f"ddp_bench.{name}").ROOM
+
+
 def check_hippo(name, words):
     """Read the options of `hippo NAME`; an exception if they cannot be."""
     assert name in COMMANDS, f"no subcommand {name!r}"
     if name == "ddp":
         parse_settings(ddp._parser().parse_known_args(words)[1])
+    elif name in ROOMS:
+        room_parser(room(name)).parse_args(words)
     elif name in BY_ARGPARSE:
         stop_once_read(importlib.import_module(COMMANDS[name][0]).main, words)
     else:
@@ -92,6 +104,8 @@ def check_hippo(name, words):
 def check_module(name, words):
     if name == "ddp_bench.train_ddp":
         parse_settings(list(words))
+    elif name.startswith("ddp_bench."):
+        check_hippo(name.removeprefix("ddp_bench."), words)
     elif name.startswith("experiments."):
         check_hippo(name.removeprefix("experiments."), words)
     elif name == "analysis.report":
@@ -142,6 +156,7 @@ def test_an_option_that_is_not_there_is_noticed():
         ("cluster", ["trace", "--clusters", "a.yaml"]),
         ("report", ["--page", "outputs/a"]),
         ("ddp", ["--modes", "static"]),
+        ("memory", ["--capacities", "1"]),
     ):
         with pytest.raises((ReadError, InputError, ConfigError, SystemExit)):
             check_hippo(name, words)
@@ -160,9 +175,10 @@ def section(name):
 
 def options_of(name):
     """The options of a subcommand as its parser has them, with underscores."""
-    if name != "ddp":
+    if name != "ddp" and name not in ROOMS:
         return set(keys(config_class(name)))
-    strings = [option for action in ddp._parser()._actions for option in action.option_strings]
+    parser = room_parser(room(name)) if name in ROOMS else ddp._parser()
+    strings = [option for action in parser._actions for option in action.option_strings]
     return {option[2:] for option in strings if option.startswith("--")} - {"help"}
 
 

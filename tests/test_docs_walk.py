@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers.docs_pages import ROOT, blocks, commands
+from helpers.docs_pages import ROOMS, ROOT, blocks, commands
 
 from analysis.records import load
 from experiments.cli import main
@@ -32,7 +32,11 @@ SMALL = {
     "train": f"{WORLD.partition(' --layout')[0]} --scenario.horizon 4 --scenarios 2 --seeds [0,1] "
     "--eval_scenarios 2 --epochs 1 --train.envs 4 --train.rollout 4 --train.hidden 8",
     "respond": WORLD,
+    "plan": "--quick --global_batch 64",
     "fidelity": "--samples 1 --micro_batches 4",
+    "memory": "--settings 1 --capacity_mb 8 --repeats 1",
+    "microbench": "--repeats 2 --largest_kb 512 --what collectives,copy,gemm",
+    "communication": "--steps 10 --links 2 --played_steps 50 --methods fp16,int8",
     "bench": "--envs 2 --repeats 1",
 }
 WRITTEN = {  # the commands as the pages have them
@@ -78,6 +82,25 @@ def test_your_own_cluster_in_three_commands(folder, monkeypatch, capsys):
     assert ready["ready"] and answer["plan"] and "error" not in answer
 
 
+@pytest.mark.slow
+def test_a_plan_is_made_questioned_and_exported(folder, capsys):
+    walk(
+        "hippo plan --cluster three-sites.yaml --model llama-13b --tokens 300e9",
+        "hippo plan --cluster three-sites.yaml --model llama-13b --tokens 300e9 --figure --pareto",
+        "hippo plan --cluster three-sites.yaml --model llama-13b --what-if link=north:west,factor=0.5 "
+        "--what-if domain=south,gpus=0",
+        "hippo plan --cluster three-sites.yaml --model llama-13b --tokens 300e9 --deadline 60 "
+        "--budget 70 --pareto --figure",
+        "hippo plan --cluster three-sites.yaml --model llama-13b --export launch --format torchtitan",
+        "hippo plan --model llama-7b --quick --json plan.json",
+    )
+    told = capsys.readouterr().out
+    assert told.count("fullest GPU") == 6 and "What if" in told
+    assert (folder / "launch" / "README.md").is_file()
+    assert json.loads((folder / "plan.json").read_text())["step_s"] > 0
+    assert len(list((folder / "outputs").glob("plan-*/figures/plan.png"))) == 2
+
+
 def test_jobs_are_drawn(folder):
     walk(
         "hippo jobs --count 8 --span_hours 2 --burst 2 --out jobs.csv",
@@ -91,6 +114,14 @@ def test_jobs_are_drawn(folder):
 def test_the_published_runs_are_predicted(folder, capsys):
     walk("hippo validate")
     assert "published_runs" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_of_the_toolbox_runs(folder, room):
+    walk(f"hippo {room} --quick")
+    (run,) = (folder / "outputs").iterdir()
+    assert load(run).run["kind"] == room and load(run).summary
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ class Replanning(TableScheduler):
             lambda: seen.now.rate,
         )
         gain = amortised_gain(seen, rate, setup.interval_s, jnp.float32(self.horizon))
-        best = jnp.argmax(jnp.where(self.rows, gain, -1.0)).astype(jnp.int32)
+        best = jnp.argmax(jnp.where(self.rows, gain, -jnp.inf)).astype(jnp.int32)
         plan_again = jnp.any(state != memory) & seen.may_switch
         memory = jnp.where(plan_again, state, memory)
         move = seen.idle | (plan_again & (gain[best] > gain[seen.row]))

@@ -7,7 +7,14 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
-from agents.protocol import EvaluatedTable, TableScheduler, pick_row, switch_times
+from agents.protocol import (
+    EvaluatedTable,
+    TableScheduler,
+    after_move,
+    pick_row,
+    switch_times,
+    switch_worths,
+)
 from jaxsim.pytree import Pytree
 
 HORIZONS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 80.0, jnp.inf)  # intervals; inf = never move
@@ -52,19 +59,26 @@ class SelfTuningHysteresis(TableScheduler):
         wait_s = jnp.maximum(memory.wait_s - setup.interval_s, 0.0)
         score = self.decay * memory.score + seen.now.rate[row] * trained_s
         # And what would it decide now? Idle replays may move.
-        times = jax.vmap(lambda r: switch_times(setup, pick_row(setup.table, r), seen.view))(row)
-        row, wait_s = jax.vmap(_decide, (0, 0, 0, None, 0, None))(
-            horizons, row, wait_s, seen.now.rate, times, setup.interval_s
+        plans = jax.vmap(lambda r: pick_row(setup.table, r))(row)
+        times = jax.vmap(lambda plan: switch_times(setup, plan, seen.view))(plans)
+        prices = None
+        if setup.objective is not None:
+            prices = jax.vmap(lambda plan: switch_worths(setup, plan, seen.view))(plans)
+        wanted, wait_s = jax.vmap(_decide, (0, 0, 0, None, 0, 0, None))(
+            horizons, row, wait_s, seen.now.rate, times, prices, setup.interval_s
         )
-        leader = jnp.argmax(score)
+        if prices is not None:
+            moved = (wanted != row)[:, None] & (jnp.arange(prices.shape[1]) == wanted[:, None])
+            score = score - jnp.sum(jnp.where(moved, prices, 0.0), axis=1)
+        row, leader = wanted, jnp.argmax(score)
         return row[leader], Replay(row, wait_s, score, jnp.array(True))
 
 
-def _decide(horizon, row, wait_s, rate, switch_s, interval_s):
+def _decide(horizon, row, wait_s, rate, switch_s, switch_worth, interval_s):
     """One replay's move: hysteresis with its own horizon, if no transition is under way."""
     never = jnp.isinf(horizon)
     span = jnp.where(never, 1.0, horizon) * interval_s
-    gain = rate * jnp.maximum(span - switch_s, 0.0)
+    gain = after_move(rate, jnp.maximum(span - switch_s, 0.0), switch_worth)
     wanted = jnp.argmax(gain).astype(jnp.int32)
     move = (wait_s <= 0) & ~never & (wanted != row)
     return jnp.where(move, wanted, row), jnp.where(move, switch_s[wanted], wait_s)

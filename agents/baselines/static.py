@@ -9,12 +9,14 @@ from flax import struct
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
-from agents.protocol import EvaluatedTable, Setup, TableScheduler, score_table
+from agents.protocol import EvaluatedTable, Setup, TableScheduler
+from agents.staying import expected_rates
 from jaxsim.planning import PlanTable
 
 
 class StaticPlan(TableScheduler):
-    """Deploy the best of the candidates at base bandwidth and prior load, and never move.
+    """Deploy the best of the candidates and never move: the one that brings most in the mean over the
+    states of links and load that are to be expected (`Setup.outlook`; at base where none is known).
 
     Best is fastest in the simulator, also for a planner with an objective of its own that brought
     several rows. Only the row is fixed: the lower choice is the best candidate of every interval.
@@ -31,10 +33,10 @@ class StaticPlan(TableScheduler):
 
     def bind(self, setup: Setup) -> Self:
         bound = self.replace(setup=setup)
-        rate = score_table(setup, setup.prior, self.candidates).rate
+        rate = expected_rates(setup, self.candidates)
         rate = rate if self.worth is None else rate * self.worth
         # Where no candidate fits, the job waits on the first: an honest zero, not another plan.
-        row = jnp.argmax(jnp.where(bound.rows, rate, -1.0)).astype(jnp.int32)
+        row = jnp.argmax(jnp.where(bound.rows, rate, -jnp.inf)).astype(jnp.int32)
         return bound.replace(row=row)
 
     def choose(
@@ -50,8 +52,8 @@ def with_any_choice(rows: Bool[Array, " P"], n_choices: int) -> Bool[Array, "P V
 
 
 def every_row(table: PlanTable) -> Bool[Array, " P"]:
-    """[P] bool, the candidates of best_static. The best of all rows at base is what a careful engineer
-    deploys once."""
+    """[P] bool, the candidates of best_static. The best of all rows for the links and the load to be
+    expected is what a careful engineer deploys once."""
     return jnp.ones_like(table.mask)
 
 

@@ -27,6 +27,10 @@ class EpisodeMetrics(Pytree):
     overlap: Float[Array, "*batch"]
     wan_gb_per_step: Float[Array, "*batch"]  # [GB] training and migration
     usd_per_mtoken: Float[Array, "*batch"]  # GPUs and egress
+    # what a token was worth of one of synchronous training, in the mean over tokens
+    efficiency: Float[Array, "*batch"]
+    effective_tokens_per_s: Float[Array, "*batch"]
+    usd_per_effective_mtoken: Float[Array, "*batch"]
     replans: Float[Array, "*batch"]  # reconfigurations after the first deployment
     reward: Float[Array, "*batch"]  # mean per interval, as are its parts
     reward_eff: Float[Array, "*batch"]
@@ -99,10 +103,18 @@ def episode_metrics(episode: Episode, params: EnvParams) -> EpisodeMetrics:
     """Reduce one episode of a single job; jit-able."""
     record, parts = episode.record, episode.record.reward_parts
     steps = step_metrics(record, params.problem.cluster.gpu.memory_gb)
+    traffic, progress = traffic_metrics(episode, params), record.progress[:, 0].sum()
+    span_s = episode.reward.shape[0] * params.interval_s
+    effective = progress * params.problem.work.tokens_per_step[0] / span_s
+    tokens_per_s = traffic["tokens_per_s"]
+    efficiency = effective / jnp.where(tokens_per_s > 0, tokens_per_s, jnp.nan)
     return EpisodeMetrics(
         **{name: values[0] for name, values in steps.items()},
-        **traffic_metrics(episode, params),
-        progress=record.progress[:, 0].sum(),
+        **traffic,
+        efficiency=efficiency,
+        effective_tokens_per_s=effective,
+        usd_per_effective_mtoken=traffic["usd_per_mtoken"] / efficiency,
+        progress=progress,
         utilisation=parts.utilisation.mean(),
         replans=jnp.sum(record.switched[1:, 0].astype(jnp.float32)),
         reward=episode.reward.mean(),

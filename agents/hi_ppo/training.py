@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, Key, UInt32
 
+from agents.foresight import MigrationTable, migration_table
 from agents.hi_ppo.features import (
     Measurement,
     Reference,
@@ -25,7 +26,7 @@ from agents.hi_ppo.networks import LowerNetwork, UpperNetwork
 from agents.hi_ppo.ppo import Decisions, Losses, make_optimizer, ppo_update
 from agents.hi_ppo.scheduler import PolicyParams
 from agents.hi_ppo.settings import TrainSettings, check_sizes
-from agents.oracles import MigrationTable, migration_table, solve_truth
+from agents.oracles import solve_truth
 from agents.protocol import (
     Setup,
     carry_out,
@@ -108,7 +109,7 @@ def make_tape(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon:
         key=key,
         rates=rates,
         value=solve_truth(setup, views, rates).value,
-        moves=migration_table(setup),
+        moves=migration_table(setup.table.plans, setup.problem),
         base_rate=score_table(setup, setup.prior).rate,
     )
 
@@ -282,17 +283,17 @@ class Trainer:
         rate = view.bandwidth_gb_per_s * tape.params.problem.calibration.wan_efficiency
         moves = take(tape.moves, row)
         # On idle domains every row costs a restart and nothing has to move.
-        moves = MigrationTable(
-            restart_s=jnp.where(found, moves.restart_s, tape.params.problem.calibration.restart_s),
+        first_s = tape.params.problem.calibration.restart_s
+        moves = Transition(
+            restart_s=jnp.where(found, moves.restart_s, first_s),
             bytes_gb=jnp.where(found, moves.bytes_gb, 0.0),
+            fabric_s=jnp.where(found, moves.fabric_s, 0.0),
+            goes_on=jnp.where(found, moves.goes_on, 0.0),
         )
-
-        def duration(restart_s, bytes_gb):
-            return transition_s(Transition(restart_s, bytes_gb), rate)
-
+        switch_s = jax.vmap(transition_s, (0, None))(moves, rate)
         return Measurement(
             rates=tape.rates[observation.t - 1],
-            switch_s=jax.vmap(duration)(moves.restart_s, moves.bytes_gb),
+            switch_s=switch_s * (1.0 - moves.goes_on),
             row=row,
         )
 

@@ -85,6 +85,11 @@ class JobsScheduler(Pytree, Scheduler):
         del job
         return jnp.ones_like(table.mask)
 
+    def order(self, observation: Observation) -> Int[Array, " J"]:
+        """[J] int32, the jobs in the order in which they decide: that of arrival."""
+        del observation
+        return jnp.arange(self.setup.kind.shape[0])
+
     def decide_one(
         self,
         key: Key[Array, ""],
@@ -127,8 +132,10 @@ class JobsScheduler(Pytree, Scheduler):
             held = jnp.where(present[job], held_gpus(plan, left), 0)
             return holding.at[job].set(held), (plan, own_memory)
 
-        keys = jax.random.split(key, n_jobs)
-        return jax.lax.scan(body, holding, (jnp.arange(n_jobs), keys, memory))[1]
+        keys, order = jax.random.split(key, n_jobs), self.order(observation)
+        first_to_last = jax.tree.map(lambda x: x[order], (keys, memory))
+        decided = jax.lax.scan(body, holding, (order, *first_to_last))[1]
+        return jax.tree.map(lambda x: jnp.zeros_like(x).at[order].set(x), decided)
 
 
 class PerJobScheduler(JobsScheduler):

@@ -5,16 +5,14 @@ replan_oracle  The best row of the table on the true present network, the switch
 truth          What the future holds: the course of a scenario, the optimum over a plan table
 """
 
-from agents.oracles.clairvoyant import Clairvoyant, MigrationTable, migration_table
+from agents.oracles.clairvoyant import Clairvoyant
 from agents.oracles.replan_oracle import ReplanOracle
 from agents.oracles.truth import Truth, family_bound, solve_truth
 
 __all__ = [
     "Clairvoyant",
-    "MigrationTable",
     "ReplanOracle",
     "Truth",
     "family_bound",
-    "migration_table",
     "solve_truth",
 ]

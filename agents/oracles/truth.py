@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from agents.oracles.clairvoyant import clairvoyant_values, first_deployment, migration_table
-from agents.protocol import Estimate, Setup, best_choices, table_rates
+from agents.foresight import first_deployment, migration_table, values_of_rows
+from agents.protocol import Estimate, Setup, best_choices, score_rows, table_rates
+from agents.staying import staying_rates
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.plan import Plan
 from jaxsim.planning import best_rate
@@ -38,8 +39,17 @@ def make_truth(params: EnvParams, setup: Setup, key: Array, horizon: int) -> Tru
 def solve_truth(setup: Setup, views: NetworkView, rates: Float[Array, "T P V"]) -> Truth:
     """The optimal plan sequence, given `table_rates` of the views."""
     estimate = best_choices(rates)
-    value, best = clairvoyant_values(setup, views, estimate.rate, migration_table(setup))
-    start, start_value = first_deployment(setup, estimate.rate, value)
+    worth, parts = None, None
+    if setup.objective is not None:
+        parts = score_rows(setup, setup.table.plans, estimate.choice, views)[1]
+        worth = jax.tree.map(lambda x: x[None], parts)
+    moves = migration_table(setup.table.plans, setup.problem)
+    one_future, links = estimate.rate[None], views.bandwidth_gb_per_s[None]
+    staying = staying_rates(setup, setup.table.plans, views, estimate.rate, parts)
+    staying = None if staying is None else staying[None]
+    args = (one_future, links, moves, setup.table.mask, setup, worth, staying)
+    value, best = values_of_rows(*args)
+    start, start_value = first_deployment(one_future, value, setup, worth=worth)
     return Truth(views, estimate, value, best, start, start_value, rates)
 
 

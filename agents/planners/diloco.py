@@ -8,8 +8,8 @@ are sent one after the other in 4 bits, each behind the next tau training steps.
 fastest row is deployed, and the simulator chooses micro-batch, recomputation and schedule anew in every
 interval (`static.StaticPlan`).
 
-What a step learns under H > 1 is an assumption (`jaxsim.step_time.sync.statistical_efficiency`), so
-these plans have a table of their own and never enter that of synchronous training.
+What a step learns under H > 1 comes from published runs (`jaxsim.learning`), so these plans have a
+table of their own and never enter that of synchronous training.
 
 Left out: the fragments of streaming and their overlap. A plan has no field for F or tau; here a
 sync blocks as a whole, with the bytes of all fragments. The bytes are right; the time is an upper

@@ -12,6 +12,8 @@ calibration  fitted parameters
 fidelity     closed form against event-exact
 network      fitted link processes, errors of predictors
 ddp          data-parallel runs
+wan          predictions beside real runs over an emulated network
+plan         a plan on the map, speed against price
 """
 
 from analysis.figures.calibration import IDENTIFIED, PARAMETER_COLUMNS, parameters_fitted
@@ -39,6 +41,7 @@ from analysis.figures.network import (
     fitted_quantiles,
     prediction_errors,
 )
+from analysis.figures.plan import plan_front, plan_map
 from analysis.figures.scoreboard import KPI_COLUMNS, SCENE_COLUMNS, key_figures, suite_regrets
 from analysis.figures.style import ORACLES, save
 from analysis.figures.traffic import TRAFFIC_COLUMNS, traffic_map
@@ -52,6 +55,7 @@ from analysis.figures.validation import (
     step_times,
     timed_runs,
 )
+from analysis.figures.wan import WAN_COLUMNS, wan_predictions
 
 __all__ = [
     "COMPARISON_COLUMNS",
@@ -74,6 +78,7 @@ __all__ = [
     "STEP_COLUMNS",
     "TIMELINE_COLUMNS",
     "TRAFFIC_COLUMNS",
+    "WAN_COLUMNS",
     "closed_against_event",
     "draw_all",
     "episode_timeline",
@@ -88,6 +93,8 @@ __all__ = [
     "mean_absolute",
     "parameters_fitted",
     "peak_memory",
+    "plan_front",
+    "plan_map",
     "prediction_errors",
     "reward_parts",
     "save",
@@ -97,4 +104,5 @@ __all__ = [
     "suite_regrets",
     "timed_runs",
     "traffic_map",
+    "wan_predictions",
 ]

@@ -19,8 +19,10 @@ _STEP_COLUMNS = ("step_s", "step_s_std", "memory_utilisation", "comm_to_compute"
 _JOB_COLUMNS = ("jct_s", "jct_normalised", "queueing_s", "moves", *_STEP_COLUMNS)
 _TRAFFIC_COLUMNS = ("tokens_per_s", "bandwidth_utilisation", "wan_gb_per_step", "usd_per_mtoken")
 _RUN_COLUMNS = ("makespan_s", "utilisation", "fairness", "overcommitted", *_TRAFFIC_COLUMNS)
-# What a single job is measured by and many are not: no optimum over all intervals is known for them.
+# What a single job is measured by and many are not: no optimum over all intervals is known for them,
+# and gains are those of completion times.
 _UNDEFINED = ("headroom_pct", "regret_pct", "regret_ci95_pct", "bound_pct")
+_UNDEFINED += ("efficiency_band", "gain_over_pct")
 
 
 def jobs_summary(jobs: pd.DataFrame, decisions: pd.DataFrame | None) -> dict:

@@ -27,6 +27,9 @@ MEAN_COLUMNS = (
     "overlap",
     "wan_gb_per_step",
     "usd_per_mtoken",
+    "efficiency",
+    "effective_tokens_per_s",
+    "usd_per_effective_mtoken",
     "replans",
 )
 REWARD_COLUMNS = ("reward", "reward_eff", "reward_util", "reward_cost", "reward_fair")
@@ -69,18 +72,23 @@ def scheduler_summary(scenarios: pd.DataFrame, scheduler: str) -> dict:
     """Means of one scheduler's columns; regret with its 95 % interval. None: never measured, or
     not defined because nothing could run.
 
+    `efficiency_band` holds 95 % of the scenarios, which draw what a token is worth from its band.
     `headroom_pct` comes first: what clairvoyant gains over this scheduler, 100 (1 / p - 1) with p
     the mean of its progress relative to clairvoyant's; None where it never makes any.
     """
     regret = _MISSING
     if scenarios["regret_pct"].notna().any():
         regret = bootstrap_interval(scenario_matrix(scenarios, scheduler, "regret_pct").to_numpy())
-    means = scenarios.loc[scenarios["scheduler"] == scheduler, list(MEAN_COLUMNS)].mean()
+    own = scenarios[scenarios["scheduler"] == scheduler]
+    means = own[list(MEAN_COLUMNS)].mean()
+    worth = own["efficiency"].dropna()
+    band = np.percentile(worth, (2.5, 97.5)).tolist() if len(worth) else [None, None]
     return {
         "headroom_pct": gain_of_best_pct(regret["estimate"]),
         "regret_pct": regret["estimate"],
         "regret_ci95_pct": _bounds(regret),
         **{name: float(value) if np.isfinite(value) else None for name, value in means.items()},
+        "efficiency_band": band,
     }
 
 
@@ -134,13 +142,15 @@ def evaluation_summary(
     if counted.empty:
         raise ValueError(f"no scenario has a headroom of at least {threshold_pct} %")
     schedulers = {}
+    paired = {name: paired_gains(counted, name) for name in counted["scheduler"].unique()}
     for name in counted["scheduler"].unique():
         times = decision_times(decisions, name)
-        schedulers[name] = scheduler_summary(counted, name) | times
+        gains = {x: [g["gain_pct"], *g["ci95"]] for x, g in paired[name].items()}
+        schedulers[name] = scheduler_summary(counted, name) | times | {"gain_over_pct": gains}
     return {
         "headroom": headroom,
         "schedulers": schedulers,
-        "paired": {name: paired_gains(counted, name) for name in learned},
+        "paired": {name: paired[name] for name in learned},
     }
 
 

@@ -129,8 +129,8 @@ def ranks_per_device() -> int:
     return len(range(mine % gpus, local, gpus)) if gpus else 1
 
 
-def start(backend: str, timeout_s: float) -> Control:
-    """Join the process group that torchrun describes; alone, a group of one."""
+def join(backend: str, timeout_s: float) -> dist.Store:
+    """Join the process group that torchrun describes, alone a group of one; the ranks' store."""
     timeout = timedelta(seconds=timeout_s)
     if "RANK" not in os.environ:
         store = dist.HashStore()
@@ -141,7 +141,12 @@ def start(backend: str, timeout_s: float) -> Control:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"attempt-{attempt}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
-    return Control(timeout_s, store)
+    return store
+
+
+def start(backend: str, timeout_s: float) -> Control:
+    """`join`, and the messages of a second group."""
+    return Control(timeout_s, join(backend, timeout_s))
 
 
 def stop(control: Control) -> None:

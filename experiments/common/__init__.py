@@ -6,6 +6,7 @@ errors            how every command ends
 files             writing results: a fault is one line and leaves nothing behind
 known             names that options take, with the nearest of them for a slip
 progress          bars that say what is going on, compiling included
+real_training     commands of ddp_bench, started as subprocesses
 setup             worlds from options, compiled programs kept between runs
 compiler_options  options of XLA, set only where it knows them
 tables            tables for the terminal

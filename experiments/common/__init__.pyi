@@ -18,6 +18,7 @@ from .options import (
     parse_weights,
 )
 from .progress import progress
+from .real_training import room_command, run_module
 from .setup import (
     compile_for_evaluation,
     load_regions,
@@ -66,7 +67,9 @@ __all__ = [
     "progress",
     "put_result",
     "read_traces",
+    "room_command",
     "run_command",
+    "run_module",
     "scheduler_table",
     "seed",
     "suite_table",

@@ -13,16 +13,21 @@ from jaxsim.scenario import JITTERS
 
 SCHEDULERS = (
     *("random", "static_even_split", "single_domain", "best_static"),
-    *("megatron", "zero", "alpa", "crosspipe", "mast", "sailor", "hyperion"),
-    *("hysteresis", "self_tuning_hysteresis", "replan_oracle", "clairvoyant"),
+    *("megatron", "zero", "alpa", "crosspipe", "dt_fm", "mast", "ray"),
+    *("bace_pipe", "sailor", "hyperion"),
+    *("hysteresis", "smoothed_hysteresis", "self_tuning_hysteresis", "rollout"),
+    *("replan_oracle", "clairvoyant"),
 )
 LEARNED = "hi_ppo"
-LOW_COMMUNICATION = ("diloco", "streaming_diloco")
+LOW_COMMUNICATION = ("diloco", "streaming_diloco", "halos")
 ORACLES = ("replan_oracle", "clairvoyant")
 EVERYBODY = (*SCHEDULERS, LEARNED, *LOW_COMMUNICATION)
 WITHOUT_TRUTH = tuple(name for name in (*SCHEDULERS, LEARNED) if name not in ORACLES)
 CANDIDATES = tuple(name for name in SCHEDULERS if name not in (*ORACLES, "random"))
-CLUSTERS = ("four-aws-regions", "eight-aws-regions")
+CLUSTERS = (
+    *("four-aws-regions", "eight-aws-regions"),
+    *("mixed-aws-regions", "large-aws-regions"),
+)
 MODELS = ("gpt2-small", "gpt2-medium", "llama-7b", "llama-13b", "llama-70b", "llama-405b")
 MOST_JOBS = 64  # at once in the simulator
 LINK_KINDS = ("uniform", "ou", "regime", "heavy", "outage")  # of processes that are fitted
@@ -31,7 +36,7 @@ GPUS = (
     *("A800-80GB", "H200-141GB", "B200-180GB", "L40S-48GB", "MI300X-192GB"),
 )
 SHARING = ("fair", "crux")
-SUITES = ("default", "jitter", "load", "stress", "regions", "scale", "jobs")
+SUITES = ("default", "jitter", "load", "stress", "regions", "worlds", "scale", "jobs")
 
 
 class Names(NamedTuple):
@@ -60,7 +65,7 @@ OPTIONS = {
     "scheduler": Names(WITHOUT_TRUTH, "scheduler that works without the truth", *_PATH),
     "policy": Names(WITHOUT_TRUTH, "scheduler that works without the truth", *_PATH),
     "candidates": Names(("all", *CANDIDATES), "candidate", many=True),
-    "model": Names(MODELS, "model", "a YAML file", _exists),
+    "model": Names(MODELS, "model", "a YAML file, a Hugging Face config.json", _exists),
     "models": Names(MODELS, "model", "YAML files", _exists, many=True),
     "sharing": Names(SHARING, "way to share links"),
     "jitter": Names(JITTERS, "jitter", "FILE.yaml", _is_yaml),

@@ -114,12 +114,16 @@ def load_world(
     domains: int | None = None,
     layout_limit: int = 4000,
     loaded: bool = False,
+    preferences: tuple[tuple[float, ...], ...] = (),
+    efficiency: str = "published",
+    allow: str = "synchronous",
 ) -> tuple[ClusterSpec, World, TableInfo]:
     """Load a cluster file (None = the embedded one), with its regions repeated to `domains` where
     that is given, and enumerate plans for one job on it.
 
     `rules`, such as `agents.registry.plan_rules` returns: rivals whose plans join the table;
-    `loaded`: local jobs will hold GPUs.
+    `loaded`: local jobs will hold GPUs; `preferences`: weights that the table is made for as well;
+    `efficiency` and `allow` are those of `build_world`.
     Raises InputError that names the file and the key, or says what memory is short.
     """
     sizes = {"global_batch": global_batch, "seq": seq, "table_size": table_size}
@@ -131,7 +135,9 @@ def load_world(
     job = JobSpec(load_model(model), global_batch, seq, **fields)
     # Not the name of a calibration file but what it says now.
     calibration = jax.tree.map(np.asarray, spec.calibration)
-    arguments = (spec, job, table_size, layout_limit, calibration, dict(rules or {}), loaded)
+    about = {"rules": dict(rules or {}), "loaded": loaded, "preferences": preferences}
+    about |= {"efficiency": efficiency, "allow": allow}
+    arguments = (spec, job, table_size, layout_limit, calibration, about)
     world, info = _built(pickle.dumps(arguments))
     note_efficiency(spec)
     return spec, world, info
@@ -140,7 +146,6 @@ def load_world(
 @functools.lru_cache(maxsize=4)
 def _built(arguments: bytes) -> tuple[World, TableInfo]:
     """A world from its pickled description: the scenes of a suite share theirs."""
-    spec, job, table_size, layout_limit, calibration, rules, loaded = pickle.loads(arguments)
+    spec, job, table_size, layout_limit, calibration, about = pickle.loads(arguments)
     calibration = jax.tree.map(jnp.asarray, calibration)
-    args = (spec, job, table_size, layout_limit, calibration)
-    return build_world(*args, rules=rules, loaded=loaded)
+    return build_world(spec, job, table_size, layout_limit, calibration, **about)

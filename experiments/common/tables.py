@@ -64,7 +64,19 @@ def best_plan_text(plan: dict | None) -> str:
             f"{pipeline['micro_batch']} each, recompute {pipeline['recompute']}, schedule "
             f"{pipeline['schedule']}",
         ]
+    if "probability_best" in plan:
+        lines.append(f"  best with probability {plan['probability_best']:.2f}, as far as bands say")
+    for tie in plan.get("near_ties", ()):
+        where = "; ".join(_places(pipeline) for pipeline in tie["pipelines"])
+        lines.append(
+            f"  near tie: {tie['tokens_per_s']:,.0f} tokens/s, best with probability "
+            f"{tie['probability_best']:.2f}: {where}"
+        )
     return "\n".join(lines) + "\n"
+
+
+def _places(pipeline: dict) -> str:
+    return " > ".join(stage["domain"] for stage in pipeline["domains"])
 
 
 def _nothing_to_decide(rows: dict[str, dict], value: Callable[[dict], float | None]) -> bool:
@@ -75,6 +87,7 @@ def _nothing_to_decide(rows: dict[str, dict], value: Callable[[dict], float | No
     return len(values) > 1 and bool(same)
 
 
+CONTROL_PCT = 1.0  # headroom below which a scene is a control
 NOTHING = "nothing to decide here: all schedulers come to the same"
 
 
@@ -84,15 +97,17 @@ def suite_table(summary: dict) -> str:
     columns = ("scene", "scheduler", "headroom\n%", "regret\n%", "95 % interval", "to bound\n%")
     for i, name in enumerate((*columns, "completion\nx alone")):  # the last is of many jobs
         table.add_column(name, justify="left" if i < 2 else "right")
-    for scene, result in summary["scenes"].items():
-        rows = result["schedulers"]
+    worth, controls = _by_headroom(summary["scenes"])
+    for scene in (*worth, *controls):
+        rows = summary["scenes"][scene]["schedulers"]
         table.add_section()
 
         def rank(name, rows=rows):
             return _last(rows[name]["regret_pct"]), _last(_completion(rows[name]))
 
         for i, name in enumerate(sorted(rows, key=rank)):
-            table.add_row("" if i else scene, name, *_scene_cells(rows[name]))
+            said = f"{scene} (control)" if scene in controls else scene
+            table.add_row("" if i else said, name, *_scene_cells(rows[name]))
     same = [
         scene
         for scene, result in summary["scenes"].items()
@@ -100,7 +115,23 @@ def suite_table(summary: dict) -> str:
             result["schedulers"], lambda row: _completion(row) or row.get("tokens_per_s")
         )
     ]
-    return as_text(table) + "".join(f"{scene}: {NOTHING}\n" for scene in same)
+    text = as_text(table) + "".join(f"{scene}: {NOTHING}\n" for scene in same)
+    if controls:
+        text += (
+            f"controls, with less than {CONTROL_PCT:g} % to gain over the best static plan: "
+            f"{', '.join(controls)}\n"
+        )
+    return text
+
+
+def _by_headroom(scenes: dict[str, dict]) -> tuple[list[str], list[str]]:
+    """The scenes worth deciding in, and the controls: those with hardly anything to gain."""
+    gains = {}
+    for scene, result in scenes.items():
+        row = result["schedulers"].get("best_static") or {}
+        gains[scene] = row.get("headroom_pct")
+    controls = [s for s, gain in gains.items() if gain is not None and gain < CONTROL_PCT]
+    return [s for s in scenes if s not in controls], controls
 
 
 def _last(value: float | None) -> float:

@@ -7,6 +7,7 @@ evaluation         one evaluation, from checked inputs to tables and summary
 evaluator          plays schedulers on a bank of scenarios, the truth beside them
 tables             rows from episodes
 trust              band of a plan, and what of it lies outside what was calibrated
+alternatives       the best synchronous plan and the best of any, side by side
 suites             named lists of scenes
 jobs               the comparison on many jobs
 low_communication  low-communication training, with a table of its own

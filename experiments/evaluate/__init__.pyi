@@ -7,6 +7,7 @@ from .contestants import (
 )
 from .evaluator import Evaluator, tune
 from .jobs import JobsEvaluation, requested
+from .trust import plan_features, plan_trust
 
 __all__ = [
     "Contestant",
@@ -15,6 +16,8 @@ __all__ = [
     "JobsEvaluation",
     "contestants",
     "named",
+    "plan_features",
+    "plan_trust",
     "requested",
     "requested_without_truth",
     "tune",

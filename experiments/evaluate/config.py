@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from analysis.records import load
@@ -21,7 +22,10 @@ from jaxsim.files import InputError, check_counts, check_fields, is_non_negative
 from jaxsim.scenario import MOST_INTERVALS, ScenarioSettings
 
 # Keys of an evaluation that many jobs make no use of.
-WITHOUT_JOBS = ("weights", "tuning_scenarios", "threshold_pct")
+WITHOUT_JOBS = (
+    *("weights", "budget", "tuning_scenarios", "threshold_pct"),
+    *("allow", "efficiency"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +37,18 @@ class EvaluateConfig:
         model: preset or YAML file
         global_batch: sequences per training step
         seq: tokens per sequence
-        weights: w1 to w4 of the reward, as w1,w2,w3,w4
+        weights: w1 to w4 of progress, utilisation, cost and fairness, as w1,w2,w3,w4: of the reward,
+            and of what schedulers maximise and are measured by
+        budget: USD per hour, GPUs and egress, beyond which plans lose; no limit if none is given
         trace: trace CSV of the links; each seed starts it elsewhere
         load: load CSV of local jobs
         jobs: jobs CSV of many jobs, which replaces model, global_batch and seq; the tunable rivals
-            play at their defaults, and weights, tuning_scenarios and threshold_pct are refused
+            play at their defaults; weights, tuning_scenarios, threshold_pct, allow and efficiency are
+            refused
+        allow: plans that the table may hold: synchronous = every step in 16 bits, any = local SGD,
+            fewer bits and streaming as well. The best plan of either is told whatever is played
+        efficiency: what a token is worth where replicas talk seldom: published (a model with its
+            band), none (as much as any), a number up to 1, or a CSV file of parameters
         sharing: how links are shared between jobs: fair or crux
         jitter: uniform, ou, regime, heavy, outage, none or a fitted FILE.yaml; overrides
             scenario.jitter; with a trace the default is none
@@ -65,9 +76,12 @@ class EvaluateConfig:
     global_batch: int = GLOBAL_BATCH
     seq: int = 4096
     weights: str = "1,0,0,0"
+    budget: float | None = None
     trace: str | None = None
     load: str | None = None
     jobs: str | None = None
+    allow: str = "synchronous"
+    efficiency: str = "published"
     sharing: str = "fair"
     jitter: str | None = None
     schedulers: str = "all"
@@ -90,6 +104,8 @@ class EvaluateConfig:
         check_counts(self, {**MOST_OF_A_WORLD, "layout_limit": MOST_LAYOUTS})
         check_counts(self, {"tuning_scenarios": MOST_SCENARIOS}, least=0)
         check_fields(self, ("threshold_pct",), "a number >= 0", is_non_negative)
+        if self.budget is not None:
+            check_fields(self, ("budget",), "a number > 0", lambda x: 0 < x < math.inf)
         if self.sharing not in SHARING:
             raise ValueError(f"sharing: expected {' or '.join(SHARING)}, got {self.sharing!r}")
         if self.jobs is None:

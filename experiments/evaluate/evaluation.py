@@ -31,6 +31,7 @@ from experiments.common import (
     suite_table,
 )
 from experiments.evaluate import low_communication
+from experiments.evaluate.alternatives import alternatives, alternatives_text
 from experiments.evaluate.config import EvaluateConfig, recorded
 from experiments.evaluate.contestants import contestants, requested
 from experiments.evaluate.evaluator import Evaluator, tune
@@ -45,11 +46,12 @@ from experiments.evaluate.tables import (
     timeline_rows,
     traffic_rows,
 )
-from experiments.evaluate.trust import plan_trust
+from experiments.evaluate.trust import plan_trust, probabilities_best
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
 from jaxsim.plan import Plan, whole_plan
-from jaxsim.planning import PlanTable
+from jaxsim.planning import SAMPLED, Objective, PlanTable, base_view
+from jaxsim.scenario import mean_view
 from jaxsim.trees import take
 
 
@@ -59,6 +61,8 @@ class Evaluation:
     def __init__(self, config: EvaluateConfig):
         self.config = config
         self.weights = parse_weights(config.weights)
+        limit = np.inf if config.budget is None else config.budget
+        self.objective = Objective.of(self.weights, limit)
         names, self.checkpoints = requested(config.schedulers, config.checkpoint)
         apart = [n not in self.checkpoints and find(n).low_communication for n in names]
         self.names = [n for n, is_apart in zip(names, apart, strict=True) if not is_apart]
@@ -77,12 +81,14 @@ class Evaluation:
             domains=config.domains,
             layout_limit=config.layout_limit,
             loaded=config.loaded,
+            preferences=() if self.objective is None else (*SAMPLED, self.weights),
+            efficiency=config.efficiency,
+            allow=config.allow,
         )
 
     def evaluator(self, count: int, split: str) -> Evaluator:
-        return Evaluator(
-            self.world, self.settings, range(count), split, self.weights, **self.traces
-        )
+        about = {**self.traces, "objective": self.objective}
+        return Evaluator(self.world, self.settings, range(count), split, self.weights, **about)
 
     def run(self, writer: RunWriter) -> dict:
         """Play everybody whom the run folder does not know yet, return the summary."""
@@ -105,6 +111,13 @@ class Evaluation:
                     results.add(self._play(name, evaluator, bound, tuned, which))
                 bar.update()
         return self._summary(results, evaluator, tuned)
+
+    def _alternatives(self, evaluator: Evaluator) -> dict:
+        """The best synchronous plan and the best of any, at base links and mean load."""
+        problem = self.world.problem.job(0)
+        free = mean_view(take(evaluator.params, 0)).gpus_available
+        view = base_view(problem.cluster).replace(gpus_available=free)
+        return alternatives(self.spec, problem, view)
 
     def _tuned(self) -> pd.DataFrame:
         """One row: the settings of the rivals, tuned on training scenarios."""
@@ -153,6 +166,9 @@ class Evaluation:
             "domains": list(self.spec.domains),
             "model": self.config.model,
             "weights": list(self.weights),
+            "budget": self.config.budget,
+            "allow": self.config.allow,
+            "token_efficiency": self.config.efficiency,
             "trace": self.config.trace,
             "load": self.config.load,
             "seeds": self.config.seeds,
@@ -162,6 +178,7 @@ class Evaluation:
             "table": {**dataclasses.asdict(self.info), "bound_over": evaluator.n_bounding},
         }
         summary["best_plan"] = best_plan(evaluator, self.spec)
+        summary["alternatives"] = self._alternatives(evaluator)
         if self.apart:
             args = (self.apart, self.config, self.settings, self.weights, self.traces)
             rows = results.once("low_communication", lambda: low_communication.played(*args))
@@ -169,28 +186,50 @@ class Evaluation:
         return summary
 
 
+TIE = 0.05  # probability of being best from which another plan is a near tie
+
+
 def best_plan(evaluator: Evaluator, spec: ClusterSpec) -> dict | None:
-    """The plan of the table that trains fastest on the links as the cluster file states them, at the
-    configured mean load, with the lower choice that suits it best, its band and what casts doubt on
-    it; None where none can run."""
+    """The plan of the table that trains fastest at the lower end of its band, on the links as the
+    cluster file states them and at the configured mean load, with the lower choice that suits it best;
+    its band, what casts doubt on it, and the plans that may as well be the best one. None where none
+    can run."""
     world, params = evaluator.world, take(evaluator.params, 0)
     problem = params.problem.replace(cluster=world.problem.cluster)
-    tokens_per_s, plan = _best_plan(params.replace(problem=problem), world.table)
-    if tokens_per_s <= 0:
+    params = params.replace(problem=problem, objective=None)
+    tokens_per_s, plans = jax.tree.map(np.asarray, _table_at_base(params, world.table))
+    if not (tokens_per_s > 0).any():
         return None
-    one = jax.tree.map(lambda x: np.asarray(x)[0], plan)
-    trust = plan_trust(spec, problem.job(0), one, float(tokens_per_s))
-    pipelines = whole_plan(one, spec.domains)
-    return {"tokens_per_s": float(tokens_per_s), **trust, "pipelines": pipelines}
+    job = problem.job(0)
+    trust = [
+        plan_trust(spec, job, take(plans, i), float(x)) if x > 0 else {"tokens_per_s_lo": 0.0}
+        for i, x in enumerate(tokens_per_s)
+    ]
+    lowest = np.array([one["tokens_per_s_lo"] for one in trust])
+    chance = probabilities_best(tokens_per_s, lowest)
+
+    def said(i: int) -> dict:
+        about = {"probability_best": float(chance[i]), **trust[i]}
+        pipelines = whole_plan(take(plans, i), spec.domains)
+        return {"tokens_per_s": float(tokens_per_s[i]), **about, "pipelines": pipelines}
+
+    best = int(np.argmax(lowest))
+    ties = [int(i) for i in np.argsort(-chance, kind="stable") if chance[i] >= TIE and i != best]
+    return {**said(best), "near_ties": [said(i) for i in ties]}
 
 
 @jax.jit
-def _best_plan(params: EnvParams, table: PlanTable) -> tuple[jax.Array, Plan]:
+def _table_at_base(params: EnvParams, table: PlanTable) -> tuple[jax.Array, Plan]:
+    """[P] tokens per second of the rows at base, 0 where they cannot run, and their plans [P, ...]."""
     setup = make_setup(params, table)
     best = score_table(setup, setup.prior)
-    row = jnp.argmax(best.rate)
-    plan = carry_out(setup, row, best.choice[row], setup.prior)
-    return best.rate[row] * setup.problem.work.tokens_per_step, plan
+
+    def one(row, choice):
+        return take(carry_out(setup, row, choice, setup.prior), 0)
+
+    rows = jnp.arange(table.size, dtype=jnp.int32)
+    tokens_per_s = jnp.where(table.mask, best.rate, 0.0) * setup.problem.work.tokens_per_step
+    return tokens_per_s, jax.vmap(one)(rows, best.choice)
 
 
 def liveliest(evaluator: Evaluator, threshold_pct: float) -> int:
@@ -235,6 +274,7 @@ def evaluate(config: EvaluateConfig, given: list[str]) -> None:
         summary, folder = run_evaluation(config)
         text = scheduler_table(summary)
         text += best_plan_text(summary["best_plan"])
+        text += alternatives_text(summary["alternatives"])
         if "low_communication" in summary:
             text += low_communication.tables(summary["low_communication"])
     if put_result(summary, config.json):

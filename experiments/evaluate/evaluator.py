@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable
@@ -13,14 +14,14 @@ import numpy as np
 
 from agents.episodes import Episode, EpisodeMetrics, episode_metrics, play
 from agents.oracles import Truth, family_bound, solve_truth
-from agents.protocol import Scheduler, make_setup, table_rates
+from agents.protocol import Scheduler, Setup, make_setup, table_rates
 from agents.registry import Settings, default_settings, find
 from experiments.common import make_room_for_programs
 from experiments.evaluate.contestants import named
 from jaxsim.env import EnvParams, Observation, reset, world_tape
 from jaxsim.network import network_process
 from jaxsim.plan import Plan
-from jaxsim.planning import choice_rates
+from jaxsim.planning import Objective, PlanTable, choice_rates
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
@@ -29,6 +30,15 @@ BLOCK = 8  # scenarios that are played at once: banks of 8 and more share compil
 # Plans of the family, with lower choices, that the bound is over; see `Evaluator.bound`.
 EVERY_PAIR, CONTENDERS, SAMPLED = 20_000, 2048, 64
 BLOCK_OF_PLANS = 256  # that are scored at once
+OUTLOOK = 32  # intervals of another course, by which plans that never change are chosen
+
+
+def synchronous(plans: Plan) -> bool:
+    """Do all plans [P, ...] sync every step in 16 bits? A token is then worth 1, whatever is drawn."""
+    full = np.all(np.asarray(plans.wire_bits) >= 16) and np.all(
+        np.asarray(plans.activation_bits) >= 16
+    )
+    return bool(full and np.all(np.asarray(plans.sync_period) == 1))
 
 
 def lost_pct(progress: np.ndarray, best: np.ndarray) -> np.ndarray:
@@ -48,20 +58,35 @@ def _truths(table, params) -> Truth:
     """What the future of each scenario holds, [S, ...]."""
 
     def one(params):
-        setup = make_setup(params, table)
+        setup = true_setup(params, table)
         return solve_truth(setup, params.tape, table_rates(setup, params.tape))
 
     return jax.vmap(one)(params)
 
 
-@functools.partial(jax.jit, static_argnames=("horizon",))
-def _episodes(scheduler: Scheduler, horizon: int, table, params, truth, keys, decision_keys):
+@jax.jit
+def _table_rates(table, params) -> jax.Array:
+    """[S, T, P, V] the table's rates along the course of each scenario."""
+    return jax.vmap(lambda params: table_rates(make_setup(params, table), params.tape))(params)
+
+
+def true_setup(params: EnvParams, table: PlanTable) -> Setup:
+    """The setup of those who know what a token is worth in this scenario."""
+    return make_setup(params, table).replace(problem=params.problem.job(0))
+
+
+@functools.partial(jax.jit, static_argnames=("horizon", "shared"))
+def _episodes(
+    scheduler: Scheduler, horizon: int, table, params, truth, keys, decision_keys, shared: bool
+):
     """Metrics and episodes of one scheduler in each scenario, [S, ...]: one program for its class."""
 
     def one(params, truth, key, decision_key):
         setup = make_setup(params, table)
-        # What was measured is the same for all: the table is scored once, not by every scheduler.
-        episode = play(scheduler, params, setup, truth, key, decision_key, horizon, truth.rates)
+        # What was measured is the same for all: the table is scored once, not by every scheduler. But
+        # where plans do not all train in every step, the truth knows what a token is worth.
+        rates = truth.rates if shared else None
+        episode = play(scheduler, params, setup, truth, key, decision_key, horizon, rates)
         return episode_metrics(episode, params), episode
 
     return jax.vmap(one)(params, truth, keys, decision_keys)
@@ -105,12 +130,19 @@ class Evaluator:
         weights: tuple[float, float, float, float],
         network_trace: np.ndarray | None = None,
         load_trace: np.ndarray | None = None,
+        objective: Objective | None = None,
     ):
-        self.world, self.horizon = world, settings.horizon
+        """`objective`: what schedulers maximise and are measured by, None = progress."""
+        self.world, self.horizon, self.weights = world, settings.horizon, weights
         self.params, self.keys = scenario_bank(
-            world, settings, seeds, split, weights, network_trace, load_trace
+            world, settings, seeds, split, weights, network_trace, load_trace, objective
         )
-        self.taped = self._taped()
+        self._rates: dict[tuple[float, ...], np.ndarray] = {}
+        # Links at the base of each scenario, other draws of all that moves.
+        even = dataclasses.replace(settings, base_spread=0.0)
+        others = f"{split}, outlook"
+        bank = scenario_bank(world, even, seeds, others, weights, network_trace, load_trace)
+        self.taped = self._taped().replace(outlook=self._outlook(*bank))
         self.truth = self._solved()
         self.clairvoyant = self.play(self.named("clairvoyant"))
         self.static = self._static()
@@ -139,9 +171,52 @@ class Evaluator:
         load = self.params.load.replace(trace=jnp.zeros((count, 1, k), jnp.float32))
         return self.params.replace(network=still, load=load, tape=tape)
 
+    def _outlook(self, params: EnvParams, keys: jax.Array) -> NetworkView:
+        """[S, OUTLOOK, ...] what each scenario's links and free GPUs may look like, from the bank of
+        others like it."""
+
+        def block(params, keys):
+            return _tapes(params, keys, self.horizon + 1)
+
+        views = self._in_blocks(block, (params, keys))
+        views = jax.tree.map(lambda x: x[:, :OUTLOOK], views)
+        own, even = (p.problem.cluster.bandwidth_gb_per_s for p in (self.params, params))
+        base = np.asarray(own) / np.maximum(np.asarray(even), 1e-30)
+        return views.replace(bandwidth_gb_per_s=views.bandwidth_gb_per_s * base[:, None])
+
     def _solved(self) -> Truth:
         """What the future of every scenario holds, [S, ...]."""
-        return self._in_blocks(lambda params: _truths(self.world.table, params), (self.taped,))
+        return self._solution(self.taped)
+
+    def _solution(self, params: EnvParams) -> Truth:
+        return self._in_blocks(lambda params: _truths(self.world.table, params), (params,))
+
+    def weighed(self, weights: tuple[float, ...], oracle: bool = True) -> tuple[EnvParams, Truth]:
+        """The scenarios with other weights, in their rewards and for those who maximise an objective,
+        and what their future holds; who is no `oracle` needs the table's rates alone."""
+
+        def each(x):
+            return jnp.tile(x, (len(self), *[1] * x.ndim))
+
+        objective = jax.tree.map(each, Objective.of(weights))
+        tiled = each(jnp.asarray(weights, jnp.float32))
+        params = self.taped.replace(weights=tiled, objective=objective)
+        if objective is None and self.taped.objective is None:
+            return params, self.truth
+        if oracle:
+            return params, self._solution(params)
+        if weights not in self._rates:
+            self._rates[weights] = self._in_blocks(
+                lambda params: _table_rates(self.world.table, params), (params,)
+            )
+        return params, self.truth.replace(rates=self._rates[weights])
+
+    def achieved(self, metrics: EpisodeMetrics) -> np.ndarray:
+        """[S] what schedulers are measured by: progress, or under an objective the return (limits
+        apart) that progress counts in from 0 on."""
+        if self.params.objective is None:
+            return metrics.progress
+        return self.horizon * (metrics.reward + self.weights[0])
 
     def _in_blocks(self, function: Callable, args: Any) -> Any:
         """`function` of all scenarios, at most BLOCK of them at once; the last block is filled up
@@ -159,15 +234,20 @@ class Evaluator:
         """[S] what clairvoyant gains over the best static plan (it can always play that one);
         infinite where that one never runs, NaN where nothing can."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = self.clairvoyant[0].progress / self.static[0].progress
+            # A weighted return may be negative: then anything is infinitely better.
+            static = np.maximum(self.achieved(self.static[0]), 0.0)
+            ratio = self.achieved(self.clairvoyant[0]) / static
         return np.maximum(100.0 * (ratio - 1.0), 0.0)
 
     def bound(self) -> np.ndarray:
         """[S] training steps of the best plan of the whole family in every interval, moves free.
 
         A family of more than EVERY_PAIR plans with lower choices is represented by its CONTENDERS:
-        those that come nearest to the best in any of SAMPLED intervals of these scenarios.
+        those that come nearest to the best in any of SAMPLED intervals of these scenarios. Under an
+        objective no bound is known.
         """
+        if self.params.objective is not None:
+            return np.full(len(self), np.nan)
         row, choice = np.divmod(self._contenders(), self.world.problem.choices.size)
         plans = take(self.world.family, row)
         scenarios = (self.taped, self.truth)
@@ -206,24 +286,28 @@ class Evaluator:
     def play(
         self, scheduler: Scheduler, weights: tuple[float, ...] | None = None
     ) -> tuple[EpisodeMetrics, Episode]:
-        """Play all scenarios, with other reward weights where some are given; NumPy leaves
-        [S, ...]. One compilation per class of schedulers."""
+        """Play all scenarios, for other weights where some are given; NumPy leaves [S, ...]. One
+        compilation per class of schedulers."""
         make_room_for_programs()
         decision_keys = jax.random.split(jax.random.key(20), len(self))
-        params = self.taped
+        params, truth = self.taped, self.truth
         if weights is not None:
-            tiled = jnp.tile(jnp.asarray(weights, jnp.float32), (len(self), 1))
-            params = params.replace(weights=tiled)
+            params, truth = self.weighed(tuple(weights), scheduler.oracle)
 
         def block(params, truth, keys, decision_keys):
             table = self.world.table
-            return _episodes(scheduler, self.horizon, table, params, truth, keys, decision_keys)
+            args = (scheduler, self.horizon, table, params, truth, keys, decision_keys)
+            return _episodes(*args, shared=synchronous(table.plans))
 
-        return self._in_blocks(block, (params, self.truth, self.keys, decision_keys))
+        return self._in_blocks(block, (params, truth, self.keys, decision_keys))
 
     def regret_pct(self, scheduler: Scheduler) -> np.ndarray:
         """[S] regret to clairvoyant, NaN where nothing can run."""
-        return lost_pct(self.play(scheduler)[0].progress, self.clairvoyant[0].progress)
+        return self.behind_pct(self.play(scheduler)[0])
+
+    def behind_pct(self, metrics: EpisodeMetrics) -> np.ndarray:
+        """[S] regret to clairvoyant of what was played."""
+        return lost_pct(self.achieved(metrics), self.achieved(self.clairvoyant[0]))
 
     def decision_ms(self, scheduler: Scheduler, calls: int = 200) -> np.ndarray:
         """[calls] time of one decision of both levels at batch 1 [ms]: from an observation on the
@@ -256,18 +340,23 @@ def tune(evaluator: Evaluator, names: list[str]) -> dict[str, float]:
     """Tune the rivals that can be tuned, on the evaluator's (training) scenarios; returns the settings
     of all.
 
-    Tuned values are leaves, so each rival compiles once for its whole grid.
+    Tuned values are leaves, so each rival compiles once for its whole grid. Of several, one is tuned
+    after another, twice around.
     """
     settings = default_settings()
     for name in names:
-        tunable = find(name).tunable
-        if tunable is None or not tunable.grid:
-            continue
-        tried: list[Settings] = [{tunable.key: value} for value in tunable.grid]
-        regrets = np.stack(
-            [evaluator.regret_pct(named(name, evaluator.world, one)) for one in tried]
-        )
-        regrets = regrets[:, np.isfinite(regrets).all(axis=0)]
-        if regrets.size:  # else nothing can run, and the default is as good as any value
-            settings[tunable.key] = tunable.grid[int(np.argmin(regrets.mean(axis=1)))]
+        tunables = [tunable for tunable in find(name).tunables if tunable.grid]
+        tried: dict[tuple[float, ...], np.ndarray] = {}
+
+        def regrets(key: str, value: float, name=name, tunables=tunables, tried=tried):
+            one: Settings = {**{t.key: settings[t.key] for t in tunables}, key: value}
+            if (at := tuple(one.values())) not in tried:
+                tried[at] = evaluator.regret_pct(named(name, evaluator.world, one))
+            return tried[at]
+
+        for tunable in tunables * min(len(tunables), 2):
+            found = np.stack([regrets(tunable.key, value) for value in tunable.grid])
+            found = found[:, np.isfinite(found).all(axis=0)]
+            if found.size:  # else nothing can run, and the default is as good as any value
+                settings[tunable.key] = tunable.grid[int(np.argmin(found.mean(axis=1)))]
     return settings

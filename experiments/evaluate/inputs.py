@@ -6,7 +6,9 @@ from experiments.common import load_regions, parse_weights, read_traces
 from experiments.evaluate import jobs as evaluate_jobs
 from experiments.evaluate.config import EvaluateConfig
 from experiments.evaluate.contestants import requested
+from jaxsim.learning import read_efficiency
 from jaxsim.load import read_jobs
+from jaxsim.planning import PlanSpace
 from jaxsim.workload import load_model
 
 
@@ -16,6 +18,8 @@ def check_inputs(config: EvaluateConfig) -> None:
     Raises InputError.
     """
     settings = config.world_settings
+    read_efficiency(config.efficiency)
+    PlanSpace(config.allow)
     settings.links()
     parse_weights(config.weights)
     if config.jobs is None:

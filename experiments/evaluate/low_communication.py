@@ -1,7 +1,7 @@
 """Low-communication training, apart from the rest: a plan table and a clairvoyant of its own, and every
 result under two assumptions on what a training step is then worth.
 
-`default` is `jaxsim.step_time.sync.statistical_efficiency`; `no_loss` takes every step for a full one.
+`default` is the lower end of what `jaxsim.learning` says; `no_loss` takes every step for a full one.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ import pandas as pd
 
 from agents.episodes import Episode, EpisodeMetrics
 from agents.oracles import Truth, solve_truth
-from agents.protocol import Scheduler, make_setup, table_rates
+from agents.protocol import Scheduler, table_rates
 from agents.registry import names as scheduler_names
 from agents.registry import plan_rules
 from analysis.statistics import evaluation_summary
 from experiments.common import load_world, scheduler_table
-from experiments.evaluate.evaluator import Evaluator, lost_pct
-from jaxsim.plan import Plan
-from jaxsim.step_time import statistical_efficiency
-from jaxsim.workload import Workload
+from experiments.evaluate.evaluator import Evaluator, lost_pct, true_setup
+from jaxsim.plan import Plan, Problem
+from jaxsim.step_time import communication
 
 YARDSTICKS = ("clairvoyant", "best_static", "single_domain")  # shown beside, on the same table
 
@@ -31,8 +30,8 @@ def _truths(table, no_loss: jax.Array, params) -> Truth:
     """[S, ...] of each scenario, on rates as `worth` takes them."""
 
     def one(params):
-        setup = make_setup(params, table)
-        factor = worth(setup.problem.work, setup.table.plans, no_loss)
+        setup = true_setup(params, table)
+        factor = worth(setup.problem, setup.table.plans, no_loss)
         rates = table_rates(setup, params.tape) * factor[None, :, None]
         return solve_truth(setup, params.tape, rates)
 
@@ -56,8 +55,8 @@ class ApartEvaluator(Evaluator):
 
     def static_scheduler(self, name: str) -> Scheduler:
         """A static scheduler that picks the row that is best at base by what a step is worth."""
-        plans, work = self.world.table.plans, self.world.problem.work.job(0)
-        factor = worth(work, plans, jnp.asarray(self.no_loss))
+        plans, problem = self.world.table.plans, self.world.problem.job(0)
+        factor = worth(problem, plans, jnp.asarray(self.no_loss))
         return self.named(name).replace(worth=factor)
 
     def _solved(self) -> Truth:
@@ -72,9 +71,10 @@ class ApartEvaluator(Evaluator):
         return metrics, episode
 
 
-def worth(work: Workload, plans: Plan, no_loss: jax.Array | bool) -> jax.Array:
+def worth(problem: Problem, plans: Plan, no_loss: jax.Array | bool) -> jax.Array:
     """[P] factor on the rates of plans [P, ...]: 1, or what turns progress into training steps."""
-    efficiency = statistical_efficiency(work.gparams, plans.sync_period, plans.wire_bits)
+    how = jax.vmap(lambda plan: communication(plan, problem.work))(plans)
+    efficiency = problem.learning.of(how)
     return jnp.where(jnp.asarray(no_loss), 1.0 / efficiency, jnp.ones_like(efficiency))
 
 
@@ -83,8 +83,9 @@ def played(names: list[str], config, settings, weights, traces) -> pd.DataFrame:
     scenarios that `config` (an EvaluateConfig) gives the others."""
     job = (config.cluster, config.model, config.global_batch, config.seq, config.table_size)
     sizes = {"domains": config.domains, "layout_limit": config.layout_limit}
+    said = {"loaded": config.loaded, "efficiency": config.efficiency}
     rules = plan_rules(scheduler_names(low_communication=True))
-    _, world, _ = load_world(*job, rules, **sizes, loaded=config.loaded)
+    _, world, _ = load_world(*job, rules, **sizes, **said)
     evaluator = ApartEvaluator(world, settings, range(config.seeds), "test", weights, **traces)
     everyone, bound = names + list(YARDSTICKS), evaluator.bound()
     rows = [_rows(evaluator, name, bound).assign(setting="default") for name in everyone]

@@ -28,7 +28,7 @@ def scenario_rows(
     frame = pd.DataFrame(dataclasses.asdict(metrics))
     # Rewards are measured in what the best static plan does: undefined where that is nothing.
     frame = frame.replace([np.inf, -np.inf], np.nan)
-    regret_pct = lost_pct(metrics.progress, evaluator.clairvoyant[0].progress)
+    regret_pct = evaluator.behind_pct(metrics)
     head = {
         "scheduler": name,
         "policy_seed": np.nan if policy_seed is None else float(policy_seed),

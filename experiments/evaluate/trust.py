@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from jaxsim.calibration import Machine, documented_belief
 from jaxsim.cluster import (
@@ -21,6 +22,8 @@ from jaxsim.step_time import NetworkView, job_step_cost
 from jaxsim.workload import FLOAT8, Workload
 
 DRAWS = 64  # of what is believed of the machine, as `validate` draws them
+RANKINGS = 4000  # draws of who is fastest
+BELOW_5_PCT = 1.645  # standard deviations: a 90 % band leaves 5 % on either side
 
 
 def plan_trust(spec: ClusterSpec, problem: Problem, plan: Plan, tokens_per_s: float) -> dict:
@@ -43,7 +46,9 @@ def plan_trust(spec: ClusterSpec, problem: Problem, plan: Plan, tokens_per_s: fl
     band = UNKNOWN if fit is None else fit.band
     spread = parameter_spread(_belief(spec, fit), problem, plan)
     reach = float(np.exp(band.reach(distance, spread[0])))
-    memory_gb = float(_peaks(problem, plan, problem.calibration)[1])
+    # The program of the draws, all of them the fit: a program of its own would take seconds to compile.
+    fitted = jax.tree.map(lambda x: jnp.broadcast_to(x, (DRAWS, *x.shape)), problem.calibration)
+    memory_gb = float(_drawn_peaks(problem, plan, fitted)[1][0])
     most_gb = memory_gb * float(np.exp(band.reach(distance, spread[1], memory=True)))
     if most_gb > spec.gpu_spec.memory_gb:
         doubts.append(_tight(memory_gb, most_gb, spec.gpu_spec.memory_gb))
@@ -96,6 +101,23 @@ def _belief(spec: ClusterSpec, fit: MachineFit | None) -> Belief:
     if not isinstance(spec.gpu, str):
         return prior_belief()
     return documented_belief(Machine(spec.gpu, spec.stack))
+
+
+def probabilities_best(
+    tokens_per_s: Float[np.ndarray, " P"], lowest: Float[np.ndarray, " P"], seed: int = 0
+) -> Float[np.ndarray, " P"]:
+    """[P] how often each plan is the fastest if times are off as their bands say: log-normal, 5 % of
+    the draws below `lowest`, plans off independently of each other. What all plans of a machine are
+    off by together decides nothing, so the ties are rather too many than too few. Plans at 0 never
+    run and are never best."""
+    runs = tokens_per_s > 0
+    if not runs.any():
+        return np.zeros(len(tokens_per_s))
+    spread = np.log(np.where(runs, tokens_per_s / np.maximum(lowest, 1e-30), 1.0)) / BELOW_5_PCT
+    off = np.random.default_rng(seed).normal(size=(RANKINGS, len(runs)))
+    with np.errstate(divide="ignore"):
+        drawn = np.log(np.where(runs, tokens_per_s, 0.0)) + off * spread
+    return np.bincount(drawn.argmax(axis=1), minlength=len(runs)) / RANKINGS
 
 
 def plan_features(work: Workload, plan: Plan) -> tuple[dict[str, float], int]:

@@ -36,6 +36,9 @@ class KpiConfig:
         tuning_scenarios: training scenarios on which the rivals are tuned and chosen
         scenario: how worlds are drawn; the KPIs set jitter and load
         jobs: jobs file for the utilisation of many jobs; eight jobs within 2.4 hours if none
+        efficiency: what a token is worth where replicas talk seldom: published, none, a number up to
+            1, or a CSV file of parameters
+        allow: plans of the table: synchronous, or any (local SGD, fewer bits, streaming as well)
         decisions: decisions that are timed
         measurements: measurements that the responding process answers
         table_size: plans in the table at most
@@ -55,6 +58,8 @@ class KpiConfig:
     tuning_scenarios: int = 16
     scenario: ScenarioSettings = dataclasses.field(default_factory=default_scenario)
     jobs: str | None = None
+    efficiency: str = "published"
+    allow: str = "synchronous"
     decisions: int = 1000
     measurements: int = 200
     table_size: int = 48

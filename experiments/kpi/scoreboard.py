@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from agents.registry import find, plan_rules, rivals_with_rules
 from agents.registry import names as scheduler_names
-from agents.registry import plan_rules, rivals_with_rules
 from analysis.records import RunWriter
 from analysis.statistics import Played, covered, entry, hypervolume_ratio
 from analysis.statistics import kpi as kpis
@@ -65,7 +65,10 @@ class Scoreboard:
             c.table_size,
             plan_rules(rivals_with_rules()),
             layout_limit=c.layout_limit,
+            efficiency=c.efficiency,
+            allow=c.allow,
             loaded=True,  # as in one of the scenes, and for the process that responds
+            preferences=PREFERENCES,
         )
         counts = {"train": c.tuning_scenarios, "test": c.seeds}
         return Stage(spec, world, info, c.scenario, counts, self.weights)
@@ -217,8 +220,10 @@ class Scoreboard:
         return entry(kpis.COVERAGE, front, np.array(shares), reach, **further)
 
     def _takes_preferences(self, name: str) -> bool:
-        """Are weights among the policy's inputs, so that each preference is another behaviour?"""
-        return name in self.checkpoints and bool(self.checkpoints[name].meta.get(CONDITIONED))
+        """Are weights what it maximises or sees, so that each preference is another behaviour?"""
+        if name in self.checkpoints:
+            return bool(self.checkpoints[name].meta.get(CONDITIONED))
+        return find(name).weighs
 
     @functools.cache  # noqa: B019
     def _fronts(self, stage: Stage) -> list[np.ndarray]:

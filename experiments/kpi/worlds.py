@@ -14,7 +14,7 @@ from analysis.statistics import Played, front
 from experiments.evaluate import Contestant, Evaluator, named, tune
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
-from jaxsim.planning import TableInfo, base_view, objectives, plan_objectives
+from jaxsim.planning import SAMPLED, TableInfo, base_view, objectives, plan_objectives
 from jaxsim.scenario import ScenarioSettings, World
 from jaxsim.trees import take
 
@@ -27,9 +27,7 @@ SCENES = {  # what the KPIs say of the world, stronger than the scenario setting
     LOAD: {"jitter": "uniform", "uniform": 0.3, "load_share": 0.5, "load_swing": 0.2},
 }
 # Preferences w of which a policy's trade-offs are asked: all that sum to one, in thirds.
-PREFERENCES = tuple(
-    (a / 3, b / 3, (3 - a - b) / 3, 0.0) for a in range(3, -1, -1) for b in range(3 - a, -1, -1)
-)
+PREFERENCES = SAMPLED
 
 
 class Stage:

@@ -105,7 +105,7 @@ def respond(
         plan=service.plan,
         target=service.plan,
         moving=jnp.zeros((n_jobs,), bool),
-        transition=Transition(zeros, nothing_gb),
+        transition=Transition(zeros, nothing_gb, zeros, zeros),
         owed_gb=nothing_gb,
         steps_done=zeros,
         since_sync=zeros,

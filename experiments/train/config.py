@@ -30,6 +30,9 @@ class TrainConfig:
         global_batch: sequences per training step
         seq: tokens per sequence
         weights: w1 to w4 of the reward: progress, utilisation, cost, fairness
+        efficiency: what a token is worth where replicas talk seldom: published, none, a number up to
+            1, or a CSV file of parameters
+        allow: plans of the table: synchronous, or any (local SGD, fewer bits, streaming as well)
         scenario: how training and held-out worlds are drawn
         train: Hi-PPO and its optimisation
         seeds: policy seeds, trained side by side
@@ -49,6 +52,8 @@ class TrainConfig:
     global_batch: int = GLOBAL_BATCH
     seq: int = 4096
     weights: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    efficiency: str = "published"
+    allow: str = "synchronous"
     scenario: ScenarioSettings = dataclasses.field(default_factory=default_scenario)
     train: TrainSettings = dataclasses.field(default_factory=TrainSettings)
     seeds: tuple[int, ...] = (0, 1, 2)

@@ -47,6 +47,8 @@ class TrainingRun:
         self.spec, self.world, self.info = load_world(
             *(config.cluster, config.model, config.global_batch, config.seq, config.table_size),
             loaded=config.scenario.load_share > 0,
+            efficiency=config.efficiency,
+            allow=config.allow,
         )
         self.horizon = config.scenario.horizon
         scenarios = config.scenario, range(config.scenarios), "train", config.weights

@@ -307,7 +307,8 @@ def predict_runs(arrays: tuple, calibration: Calibration) -> StepCost:
     """
     plans, works, clusters, views = arrays
     problems = Problem(works, clusters, calibration)
-    alike: Any = problems.replace(work=0, cluster=0, calibration=None)  # one calibration for all
+    # One calibration for all, and one worth of a token.
+    alike: Any = problems.replace(work=0, cluster=0, calibration=None, learning=None)
     return jax.vmap(job_step_cost, in_axes=(0, alike, 0))(plans, problems, views)
 
 

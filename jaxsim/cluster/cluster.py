@@ -27,7 +27,10 @@ from jaxsim.files import InputError, dump_yaml, listed, parse_yaml, read_yaml, s
 from jaxsim.pytree import Pytree
 
 GBIT_PER_GBYTE = 8.0
-EMBEDDED_CLUSTERS = ("four-aws-regions", "eight-aws-regions")
+EMBEDDED_CLUSTERS = (
+    *("four-aws-regions", "eight-aws-regions"),
+    *("mixed-aws-regions", "large-aws-regions"),
+)
 KIND = "a cluster file"
 SMALLEST = 1e-9  # [Gbit/s] of a link that exists
 

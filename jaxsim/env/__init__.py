@@ -8,12 +8,14 @@ rows         rows whose network-independent costs are looked up
 status       which jobs are here, unfinished, free to move
 observation  what a scheduler sees: measured links, plan in force, masks
 reward       progress, cost and the parts of the reward
+resizing     what staying in a plan costs where local jobs take or return GPUs
 sharing      who holds which GPUs, and how jobs share links
 """
 
 from jaxsim.env.env import auto_reset, first_states, reset, step, world_tape
 from jaxsim.env.observation import EDGE_FEATURES, JOB_NODE_FEATURES, NODE_FEATURES, observe
 from jaxsim.env.prepare import with_rows
+from jaxsim.env.resizing import Resizing, resize
 from jaxsim.env.rows import PlanRows
 from jaxsim.env.sharing import SHARING, ResourceShare, allocate_gpus, held_gpus, step_cost
 from jaxsim.env.types import ActionMask, EnvParams, IntervalRecord, Observation, State, TimeStep
@@ -28,6 +30,7 @@ __all__ = [
     "IntervalRecord",
     "Observation",
     "PlanRows",
+    "Resizing",
     "ResourceShare",
     "State",
     "TimeStep",
@@ -37,6 +40,7 @@ __all__ = [
     "held_gpus",
     "observe",
     "reset",
+    "resize",
     "step",
     "step_cost",
     "with_rows",

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from jaxsim.env.types import EnvParams
 from jaxsim.plan import Plan, needs_reconfiguration
-from jaxsim.step_time import Transition, begin_transition, moved_gb
+from jaxsim.step_time import Transition, begin_between, begin_transition
 from jaxsim.trees import take
 
 
@@ -50,8 +49,8 @@ def begin_transitions(
 
         return jax.vmap(begin)(old.plan, new.plan, problem.work, owed_gb)
     before, after = (take(params.rows.span, chosen.row) for chosen in (old, new))  # pyright: ignore[reportArgumentType]
-    bytes_gb = jax.vmap(moved_gb)(before, after, problem.work)
-    return Transition(
-        restart_s=jnp.broadcast_to(problem.calibration.restart_s, old.row.shape),  # pyright: ignore[reportOptionalMemberAccess]
-        bytes_gb=bytes_gb if owed_gb is None else bytes_gb + owed_gb,
-    )
+
+    def between(old, new, work, owed_gb):
+        return begin_between(old, new, problem.of(work), owed_gb)
+
+    return jax.vmap(between)(before, after, problem.work, owed_gb)

@@ -31,6 +31,7 @@ from jaxtyping import Int, Key, Shaped
 from jaxsim.cluster import Cluster
 from jaxsim.env.chosen import Chosen, begin_transitions, chosen_plans, reconfigures
 from jaxsim.env.observation import observe
+from jaxsim.env.resizing import Resizing, resize
 from jaxsim.env.reward import account, weighted_reward
 from jaxsim.env.rows import row_cost
 from jaxsim.env.sharing import ResourceShare, allocate_gpus, share_resources, step_cost
@@ -47,7 +48,13 @@ from jaxsim.network import (
     step_network,
 )
 from jaxsim.plan import Plan
-from jaxsim.step_time import NetworkView, StepCost, Transition, advance_transition
+from jaxsim.step_time import (
+    LayerSpan,
+    NetworkView,
+    StepCost,
+    Transition,
+    advance_transition,
+)
 from jaxsim.trees import take
 
 
@@ -98,6 +105,7 @@ def reset(key: Key[Array, ""], params: EnvParams) -> tuple[State, TimeStep]:
     network, view = world_at(params, key, init_network(params.network, key), jnp.int32(0))
     n_jobs, n_domains = params.initial_plan.group.shape
     zeros = jnp.zeros((n_jobs,), jnp.float32)
+    links = jnp.zeros((n_jobs, n_domains, n_domains), jnp.float32)
     plan = params.initial_plan
     shares = None
     if n_jobs > 1:  # static; nothing is sent before the first interval
@@ -113,13 +121,13 @@ def reset(key: Key[Array, ""], params: EnvParams) -> tuple[State, TimeStep]:
         plan=plan,
         target=plan,
         moving=jnp.zeros((n_jobs,), bool),
-        transition=Transition(
-            restart_s=zeros, bytes_gb=jnp.zeros((n_jobs, n_domains, n_domains), jnp.float32)
-        ),
+        transition=Transition(restart_s=zeros, bytes_gb=links, fabric_s=zeros, goes_on=zeros),
         owed_gb=_owed_gb(params, plan, cost),
         steps_done=zeros,
         since_sync=zeros,
         since_switch=jnp.full((n_jobs,), 1000, jnp.int32),
+        gpus_used=cost.gpus_used if params.gpus_vary else None,
+        behind_gb=links if params.gpus_vary and _local_sgd(params) else None,
         row=row,
         target_row=row,
         lower=lower,
@@ -165,6 +173,8 @@ def step(
         steps_done=state.steps_done + progress,
         since_sync=jnp.where(period > 1.0, since_sync % period, 0.0),
         since_switch=jnp.where(switched, 0, state.since_switch + 1),
+        gpus_used=cost.gpus_used if params.gpus_vary else None,
+        behind_gb=played.behind_gb,
         row=played.chosen.row,
         target_row=target.row,
         lower=played.lower,
@@ -251,6 +261,7 @@ class _Played(NamedTuple):
     arrived: Array  # bool, a move ended
     moved: Array  # [J, K, K] [GB]
     owed_gb: Array | None  # [J, K, K] [GB]
+    behind_gb: Array | None  # [J, K, K] [GB]
     cost: StepCost
     running: Array  # bool, the job trained
     train_s: Array  # [s]
@@ -272,10 +283,11 @@ def _play(
     landed = moving & (train_s > 0)
     following = _select(landed, target, chosen)
     # Jobs that are finished or still moving leave the links to the others.
-    training = present & (~moving | landed)
+    training = present & (~moving | landed | (moves.goes_on > 0))
     shares = _share_resources(params, view, following.plan, present, training, moves)
     cost, lower = _step_cost(params, view, following, shares)
     owed_gb = _owed_gb(params, following.plan, cost)
+    found = jnp.broadcast_to(rate[None], moved.shape)
     if shares is not None:
         # The target's GPUs were reserved: at the links' whole rate the move might have ended.
         # Moves begin together: each is as slow as their sum.
@@ -283,12 +295,27 @@ def _play(
         found = rate[None] * jnp.minimum(shares.share, 1.0 / crowd[None])
         transition, train_s, moved = _ADVANCE_EACH(moves, found, params.interval_s)
         landed = moving & (train_s > 0)
-        training = present & (~moving | landed)
+        training = present & (~moving | landed | (moves.goes_on > 0))
         owed_gb = _select(training, owed_gb, state.owed_gb)
         following = _select(landed, target, chosen)
     running = training & cost.runs
-    train_s = jnp.where(running, jnp.where(moving, train_s, params.interval_s), 0.0)
-    return _Played(following, lower, transition, landed, moved, owed_gb, cost, running, train_s)
+    # What goes on meanwhile does so at the pace of the plan in force, in the interval of the arrival
+    # at that of the plan that arrives.
+    train_s = train_s + moves.goes_on * (params.interval_s - train_s)
+    train_s = jnp.where(moving, train_s, params.interval_s)
+    behind_gb = None
+    if params.gpus_vary:  # static
+        resized = _resize(params, state, following, cost, found)
+        train_s = jnp.where(moving, train_s, params.interval_s - resized.lost_s)
+        moved = jnp.where(moving[:, None, None], moved, resized.moved_gb)
+        if resized.behind_gb is not None:
+            # Who has just arrived has all of the state, but for groups that find no GPUs there.
+            here = (cost.gpus_used > 0)[:, None, :] | ~landed[:, None, None]
+            behind_gb = jnp.where(moving[:, None, None] & here, 0.0, resized.behind_gb)
+    train_s = jnp.where(running, train_s, 0.0)
+    return _Played(
+        following, lower, transition, landed, moved, owed_gb, behind_gb, cost, running, train_s
+    )
 
 
 # All jobs at the rates of the links, and each at its own.
@@ -296,6 +323,24 @@ _ADVANCE = jax.vmap(advance_transition, in_axes=(0, None, None))
 
 
 _ADVANCE_EACH = jax.vmap(advance_transition, in_axes=(0, 0, None))
+
+
+def _resize(
+    params: EnvParams, state: State, chosen: Chosen, cost: StepCost, rate: Array
+) -> Resizing:
+    """What it costs the jobs [J] that the GPUs of the plans in force are not those of the last
+    interval; `rate` [J, K, K] [GB/s]."""
+
+    def one(span, work, before, now, rate, behind_gb):
+        problem = params.problem.of(work)
+        return resize(span, problem, before, now, rate, params.interval_s, behind_gb)
+
+    if params.rows is None:
+        spans = jax.vmap(LayerSpan.of)(chosen.plan)
+    else:
+        spans = take(params.rows.span, chosen.row)  # pyright: ignore[reportArgumentType]
+    args = (spans, params.problem.work, state.gpus_used, cost.gpus_used, rate)
+    return jax.vmap(one)(*args, state.behind_gb)
 
 
 def _share_resources(
@@ -333,10 +378,15 @@ def _step_cost(
     return jax.tree.map(lambda x: x[None], one)
 
 
+def _local_sgd(params: EnvParams) -> bool:
+    """Static: may a plan sync less than every step?"""
+    return params.rows is None or params.rows.local_sgd
+
+
 def _owed_gb(params: EnvParams, plan: Plan, cost: StepCost) -> Array | None:
     """[J, K, K] [GB] of the outer sync before the next reconfiguration: local SGD alone owes one.
     None where no plan does."""
-    if params.rows is not None and not params.rows.local_sgd:  # static
+    if not _local_sgd(params):
         return None
     return jnp.where((plan.sync_period > 1)[:, None, None], cost.sync_gb, 0.0)
 

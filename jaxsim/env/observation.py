@@ -57,6 +57,7 @@ def observe(state: State, params: EnvParams) -> Observation:
             lower=lower,  # pyright: ignore[reportArgumentType]
         ),
         t=state.t,
+        behind_gb=state.behind_gb,
     )
 
 

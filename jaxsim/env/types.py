@@ -11,6 +11,7 @@ from jaxsim.env.rows import PlanRows
 from jaxsim.load import LoadProcess
 from jaxsim.network import NetworkProcess, NetworkState
 from jaxsim.plan import ALL_SCHEDULES, Plan, Problem
+from jaxsim.planning import Objective
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, StepCost, Transition
 
@@ -27,10 +28,18 @@ class EnvParams(Pytree):
     weights: Float[Array, "*batch 4"]  # w1..w4
     interval_s: Float[Array, "*batch"]  # [s]
     horizon: Int[Array, "*batch"]  # intervals
+    # What schedulers are to maximise; None = progress alone. Rewards go by `weights`.
+    objective: Objective | None = None
     # The world's course [T, ...], where it is known beforehand; None = `network` and `load` draw it.
     tape: NetworkView | None = None
+    # What links and free GPUs may look like, [W, ...] in order of time: drawn as the scenario is, but
+    # not from its course. Public; None = their mean alone is known.
+    outlook: NetworkView | None = None
     # Plans prepared once, see `with_rows`: actions are then their numbers. None = actions are plans.
     rows: PlanRows | None = None
+    # Static: may the GPUs that a job finds change while its plan is in force? False where nobody else
+    # wants them: what changes would cost is not compiled then.
+    gpus_vary: bool = struct.field(pytree_node=False, default=True)
     # Static: the schedules that plans may have. A plan with another one does not run.
     schedules: tuple[int, ...] = struct.field(pytree_node=False, default=ALL_SCHEDULES)
     sharing: str = struct.field(
@@ -54,6 +63,10 @@ class State(Pytree):
     steps_done: Float[Array, "*batch J"]  # [training steps], efficiency included
     since_sync: Float[Array, "*batch J"]  # [training steps] since the last outer sync
     since_switch: Int[Array, "*batch J"]  # intervals since the last reconfiguration began
+    # Where GPUs vary: those that each job used in the last interval
+    gpus_used: Int[Array, "*batch J K"] | None = None
+    # [GB] of state that groups of local SGD lack after they had lost their GPUs
+    behind_gb: Float[Array, "*batch J K K"] | None = None
     # With EnvParams.rows:
     row: Int[Array, "*batch J"] | None = None  # of `plan`
     target_row: Int[Array, "*batch J"] | None = None  # of `target`
@@ -89,6 +102,8 @@ class Observation(Pytree):
     job_mask: Bool[Array, "*batch J"]  # False for padding, finished jobs and those still to come
     mask: ActionMask
     t: Int[Array, "*batch"]
+    # [GB] of state that groups of local SGD still fetch; None where no plan may need it
+    behind_gb: Float[Array, "*batch J K K"] | None
     # [P, V] [training steps / s] of the rows and lower choices of everybody's plan table under `view`,
     # where whoever plays the episode has scored it already; None = each scheduler scores it itself
     rates: Float[Array, "*batch P V"] | None = None

@@ -7,7 +7,7 @@ problem  what a plan solves: work, cluster, efficiency, menu
 layouts  domains into ordered groups, layers onto stages
 """
 
-from jaxsim.plan.build import FULL_PRECISION_BITS
+from jaxsim.plan.build import AS_JOB, FULL_PRECISION_BITS
 from jaxsim.plan.layouts import Layout, count_layouts, enumerate_layouts, extensions, split_layers
 from jaxsim.plan.modes import (
     ALL_SCHEDULES,
@@ -37,6 +37,7 @@ from jaxsim.plan.problem import Problem
 
 __all__ = [
     "ALL_SCHEDULES",
+    "AS_JOB",
     "FREE_FIELDS",
     "FULL_PRECISION_BITS",
     "INTERLEAVED_CHUNKS",

@@ -11,11 +11,12 @@ from jaxsim.cluster import ClusterSpec
 from jaxsim.files import InputError, values
 from jaxsim.plan.layouts import Layout, split_layers
 from jaxsim.plan.modes import Mode, Recompute, Schedule
-from jaxsim.workload import JobSpec
+from jaxsim.workload import RESHARD, JobSpec
 
 UNUSED = -1
 FULL_PRECISION_BITS = 16
 WIDEST_BITS = 32  # of a value on the WAN
+AS_JOB = -1  # reshard: what the job says
 
 Domain = str | int  # by name, or by index in the cluster's order
 PerDomain = int | Mapping[Domain, int]  # one number for all, or one by domain
@@ -35,6 +36,10 @@ def empty_fields(n_domains: int) -> dict[str, Any]:
         "batch_share": zeros,
         "sync_period": np.int32(1),
         "wire_bits": np.int32(FULL_PRECISION_BITS),
+        "activation_bits": np.int32(FULL_PRECISION_BITS),
+        "fragments": np.int32(1),
+        "overlap": np.int32(0),
+        "shard_groups": np.int32(1),
         "dp": ones,
         "micro_batch": ones,
         "recompute": zeros,
@@ -43,6 +48,7 @@ def empty_fields(n_domains: int) -> dict[str, Any]:
         "pp": ones,
         "cp": ones,
         "zero_stage": ones,
+        "reshard": zeros + AS_JOB,
         "placement": zeros,
     }
 
@@ -84,6 +90,11 @@ def described_fields(
     schedule: Named = Schedule.ONE_F_ONE_B,
     sync_period: int = 1,
     wire_bits: int = FULL_PRECISION_BITS,
+    activation_bits: int = FULL_PRECISION_BITS,
+    fragments: int = 1,
+    overlap: int = 0,
+    shard_groups: int = 1,
+    reshard: str | Mapping[Domain, str] | None = None,
 ) -> dict[str, Any]:
     """The fields of a plan from a description; what `Plan.build` says holds here."""
     layout = _layout(spec, groups)
@@ -118,14 +129,44 @@ def described_fields(
         spec.n_domains,
         sync_period=values.count(sync_period, "plan: sync_period"),
         wire_bits=values.count(wire_bits, "plan: wire_bits", high=WIDEST_BITS),
+        activation_bits=values.count(activation_bits, "plan: activation_bits", high=WIDEST_BITS),
+        fragments=values.count(fragments, "plan: fragments", high=max(sync_period, 1)),
+        overlap=values.count(
+            overlap, "plan: overlap", 0, high=sync_period if sync_period > 1 else 0
+        ),
+        shard_groups=_shard_groups(shard_groups, len(layout), sync_period),
     )
     g, used = np.arange(len(layout)), list(tps)
     fields["cp"][used], fields["zero_stage"][used] = list(cps.values()), list(zero.values())
+    fields["reshard"][used] = _reshard(spec, used, reshard)
     fields["micro_batch"][g] = sizes
     fields["batch_share"][g] = _shares(job.global_batch, units, shares)
     fields["recompute"][g] = modes(recompute, "recompute", Recompute)
     fields["schedule"][g] = modes(schedule, "schedule", Schedule)
     return fields
+
+
+def _shard_groups(said: int, groups: int, sync_period: int) -> int:
+    """Groups that hold one copy of the model together."""
+    count = values.count(said, "plan: shard_groups", high=groups)
+    if groups % count:
+        raise InputError(f"plan: shard_groups: {count} do not divide {groups} groups")
+    if count > 1 and sync_period > 1:
+        raise InputError("plan: shard_groups: expected 1 where sync_period is above 1")
+    return count
+
+
+def _reshard(spec: ClusterSpec, used: list[int], said: str | Mapping[Domain, str] | None) -> list:
+    """Index into RESHARD of every domain in use, or AS_JOB."""
+    if said is None:
+        return [AS_JOB] * len(used)
+    if not isinstance(said, Mapping):
+        said = dict.fromkeys(used, said)
+    found = {_index(spec, k, "reshard"): word for k, word in said.items()}
+    return [
+        RESHARD.index(values.choice(found[k], "plan: reshard", RESHARD)) if k in found else AS_JOB
+        for k in used
+    ]
 
 
 def _plain(value: Any) -> Any:

@@ -37,7 +37,15 @@ class Plan(Pytree):
     batch_share: Int[Array, "*batch G"]  # micro-batches per replica and step
     # H, steps between gradient syncs over the WAN; 1 = synchronous
     sync_period: Int[Array, "*batch"]
-    wire_bits: Int[Array, "*batch"]  # bits per value on the WAN
+    # bits per value that groups exchange: gradients for H = 1, outer deltas for H > 1
+    wire_bits: Int[Array, "*batch"]
+    activation_bits: Int[Array, "*batch"]  # bits per value between domains of a pipeline
+    fragments: Int[Array, "*batch"]  # F, parts of the model that an outer sync sends one by one
+    overlap: Int[
+        Array, "*batch"
+    ]  # tau, inner steps that a fragment may travel; 0 = all wait for it
+    # groups over which ZeRO shards spread, neighbours in the ring; 1 = every group holds the model
+    shard_groups: Int[Array, "*batch"]
     dp: Int[Array, "*batch G"]  # replicas of the pipeline inside the group
     micro_batch: Int[Array, "*batch G"]  # [sequences]
     recompute: Int[Array, "*batch G"]  # Recompute
@@ -46,6 +54,7 @@ class Plan(Pytree):
     pp: Int[Array, "*batch K"]  # pipeline stages inside the domain
     cp: Int[Array, "*batch K"]  # context parallelism
     zero_stage: Int[Array, "*batch K"]  # 0-3, over the dp replicas of the group
+    reshard: Int[Array, "*batch K"]  # index into RESHARD for ZeRO-3; AS_JOB = as the job says
     placement: Int[Array, "*batch K"]  # PLACEMENT_*: which of dp and pp is packed into a node first
 
     @property
@@ -79,7 +88,11 @@ class Plan(Pytree):
             recompute           none, selective or full, or a list with one per group; none
             schedule            1f1b, eager_1f1b, gpipe, ... (`Schedule`), or such a list; 1f1b
             sync_period         steps between gradient syncs over the WAN; 1
-            wire_bits           bits per value on the WAN, up to 32; 16
+            wire_bits           bits per value between groups, up to 32; 16
+            activation_bits     bits per value between domains of a pipeline, up to 32; 16
+            fragments, overlap  parts of an outer sync, and the inner steps it may take; 1, 0
+            shard_groups        groups over which ZeRO shards spread; 1
+            reshard             always, never or unless-pipelined, or {domain: word}; as the job says
 
         Raises InputError, one line that names the field, for a plan that cannot be carried out:
         a domain unknown or used twice, more GPUs than there are, layers or sequences that do not add
@@ -108,7 +121,14 @@ class Plan(Pytree):
 
 
 # Fields that change without stopping the job; all others force a reconfiguration.
-FREE_FIELDS = ("batch_share", "micro_batch", "recompute", "schedule", "wire_bits")
+FREE_FIELDS = (
+    "batch_share",
+    "micro_batch",
+    "recompute",
+    "schedule",
+    "wire_bits",
+    "activation_bits",
+)
 
 
 class LowerChoices(Pytree):

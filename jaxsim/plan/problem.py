@@ -5,6 +5,7 @@ from __future__ import annotations
 from flax import struct
 
 from jaxsim.cluster import Calibration, Cluster
+from jaxsim.learning import TokenEfficiency, published_efficiency
 from jaxsim.plan.plan import LowerChoices
 from jaxsim.pytree import Pytree
 from jaxsim.workload import Workload
@@ -17,6 +18,8 @@ class Problem(Pytree):
     cluster: Cluster
     calibration: Calibration  # efficiencies of the cluster's GPUs
     choices: LowerChoices = struct.field(default=None)  # [V]; None where every plan is complete
+    # What tokens are worth when replicas talk seldom; the published model's lower end by default
+    learning: TokenEfficiency = struct.field(default_factory=published_efficiency)
 
     def of(self, work: Workload) -> Problem:
         """The same cluster with other work."""

@@ -1,7 +1,9 @@
 """Which plans there are, what they are worth, and which make up a table. README.md says more.
 
 family      which plans there are: the dimensions of a search, its plans, their number
+space       the whole plan space: partitions of domains, and how groups talk
 scoring     training steps per second of many plans under many networks
+objective   what is to be had from a plan: weights, budget, deadline
 objectives  time, utilisation and price of a plan
 balance     completes a plan: micro-batches shared in proportion to speed
 builder     finds the plans of a cluster and a job that are worth having
@@ -10,7 +12,7 @@ candidates  plans that schedulers bring along
 exact       the best plan of a whole family
 """
 
-from jaxsim.planning.balance import complete
+from jaxsim.planning.balance import complete, share_batch
 from jaxsim.planning.builder import PARTS, WHOLE, TableBuilder
 from jaxsim.planning.candidates import PlanRules, add_candidates, propose_candidates
 from jaxsim.planning.family import (
@@ -20,33 +22,65 @@ from jaxsim.planning.family import (
     count_subsets,
     list_pipelines,
     make_plan,
+    plan_key,
+)
+from jaxsim.planning.objective import (
+    NEVER,
+    SAMPLED,
+    Objective,
+    Worth,
+    choice_worths,
+    plan_worth,
+    row_worths,
 )
 from jaxsim.planning.objectives import objectives, plan_objectives
-from jaxsim.planning.scoring import base_view, best_rate, choice_rates, one_view, score_plans
+from jaxsim.planning.scoring import (
+    base_view,
+    best_rate,
+    choice_rates,
+    one_view,
+    row_rates,
+    score_plans,
+)
+from jaxsim.planning.space import ALLOWED, Exchange, PlanSpace, partitions
 from jaxsim.planning.table import PlanTable, TableInfo, build_table
 
 __all__ = [
+    "ALLOWED",
+    "NEVER",
     "PARTS",
+    "SAMPLED",
     "WHOLE",
     "Choice",
+    "Exchange",
+    "Objective",
     "Pipelines",
     "PlanFamily",
     "PlanRules",
+    "PlanSpace",
     "PlanTable",
     "TableBuilder",
     "TableInfo",
+    "Worth",
     "add_candidates",
     "base_view",
     "best_rate",
     "build_table",
     "choice_rates",
+    "choice_worths",
     "complete",
     "count_subsets",
     "list_pipelines",
     "make_plan",
     "objectives",
     "one_view",
+    "partitions",
+    "plan_key",
     "plan_objectives",
+    "plan_worth",
     "propose_candidates",
+    "row_rates",
+    "row_worths",
     "score_plans",
+    "share_batch",
 ]

@@ -52,11 +52,9 @@ def complete(
 ) -> tuple[Plan, Bool[Array, ""]]:
     """Fill a plan's free fields (one job): the choice in all groups, shares balanced under `view`.
 
-    Returns the plan and [] bool whether the global batch splits exactly: it must be a multiple of
-    the block, micro_batch x the largest dp, with at least one block per group, and every dp must
-    divide the largest.
+    Returns the plan and [] bool whether the global batch splits exactly, see `share_batch`.
     """
-    work, choices = problem.work, problem.choices
+    choices = problem.choices
     n_domains = plan.group.shape[0]
     one_hot = jnp.arange(choices.size) == choice
 
@@ -69,14 +67,23 @@ def complete(
         recompute=pick(choices.recompute),
         schedule=pick(choices.schedule),
     )
-    active = jnp.arange(n_domains) < n_groups(plan)
-    dp = jnp.where(active, jnp.maximum(plan.dp, 1), 1)
-    largest = dp.max()
-    block = chosen.micro_batch[0] * largest  # [sequences]
-    per_block = block // (chosen.micro_batch * dp)  # [G] micro-batches per replica in one block
+    return share_batch(chosen, problem, view)
+
+
+def share_batch(plan: Plan, problem: Problem, view: NetworkView) -> tuple[Plan, Bool[Array, ""]]:
+    """Share the global batch among the groups of a plan whose other fields are set (one job).
+
+    Returns the plan and [] bool whether the batch splits exactly: it must be a multiple of the block,
+    the largest micro_batch x dp, with at least one block per group, and every group's must divide it.
+    """
+    work = problem.work
+    active = jnp.arange(plan.group.shape[0]) < n_groups(plan)
+    unit = jnp.where(active, plan.micro_batch * jnp.maximum(plan.dp, 1), 1)  # [sequences]
+    block = unit.max()
+    per_block = jnp.where(active, block // unit, 1)  # [G] micro-batches per replica in one block
     total = work.global_batch // block
-    period = group_periods(chosen, problem, view, choices.schedules)
+    period = group_periods(plan, problem, view, problem.choices.schedules)
     blocks = balanced_blocks(total, period * per_block.astype(jnp.float32), active)
     legal = (total * block == work.global_batch) & (total >= n_groups(plan))
-    legal = legal & jnp.all(largest % dp == 0)
-    return chosen.replace(batch_share=blocks * per_block), legal
+    legal = legal & jnp.all(block % unit == 0)
+    return plan.replace(batch_share=blocks * per_block), legal

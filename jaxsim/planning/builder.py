@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsim.cluster import Calibration, ClusterSpec
+from jaxsim.learning import TokenEfficiency, published_efficiency
 from jaxsim.plan import (
     Layout,
     LowerChoices,
@@ -29,7 +30,7 @@ from jaxsim.plan import (
 )
 from jaxsim.planning.balance import complete
 from jaxsim.planning.family import PlanFamily, Settings, make_plan, plan_key, stack_plans
-from jaxsim.planning.scoring import base_view, choice_rates, one_view
+from jaxsim.planning.scoring import VIEWS_AT_ONCE, base_view, choice_rates, one_view
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
 from jaxsim.workload import Workload
@@ -39,7 +40,6 @@ Owner = tuple[Layout, int]  # of a plan, with the part of the GPUs that it was m
 COMBINATIONS = 16
 # Plans are made for 1 / part of each domain's GPUs: local jobs may hold the rest.
 WHOLE, PARTS = (1,), (1, 2, 4)
-VIEWS_AT_ONCE = 16  # networks under which plans are scored together
 
 
 @functools.cache
@@ -64,9 +64,11 @@ class TableBuilder:
         choices: LowerChoices,
         pad_to: int | None = None,
         parts: tuple[int, ...] = WHOLE,
+        learning: TokenEfficiency | None = None,
     ):
         cluster = spec.to_arrays(pad_to)
-        self.spec, self.problem = spec, Problem(work, cluster, calibration, choices)
+        worth = published_efficiency() if learning is None else learning
+        self.spec, self.problem = spec, Problem(work, cluster, calibration, choices, worth)
         self.gpus = np.asarray(cluster.gpus)
         self.per_node = np.asarray(cluster.gpus_per_node)
         self.n_domains = cluster.mask.shape[0]
@@ -188,6 +190,7 @@ class TableBuilder:
             return list(enumerate_layouts(tuple(range(n)), n)), True
         problem = self.problem
         asked = (self.spec, problem.work, problem.calibration, problem.choices, None, self.parts)
+        asked += (problem.learning,)
         found = _beam(pickle.dumps(asked), limit)
         return list(dict.fromkeys([*found, *even_layouts(n)])), False
 

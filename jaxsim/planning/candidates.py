@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jaxsim.cluster import Calibration, ClusterSpec
+from jaxsim.learning import TokenEfficiency
 from jaxsim.plan import LowerChoices, Plan, default_lower_choices
 from jaxsim.planning.builder import TableBuilder
 from jaxsim.planning.family import plan_key, stack_plans
@@ -52,6 +53,7 @@ def propose_candidates(
     calibration: Calibration,
     rules: Mapping[str, PlanRules],
     factors: Iterable[Float[np.ndarray, "K K"]] = (),
+    learning: TokenEfficiency | None = None,
 ) -> tuple[LowerChoices, dict[str, list[Plan]]]:
     """Ask everyone for plans: for the links of the file, and for these times each of `factors` [K, K].
 
@@ -65,7 +67,7 @@ def propose_candidates(
     wanted: list[Triple] = []
     for factor in (1.0, *factors):
         links = dataclasses.replace(spec, bandwidth_gbps=spec.bandwidth_gbps * factor)
-        builder = TableBuilder(links, work, calibration, offered)
+        builder = TableBuilder(links, work, calibration, offered, learning=learning)
         for name, own in rules.items():
             allowed = own.allowed(offered)
             plans = own.propose(builder, allowed)

@@ -276,16 +276,27 @@ class Pipelines:
     ) -> Plan:
         """Plans [P, ...] (NumPy) whose group g is pipeline order[:, g] with dp[:, g] (indices; [P, G]
         both) under settings common [P]; free fields as in `empty_plan`."""
+        return self.mixed_plans(order, np.repeat(common[:, None], order.shape[1], 1), dp, n_domains)
+
+    def mixed_plans(
+        self,
+        order: Int[np.ndarray, "P G"],
+        common: Int[np.ndarray, "P G"],
+        dp: Int[np.ndarray, "P G"],
+        n_domains: int,
+    ) -> Plan:
+        """`plans` whose groups have settings of their own, common [P, G]."""
         size, n_groups = order.shape
         empty = empty_plan(n_domains)
         fields: dict[str, Any] = {
             name: np.repeat(np.asarray(getattr(empty, name))[None], size, axis=0)
             for name in Plan.__dataclass_fields__
         }
-        tp, zero = (np.array([x[i] for x in self.common], np.int32)[common] for i in (0, 1))
+        tps, zeros = (np.array([x[i] for x in self.common], np.int32) for i in (0, 1))
         for g in range(n_groups):
             fields["dp"][:, g] = self.dp[dp[:, g]]
-            at = order[:, g], common, dp[:, g]
+            at = order[:, g], common[:, g], dp[:, g]
+            tp, zero = tps[common[:, g]], zeros[common[:, g]]
             for s in range(self.members.shape[1]):
                 domain = self.members[order[:, g], s]
                 p = np.flatnonzero(domain >= 0)

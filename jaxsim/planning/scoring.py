@@ -12,6 +12,8 @@ from jaxsim.plan import Plan, Problem
 from jaxsim.planning.balance import complete
 from jaxsim.step_time import NetworkView, job_step_cost
 
+VIEWS_AT_ONCE = 16  # under which few plans are scored together
+
 
 def base_view(cluster: Cluster) -> NetworkView:
     """The cluster as its file states it, all GPUs free."""
@@ -48,6 +50,22 @@ def choice_rates(
     by_choice = jax.vmap(one, in_axes=(None, None, 0))
     by_plan = jax.vmap(by_choice, in_axes=(None, 0, None))
     return jax.lax.map(lambda view: by_plan(view, plans, menu), views)
+
+
+def row_rates(
+    plans: Plan,
+    choice: Int[Array, "W P"],
+    views: NetworkView,
+    problem: Problem,
+) -> Float[Array, "W P"]:
+    """[W, P] training steps per second of plans [P, ...], each with one lower choice in each of the
+    views [W, ...]."""
+    by_plan = jax.vmap(_rate_of(problem), in_axes=(None, 0, 0))
+
+    def under(one):
+        return by_plan(one[0], plans, one[1])
+
+    return jax.lax.map(under, (views, choice), batch_size=VIEWS_AT_ONCE)
 
 
 def best_rate(

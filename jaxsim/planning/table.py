@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +13,12 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from jaxsim.files import InputError
-from jaxsim.plan import Layout, Plan
+from jaxsim.plan import Layout, Plan, Problem
 from jaxsim.planning.balance import complete
 from jaxsim.planning.builder import Owner, TableBuilder, even_layouts, table_family
 from jaxsim.planning.family import make_plan, stack_plans
-from jaxsim.planning.scoring import base_view
+from jaxsim.planning.objective import LEAST_PROGRESS
+from jaxsim.planning.scoring import base_view, one_view
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, job_step_cost
 
@@ -25,6 +27,8 @@ EVERY_PLAN = 12_000
 # A table is chosen from so many plans: those that come nearest to the best in any of FIRST_VIEWS
 # states of the network.
 CANDIDATES, FIRST_VIEWS = 1000, 16
+# States of the network, beside the base, in which plans are weighed for preferences; plans at once.
+PRICED_VIEWS, BLOCK = 3, 256
 
 
 class PlanTable(Pytree):
@@ -57,14 +61,20 @@ class TableInfo:
 
 
 def build_table(
-    builder: TableBuilder, views: NetworkView, size: int, limit: int = 4000
+    builder: TableBuilder,
+    views: NetworkView,
+    size: int,
+    limit: int = 4000,
+    preferences: Sequence[Sequence[float]] = (),
 ) -> tuple[PlanTable, TableInfo, Plan]:
     """Choose `size` plans that together do best over sampled views [W, ...].
 
     Greedy cover: take the plan that raises the mean over views of the best rate most (the mean of
     maxima is submodular, so greedy is within 1 - 1/e of the best subset, Nemhauser et al. 1978).
     Fallback plans are always in: where there are more of them than `size`, the table is as large as
-    they are. Returns the table, its claim, and all scored plans [N, ...] (the family, for bounds).
+    they are. With `preferences`, weights as in `Objective`, each of them counts as a view more, and so
+    does the price of a token: what is cheap is then in the table too. Returns the table, its claim,
+    and all scored plans [N, ...] (the family, for bounds).
 
     Raises InputError when no plan fits, naming the shortfall.
     """
@@ -78,10 +88,12 @@ def build_table(
     single = np.array([len(o) == 1 and len(o[0]) == 1 for o, _ in owners])
     even = np.array([_is_even(p, o, n_domains) for p, (o, _) in zip(plans, owners, strict=True)])
     family, n_scored = stack_plans(plans), len(plans)
-    near = _candidates(builder, plans, base, views, single | even)
+    wanted = preferred(builder, plans, views, preferences)
+    near = _candidates(builder, plans, base, views, single | even, wanted)
     plans, owners = [plans[i] for i in near], [owners[i] for i in near]
     base, single, even = base[near], single[near], even[near]
-    rate = np.concatenate([base[None], builder.rates(plans, views)])
+    # What is preferred counts in units of the best rate at base.
+    rate = np.concatenate([base[None], builder.rates(plans, views), base.max() * wanted[:, near]])
     fallbacks = _fallback_plans(owners, base, single, even)
     size = max(size, len(fallbacks))
     chosen = _cover(rate, fallbacks, size)
@@ -106,15 +118,72 @@ def _candidates(
     base: np.ndarray,
     views: NetworkView,
     always: np.ndarray,
+    wanted: np.ndarray,
 ) -> np.ndarray:
     """[N] indices of the plans among which a table is chosen: those that come nearest to the best in
-    any of a few views, and those that are `always` [M] bool among them."""
+    any of a few views or for any preference (`wanted` [_, M]), and those that are `always` [M] bool
+    among them."""
     if len(plans) <= CANDIDATES:
         return np.arange(len(plans))
     few = jax.tree.map(lambda x: x[:FIRST_VIEWS], views)
     rate = np.concatenate([base[None], builder.rates(plans, few)])
     nearness = (rate / np.maximum(rate.max(axis=1, keepdims=True), 1e-30)).max(axis=0)
+    nearness = np.maximum(nearness, wanted.max(axis=0, initial=0.0))
     return np.sort(np.argsort(-np.where(always, np.inf, nearness), kind="stable")[:CANDIDATES])
+
+
+def preferred(
+    builder: TableBuilder,
+    plans: list[Plan],
+    views: NetworkView,
+    preferences: Sequence[Sequence[float]],
+) -> Float[np.ndarray, "_ P"]:
+    """[_, P] how near each plan comes to the best for each of the weights and in USD per token: 1 for
+    the best and 0 for what is worth nothing, at base and in PRICED_VIEWS of the views. Without weights
+    there is no row."""
+    if not preferences:
+        return np.zeros((0, len(plans)), np.float32)
+    base = one_view(base_view(builder.problem.cluster))
+    few = jax.tree.map(lambda x, y: jnp.concatenate([x, y[:PRICED_VIEWS]]), base, views)
+    parts = [
+        np.asarray(_PARTS(stack_plans(block), few, builder.problem))[:, : len(plans) - start]
+        for start in range(0, len(plans), BLOCK)
+        for block in [plans[start : start + BLOCK] + [plans[0]] * (BLOCK - len(plans[start:]))]
+    ]
+    rate, utilisation, cost, per_usd = np.moveaxis(np.concatenate(parts, axis=1), -1, 0)
+    progress = rate / np.maximum(rate.max(axis=(1, 2), keepdims=True), 1e-30)
+    rows = [per_usd.max(axis=-1)]
+    for w in preferences:
+        worth = max(w[0], LEAST_PROGRESS) * progress + w[1] * utilisation - w[2] * cost
+        rows.append(np.where(rate > 0, worth, 0.0).max(axis=-1))
+    worths = np.maximum(np.concatenate(rows), 0.0)
+    nearness = worths / np.maximum(worths.max(axis=1, keepdims=True), 1e-30)
+    return nearness.astype(np.float32)
+
+
+def _reward_parts(plans: Plan, views: NetworkView, problem: Problem) -> Array:
+    """[W, P, V, 4] of plans [P, ...] with every lower choice under views [W, ...]: training steps per
+    second, utilisation, egress over the GPUs' price, training steps per USD; 0 where it cannot run."""
+
+    def one(view, plan, choice):
+        done, legal = complete(plan, choice, problem, view)
+        cost = job_step_cost(done, problem, view, schedules=problem.choices.schedules)
+        runs = legal & cost.runs
+        rate = jnp.where(runs, cost.efficiency / cost.step_s, 0.0)
+        used = cost.gpus_used.astype(jnp.float32)
+        gpu_usd = jnp.maximum(jnp.vdot(used, problem.cluster.usd_per_gpu_hour) / 3600.0, 1e-12)
+        egress_usd = jnp.where(runs, cost.egress_usd / cost.step_s, 0.0)
+        peak = problem.cluster.gpu.peak_tflops * jnp.sum(view.gpus_available.astype(jnp.float32))
+        utilisation = rate * problem.work.useful_tflop / jnp.maximum(peak, 1e-9)
+        return jnp.stack([rate, utilisation, egress_usd / gpu_usd, rate / (gpu_usd + egress_usd)])
+
+    menu = jnp.arange(problem.choices.size, dtype=jnp.int32)
+    by_choice = jax.vmap(one, in_axes=(None, None, 0))
+    by_plan = jax.vmap(by_choice, in_axes=(None, 0, None))
+    return jax.lax.map(lambda view: by_plan(view, plans, menu), views)
+
+
+_PARTS = jax.jit(_reward_parts)
 
 
 def _fallback_plans(

@@ -158,7 +158,10 @@ def jobs_bank(
 
     jobs = jax.tree.map(lambda x: jnp.broadcast_to(x, (shape[0], *x.shape)), world.problem.work)
     params = params.replace(
-        problem=params.problem.of(jobs), initial_plan=jax.tree.map(for_all, idle), sharing=sharing
+        problem=params.problem.of(jobs),
+        initial_plan=jax.tree.map(for_all, idle),
+        sharing=sharing,
+        gpus_vary=True,  # other jobs come and go
     )
     return params.replace(progress_ref=_references(params, world)), keys
 

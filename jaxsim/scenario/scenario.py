@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jaxtyping import Float, Key
 
 from jaxsim.cluster import Calibration, Cluster, ClusterSpec
 from jaxsim.env import EnvParams
+from jaxsim.learning import TWO_SIDED_95, TokenEfficiency, read_efficiency
 from jaxsim.load import Bursts, LoadProcess, burst_trace, load_process
 from jaxsim.network import (
     FittedLink,
@@ -22,11 +23,13 @@ from jaxsim.network import (
     network_process,
     process_of_links,
 )
-from jaxsim.plan import Plan, Problem, empty_plan
+from jaxsim.plan import Plan, Problem, Recompute, Schedule, empty_plan
 from jaxsim.planning import (
     PARTS,
     WHOLE,
+    Objective,
     PlanRules,
+    PlanSpace,
     PlanTable,
     TableBuilder,
     TableInfo,
@@ -37,6 +40,7 @@ from jaxsim.planning import (
     propose_candidates,
     score_plans,
 )
+from jaxsim.planning.exact import wide_plans
 from jaxsim.pytree import Pytree
 from jaxsim.scenario.settings import ScenarioSettings
 from jaxsim.step_time import NetworkView
@@ -48,6 +52,10 @@ VIEWS = 96  # states of the network over which a table is chosen
 PROPOSED_FOR = 8  # drawn networks, at most
 MOST_PROPOSALS = 32  # drawn networks times domains, at most
 PROPOSED_SPREAD = 0.25  # base_spread of the drawn networks
+# States of the network for each of which the best plan of the whole space is sought, beside the base.
+WIDE_VIEWS = 7
+WIDE = "any"  # the name under which these plans stand in a table
+WIDE_RULES = PlanRules(lambda builder, allowed: [], tuple(Recompute), tuple(Schedule))
 
 
 class World(Pytree):
@@ -67,22 +75,35 @@ def build_world(
     seed: int = 0,
     rules: Mapping[str, PlanRules] | None = None,
     loaded: bool = False,
+    preferences: Sequence[Sequence[float]] = (),
+    efficiency: str = "published",
+    allow: str = "synchronous",
 ) -> tuple[World, TableInfo]:
     """Enumerate and score plans; the table is chosen over sampled states of the network.
 
     `rules` are those of schedulers that bring plans of their own, which join the table. `loaded`:
     local jobs will hold GPUs, so there are plans for parts of them, and states in which some are held.
+    `preferences`: weights that the table is made for as well, such as `planning.SAMPLED`.
+    `efficiency`: what tokens are worth, as `jaxsim.learning.read_efficiency` takes it; plans are
+    chosen by the lower end. `allow` any: the table also holds the best plans of the whole space, local
+    SGD and fewer bits included (`jaxsim.planning.PlanSpace`).
     Raises InputError when no plan fits the cluster.
     """
+    learning, _ = read_efficiency(efficiency), PlanSpace(allow)  # refuses what it does not know
     if calibration is None:
         calibration = spec.calibration
     jobs = build_workload([job])
     factors = _proposed_for(spec.n_domains, seed) if rules else ()
-    choices, proposed = propose_candidates(spec, jobs.job(0), calibration, rules or {}, factors)
+    asked = (spec, jobs.job(0), calibration)
+    choices, proposed = propose_candidates(*asked, rules or {}, factors, learning)
     parts = PARTS if loaded else WHOLE
-    builder = TableBuilder(spec, jobs.job(0), calibration, choices, parts=parts)
+    builder = TableBuilder(*asked, choices, parts=parts, learning=learning)
     views = sample_views(builder.problem.cluster, VIEWS, seed, loaded)
-    table, info, family = build_table(builder, views, table_size, layout_limit)
+    table, info, family = build_table(builder, views, table_size, layout_limit, preferences)
+    rules, proposed = dict(rules or {}), dict(proposed)
+    if allow == "any":
+        few = jax.tree.map(lambda x: x[:WIDE_VIEWS], views)
+        proposed[WIDE], rules[WIDE] = wide_plans(builder.problem, few), WIDE_RULES
     if rules:
         table, info, family = add_candidates(table, info, family, builder, proposed, rules)
     return World(builder.problem.of(jobs), table, family), info
@@ -125,25 +146,41 @@ def scenario_bank(
     weights: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0),
     network_trace: Float[np.ndarray, "R K K"] | None = None,
     load_trace: Float[np.ndarray, "_ K"] | None = None,
+    objective: Objective | None = None,
 ) -> tuple[EnvParams, Key[Array, " B"]]:
     """Params and keys of many scenarios, leaves [S, ...]; nothing is deployed at the start.
 
     `split` separates training from test seeds: the same number in two splits is another world. A
-    seed shifts the traces' offset and draws jitter and load. Raises InputError for a jitter file
-    that cannot be used.
+    seed shifts the traces' offset and draws jitter, load and what tokens are worth. `objective`: what
+    schedulers are to maximise, None = progress; `weights` are those of the rewards. Raises InputError
+    for a jitter file that cannot be used.
     """
     links = settings.links()
     params, keys = [], []
     for seed in seeds:
-        rng = np.random.default_rng([seed, zlib.crc32(split.encode())])
-        params.append(_scenario(world, settings, links, rng, weights, network_trace, load_trace))
+        source = [seed, zlib.crc32(split.encode())]
+        rng = np.random.default_rng(source)
+        learning = _drawn_worth(world.problem.learning, np.random.default_rng([*source, 1]))
+        args = (world, settings, links, rng, weights, network_trace, load_trace, learning)
+        params.append(_scenario(*args))
         keys.append(int(rng.integers(2**31)))
     stacked = stack(params)
     stacked = _with_references(stacked, world.table)
+    if objective is not None:
+        each = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), objective)
+        stacked = stacked.replace(objective=each)
     return stacked, jax.vmap(jax.random.key)(jnp.asarray(keys, jnp.uint32))
 
 
-def _scenario(world, settings, links, rng, weights, network_trace, load_trace) -> EnvParams:
+def _drawn_worth(learning: TokenEfficiency, rng: np.random.Generator) -> TokenEfficiency:
+    """What tokens are worth in one scenario: anywhere in the band, as links are drawn."""
+    deviate = np.clip(rng.normal(), -TWO_SIDED_95, TWO_SIDED_95)
+    return learning.replace(deviate=np.float32(deviate))
+
+
+def _scenario(
+    world, settings, links, rng, weights, network_trace, load_trace, learning
+) -> EnvParams:
     k = world.problem.cluster.mask.shape[0]
     white, sigma = rng.uniform(*settings.white), rng.uniform(*settings.ou_sigma)
     tau = np.exp(rng.uniform(*np.log(np.maximum(settings.ou_tau, 1e-3))))
@@ -157,12 +194,14 @@ def _scenario(world, settings, links, rng, weights, network_trace, load_trace) -
     }
     return EnvParams(
         problem=world.problem.replace(
-            cluster=cluster.replace(bandwidth_gb_per_s=cluster.bandwidth_gb_per_s * base)
+            cluster=cluster.replace(bandwidth_gb_per_s=cluster.bandwidth_gb_per_s * base),
+            learning=learning,
         ),
         network=_network(settings, links, rng, k, white, sigma, tau, replay),
         load=_load(
             settings, np.asarray(cluster.gpus), load_trace, int(offsets[1]), rng.spawn(1)[0]
         ),
+        gpus_vary=settings.load_share > 0 or settings.load_job_share > 0 or load_trace is not None,
         schedules=world.problem.choices.schedules,
         initial_plan=jax.tree.map(lambda x: jnp.asarray(x)[None], empty_plan(k)),
         progress_ref=jnp.ones((1,), jnp.float32),

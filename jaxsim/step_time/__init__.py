@@ -48,13 +48,20 @@ from jaxsim.step_time.reconfiguration import (
     LayerSpan,
     Transition,
     advance_transition,
+    begin_between,
     begin_transition,
     moved_gb,
+    shard_fetch_s,
     transition_s,
 )
 from jaxsim.step_time.schedules import slot_count
 from jaxsim.step_time.stages import replicas_running, stages
-from jaxsim.step_time.sync import ring_rate_gb_per_s, statistical_efficiency
+from jaxsim.step_time.sync import (
+    communication,
+    layer_overlap,
+    outer_exposed_s,
+    ring_rate_gb_per_s,
+)
 from jaxsim.step_time.topology import topology, transfers_per_micro_batch
 
 __all__ = [
@@ -69,9 +76,11 @@ __all__ = [
     "Transition",
     "advance_transition",
     "assemble_step",
+    "begin_between",
     "begin_transition",
     "bottleneck_parts",
     "choice_fits",
+    "communication",
     "event_pipeline_time",
     "event_step_cost",
     "gemm_alone_s",
@@ -79,8 +88,10 @@ __all__ = [
     "in_flight_chunks",
     "job_step_cost",
     "layer_memory",
+    "layer_overlap",
     "layer_time",
     "moved_gb",
+    "outer_exposed_s",
     "pipeline_events",
     "pipeline_time",
     "prepare_step",
@@ -88,11 +99,11 @@ __all__ = [
     "ring_rate_gb_per_s",
     "run_ahead",
     "sent_gb",
+    "shard_fetch_s",
     "slot_count",
     "stage_parts",
     "stages",
     "state_bytes_per_param",
-    "statistical_efficiency",
     "sync",
     "sync_parts",
     "tensor_reduce_s",

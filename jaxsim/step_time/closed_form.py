@@ -17,7 +17,6 @@ from jaxsim.plan import (
     Plan,
     Problem,
     masked_sums,
-    n_groups,
     per_domain,
 )
 from jaxsim.pytree import Pytree
@@ -26,7 +25,7 @@ from jaxsim.step_time.memory import params_per_gpu, stage_memory
 from jaxsim.step_time.pipeline import PipelineTime, in_flight_limit, pipeline_time
 from jaxsim.step_time.pipeline_inputs import PipelineInputs, PreparedStep, prepare_stages
 from jaxsim.step_time.schedules import known
-from jaxsim.step_time.stages import Stages, replicas_running, stages
+from jaxsim.step_time.stages import Stages, replicas_running, stages, without_absent
 from jaxsim.step_time.topology import largest, topology, transfers_per_micro_batch
 from jaxsim.workload import Workload
 
@@ -57,7 +56,8 @@ class StepCost(Pytree):
     wan_gb: Float[Array, "*batch K K"]  # [GB] over each link in one step
     sync_gb: Float[Array, "*batch K K"]  # [GB] over each link in one gradient sync between groups
     egress_usd: Float[Array, "*batch"]  # [USD] per step
-    efficiency: Float[Array, "*batch"]  # progress of a step relative to synchronous 16-bit training
+    # progress of a step relative to synchronous 16-bit training with everybody present
+    efficiency: Float[Array, "*batch"]
     fits: Bool[Array, "*batch"]  # memory suffices
     runs: Bool[Array, "*batch"]  # fits and at least one replica finds GPUs
 
@@ -118,14 +118,17 @@ def job_step_cost(
     the pipeline and the sync phase; None = the job is alone. `pipeline` (static) is the closed form
     (None) or another function of its arguments, see `jaxsim.step_time.event_cost`. `schedules`
     (static): what only others need is not compiled, and a plan with another does not run. Every
-    quantity is finite for a plan that runs.
+    quantity is finite for a plan that runs. Under local SGD a group without GPUs is absent: the cost
+    is that of the others, and `efficiency` counts their part of the batch.
     """
     if pipeline is None:
         pipeline = functools.partial(pipeline_time, schedules=schedules)
     in_pipeline, in_sync = (None, None) if slowdown is None else slowdown
+    plan, present = without_absent(plan, view.gpus_available)
     prepared = prepare_step(plan, problem, view, in_pipeline, schedules)
     timed = time_pipelines(problem.work, prepared, pipeline)
-    return assemble_step(plan, problem, view, prepared, timed, in_sync, schedules)
+    cost = assemble_step(plan, problem, view, prepared, timed, in_sync, schedules)
+    return cost.replace(efficiency=cost.efficiency * present)
 
 
 def prepare_step(
@@ -166,12 +169,19 @@ def assemble_step(
 
     ring_gb = sync.ring_bytes_gb(work, plan, st.topo)
     ring_rate = sync.ring_rate_gb_per_s(view.bandwidth_gb_per_s, plan.sync_period, calibration)
-    wan_sync_s = sync.ring_s(plan, ring_gb * in_sync, ring_rate, 0.5 * view.rtt_s)
-    sync_s = _exposed_sync(plan, work, cluster, calibration, st, wan_sync_s)
+    h, fragments = plan.sync_period.astype(jnp.float32), plan.fragments.astype(jnp.float32)
+    latency_s = 0.5 * view.rtt_s
+    fragment_s = sync.ring_s(plan, ring_gb * in_sync / fragments, ring_rate, latency_s)
     optimizer_s = _optimizer_s(plan, work, cluster, calibration, st)
+    inside_s, hidden_s, sharded_s = sync_parts(plan, work, cluster, calibration, st)
+    shard_gb, shard_s = _wan_shards(problem, plan, st, ring_rate / in_sync, latency_s)
+    # Between outer syncs only the replicas inside a domain talk.
+    sync_s = jnp.maximum(inside_s - hidden_s, 0.0) + sharded_s + shard_s
+    tau, step_s = plan.overlap.astype(jnp.float32), total_s + sync_s + optimizer_s
+    outer = (fragment_s, h, fragments, tau, hidden_s, step_s, inside_s)
+    sync_s = sync_s + sync.outer_exposed_s(*outer)
     transfers = _transfers(st, schedules)
-    h = plan.sync_period.astype(jnp.float32)
-    wan_gb = activation_gb * transfers + ring_gb / h
+    wan_gb = activation_gb * transfers + ring_gb / h + shard_gb
     memory = _memory_gb(plan, work, calibration, st, timed.in_flight, schedules)
     fits = jnp.all(memory <= cluster.gpu.memory_gb)
     can_run = (st.dp > 0) & known(st.schedule, schedules)
@@ -185,15 +195,13 @@ def assemble_step(
         exposed_wan_s=total_s - ideal_s,
         sync_s=sync_s,
         optimizer_s=optimizer_s,
-        wan_busy_s=(prepared.inputs.send_s * transfers).max() + wan_sync_s / h,
+        wan_busy_s=(prepared.inputs.send_s * transfers).max() + fragment_s * fragments / h,
         memory_gb=memory,
         gpus_used=st.dp * plan.tp * plan.pp * plan.cp * plan.used.astype(jnp.int32),
         wan_gb=wan_gb,
         sync_gb=ring_gb,
         egress_usd=jnp.sum(wan_gb * cluster.egress_usd_per_gb),
-        efficiency=sync.statistical_efficiency(
-            work.gparams, jnp.where(n_groups(plan) > 1, plan.sync_period, 1), plan.wire_bits
-        ),
+        efficiency=problem.learning.of(sync.communication(plan, work)),
         fits=fits,
         runs=runs,
     )
@@ -297,21 +305,21 @@ def bottleneck_parts(
     )
 
 
-def _exposed_sync(
-    plan: Plan,
-    work: Workload,
-    cluster: Cluster,
-    calibration: Calibration,
-    st: Stages,
-    wan_sync_s: Array,
-) -> Array:
-    """[] [s] per step: gradient sync less what hides behind the last backward pass."""
-    inside_s, hidden_s, sharded_s = sync_parts(plan, work, cluster, calibration, st)
-    exposed = jnp.maximum(inside_s + wan_sync_s - hidden_s, 0.0)
-    h = plan.sync_period.astype(jnp.float32)
-    # Between outer syncs only the replicas inside a domain talk.
-    local = jnp.maximum(inside_s - hidden_s, 0.0)
-    return exposed / h + local * (1.0 - 1.0 / h) + sharded_s
+def _wan_shards(
+    problem: Problem, plan: Plan, st: Stages, ring_rate: Array, latency_s: Array
+) -> tuple[Array, Array]:
+    """[K, K] [GB] and [] [s] per step of weights and gradients that groups hold together (ZeRO-3 over
+    the WAN), beyond the all-reduce."""
+    work = problem.work
+    passes = sharding.wan_passes(work, plan, st)
+    s = jnp.maximum(plan.shard_groups, 1).astype(jnp.float32)
+    inside, _ = sync.rings(plan)
+    gparams = jnp.where(inside, sync.shared_gparams(work, plan, st.topo), 0.0)
+    pass_gb = (s - 1.0) / s * sharding.WIRE_BYTES * gparams
+    pass_s = (pass_gb / ring_rate).max(axis=1)
+    hops_s = (s - 1.0) * jnp.where(inside, latency_s, 0.0).max(axis=1)
+    exposed_s = sharding.wan_exposed_s(problem.calibration, st, passes, pass_s, hops_s)
+    return passes[:, None] * pass_gb, jnp.where(passes > 0, exposed_s, 0.0).max()
 
 
 def sync_parts(
@@ -336,7 +344,7 @@ def _optimizer_s(
     """[] [s] weight update of the fullest GPU, bound by HBM, and the host's work per step."""
     params = params_per_gpu(work, plan, st.topo.first, st.topo.last)
     ranks = jnp.maximum(st.dp, 1) * plan.cp
-    shards = jnp.where(plan.zero_stage >= 1, ranks, 1).astype(jnp.float32)
+    shards = jnp.where(plan.zero_stage >= 1, ranks * plan.shard_groups, 1).astype(jnp.float32)
     rate = cluster.gpu.memory_gb_per_s * calibration.memory_efficiency
     update_s = params / shards * calibration.optimizer_bytes / rate
     return largest(jnp.where(plan.used, update_s, 0.0)) + calibration.step_fixed_s

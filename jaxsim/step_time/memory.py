@@ -120,7 +120,7 @@ def stage_memory(
     stages = plan.pp.astype(jnp.float32)
     slices = plan.tp.astype(jnp.float32)
     state = params_per_gpu(work, plan, first, last)
-    state = state * state_bytes_per_param(plan.zero_stage, dp * plan.cp)
+    state = state * state_bytes_per_param(plan.zero_stage, dp * plan.cp * plan.shard_groups)
     gathered = _whole_gb(work, plan, first, last)
     logits = cal.stored_logits * work.logits_gb / (slices * plan.cp.astype(jnp.float32))
     return StageMemory(

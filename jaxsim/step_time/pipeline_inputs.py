@@ -85,5 +85,5 @@ def _activation_gb(plan: Plan, work: Workload, st: Stages, schedules: tuple[int,
 
 def sent_gb(plan: Plan, work: Workload, st: Stages) -> Float[Array, " K"]:
     """[K] [GB] that a domain hands on in one transfer: a micro-batch of all replicas."""
-    precision = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
+    precision = plan.activation_bits.astype(jnp.float32) / FULL_PRECISION_BITS
     return work.boundary_gb * (st.micro_batch * st.dp).astype(jnp.float32) * precision

@@ -22,8 +22,9 @@ def is_sharded(work: Workload, plan: Plan) -> Array:
 
 def is_resharded(work: Workload, plan: Plan) -> Array:
     """[K] bool: gathered weights are dropped after the forward pass and gathered again."""
-    always = work.reshard == ALWAYS
-    alone = (work.reshard == UNLESS_PIPELINED) & (plan.pp == 1)
+    policy = jnp.where(plan.reshard >= 0, plan.reshard, work.reshard)
+    always = policy == ALWAYS
+    alone = (policy == UNLESS_PIPELINED) & (plan.pp == 1)
     return (plan.zero_stage == 3) & (always | alone)
 
 
@@ -71,3 +72,23 @@ def exposed_s(
     # The first unit's weights and the last one's gradients have nothing to hide behind.
     ends_s = (gather_s + scatter_s) / jnp.maximum(st.layers, 1.0)
     return forward_s + last_s + others_s + ends_s
+
+
+def wan_passes(work: Workload, plan: Plan, st: Stages) -> Array:
+    """[K] times that ZeRO-3 sends all weights or gradients of a domain around the groups that share
+    them, in one step and beyond the two of every all-reduce; 0 where each group holds the model."""
+    resharded = is_resharded(work, plan)
+    gathers = jnp.where(resharded, 2.0 * st.micro_batches, 1.0)
+    scatters = jnp.where(work.scatter_each & resharded, st.micro_batches, 1.0)
+    shares = plan.used & (plan.zero_stage == 3) & (plan.shard_groups > 1)
+    return jnp.where(shares, gathers + scatters - 2.0, 0.0)
+
+
+def wan_exposed_s(
+    calibration: Calibration, st: Stages, passes: Array, pass_s: Array, latency_s: Array
+) -> Array:
+    """[K] [s] per step that these passes add: `pass_s` [K] for the bytes of one, `latency_s` [K] for
+    the hops of one collective; every layer has its own, and prefetch hides a part."""
+    traffic_s = passes * (pass_s + latency_s * jnp.maximum(st.layers, 1.0))
+    compute_s = st.micro_batches * (st.forward_s + st.backward_s)
+    return hidden_in_part(compute_s, traffic_s, calibration.shard_overlap)

@@ -52,6 +52,39 @@ def replicas_running(plan: Plan, gpus_available: Int[Array, " K"]) -> Int[Array,
     return jnp.where(plan.used, tightest, 0)
 
 
+def without_absent(plan: Plan, gpus_available: Int[Array, " K"]) -> tuple[Plan, Float[Array, ""]]:
+    """A local-SGD plan without the groups that find no GPUs, and the share of the batch that is left.
+
+    The others go on and close the ring. Synchronous plans stay as they are, and so does a plan of
+    which no group is left.
+    """
+    groups = jnp.arange(plan.group.shape[-1], dtype=jnp.int32)
+    member = plan.group[:, None] == groups[None, :]
+    running = replicas_running(plan, gpus_available) > 0
+    exists, runs = jnp.any(member, axis=0), jnp.any(member & running[:, None], axis=0)
+    missing = exists & ~runs & (plan.sync_period > 1) & jnp.any(runs)
+    stays = exists & ~missing
+    number = jnp.cumsum(stays.astype(jnp.int32)) - 1
+    moved = stays[:, None] & (number[:, None] == groups[None, :])
+    filled = jnp.any(moved, axis=0)
+    some = jnp.any(missing)
+
+    def renumbered(of_group):
+        value = jnp.sum(jnp.where(moved, of_group[:, None], 0), axis=0)
+        return jnp.where(some, jnp.where(filled, value, 1), of_group)
+
+    names = ("dp", "micro_batch", "batch_share", "recompute", "schedule")
+    sequences = (plan.dp * plan.micro_batch * plan.batch_share).astype(jnp.float32)
+    share = jnp.sum(jnp.where(stays, sequences, 0.0))
+    share = share / jnp.maximum(jnp.sum(jnp.where(exists, sequences, 0.0)), 1e-9)
+    group = per_domain(plan, jnp.where(stays, number + 1, 0)) - 1
+    rest = plan.replace(
+        group=jnp.where(some, group, plan.group),
+        **{name: renumbered(getattr(plan, name)) for name in names},
+    )
+    return rest, jnp.where(some, share, 1.0)
+
+
 # An inlined jit is traced once for all callers and leaves their programs as they are.
 @functools.partial(jax.jit, inline=True)
 def stages(
@@ -75,9 +108,9 @@ def stages(
     ring = collectives.context_parallel_s(*link, room_s, plan.tp, plan.cp)
     context_s, *ring_hides_s = ring
     layers = jnp.ceil(plan.layers.astype(jnp.float32) / jnp.maximum(plan.pp, 1).astype(jnp.float32))
-    pace = layers * straggling(plan, cluster, calibration, dp)
-    compute_s = pace * (layer.forward_s + layer.backward_s) + calibration.micro_batch_s
     topo = topology(plan)
+    pace = layers * straggling(plan, cluster, calibration, dp, topo.together)
+    compute_s = pace * (layer.forward_s + layer.backward_s) + calibration.micro_batch_s
     # With more stages, the embedding is on another GPU than the heavier logits.
     compute_s = compute_s + jnp.where(topo.first & (plan.pp == 1), layer.embedding_s, 0.0)
     return Stages(
@@ -97,9 +130,19 @@ def stages(
     )
 
 
-def straggling(plan: Plan, cluster: Cluster, calibration: Calibration, dp: Array) -> Array:
-    """[] factor >= 1: a synchronous step waits for the slowest of its nodes."""
+def straggling(
+    plan: Plan, cluster: Cluster, calibration: Calibration, dp: Array, together: Array
+) -> Array:
+    """[K] factor >= 1: a synchronous step waits for the slowest of its nodes.
+
+    Under local SGD a step waits for the nodes of its own group, and the groups for each other once in
+    H steps: what is independent from step to step has then averaged out to a part of sqrt(H).
+    """
     gpus = (dp * plan.tp * plan.pp * plan.cp).astype(jnp.float32)
     nodes = gpus / jnp.maximum(cluster.gpus_per_node, 1).astype(jnp.float32)
-    total = jnp.sum(jnp.where(plan.used, nodes, 0.0))
-    return 1.0 + calibration.straggler * jnp.log2(jnp.maximum(total, 1.0))
+    nodes = jnp.where(plan.used, nodes, 0.0)
+    everyone = jnp.log2(jnp.maximum(jnp.sum(nodes), 1.0))
+    mine = jnp.log2(jnp.maximum(jnp.where(together, nodes[None, :], 0.0).sum(axis=1), 1.0))
+    period = plan.sync_period.astype(jnp.float32)
+    waited = jnp.where(period > 1.0, mine + (everyone - mine) / jnp.sqrt(period), everyone)
+    return 1.0 + calibration.straggler * waited

@@ -1,12 +1,14 @@
 """The model and the batch being trained.
 
 workload      a transformer as a table of operators: FLOPs, bytes, parameters, activations
+hugging_face  the shape of a model from a config.json
 number_bytes  bytes of an activation, a gradient, a weight and its optimizer state
 """
 
 from jaxsim.workload.number_bytes import (
     ACTIVATION_BYTES,
     FP32_ACTIVATION_BYTES,
+    MOVED_STATE_BYTES,
     OPTIMIZER_BYTES,
     SENT_GRADIENT_BYTES,
     STORED_GRADIENT_BYTES,
@@ -33,6 +35,7 @@ __all__ = [
     "FP32",
     "FP32_ACTIVATION_BYTES",
     "MODEL_PRESETS",
+    "MOVED_STATE_BYTES",
     "OPTIMIZER_BYTES",
     "PRECISIONS",
     "RESHARD",

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsim.files import InputError, is_file, meant, read_yaml, shown, values
 from jaxsim.pytree import Pytree
 from jaxsim.trees import take
+from jaxsim.workload.hugging_face import shape_of
 from jaxsim.workload.number_bytes import (
     ACTIVATION_BYTES,
     FP32_ACTIVATION_BYTES,
@@ -291,7 +292,8 @@ def _job_row(job: JobSpec) -> dict:
 
 
 def load_model(name_or_path: str) -> ModelConfig:
-    """Return a preset by name, or a model read from a YAML file with ModelConfig's fields.
+    """Return a preset by name, or a model read from a file: YAML with ModelConfig's fields, or a
+    config.json of Hugging Face (its name ends in .json).
 
     Raises InputError that lists the presets or names the file and the key.
     """
@@ -301,9 +303,21 @@ def load_model(name_or_path: str) -> ModelConfig:
         near = meant(name_or_path, MODEL_PRESETS)
         known = ", ".join(MODEL_PRESETS)
         raise InputError(
-            f"model: unknown {shown(name_or_path)}{near}; a YAML file or one of: {known}"
+            f"model: unknown {shown(name_or_path)}{near}; a YAML file, a Hugging Face config.json or "
+            f"one of: {known}"
         )
     path = name_or_path
+    body = shape_of(path, LARGEST_SHAPE) if path.endswith(".json") else _described(path)
+    model = ModelConfig(**body)
+    try:
+        model.check()
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+    return model
+
+
+def _described(path: str) -> dict[str, Any]:
+    """The fields of a ModelConfig in a YAML file."""
     body = read_yaml(path, "a model file")
     fields = dataclasses.fields(ModelConfig)
     must = [f.name for f in fields if f.default is dataclasses.MISSING]
@@ -313,9 +327,4 @@ def load_model(name_or_path: str) -> ModelConfig:
             values.flag(value, f"{path}: {key}")
         else:
             values.count(value, f"{path}: {key}", high=LARGEST_SHAPE[key])
-    model = ModelConfig(**body)
-    try:
-        model.check()
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
-    return model
+    return dict(body)

@@ -76,7 +76,7 @@ def test_one_compiled_program_serves_every_static_scheduler_and_every_tuned_valu
     static = ("static_even_split", "single_domain", "best_static", *rivals_with_rules())
     static = [n for n in static if n not in ("sailor", "hyperion")] + ["diloco"]
     groups = {name: np.asarray(decide(made(name), setup, seen).group[0]) for name in static}
-    assert len(static) == 8 and decide._cache_size() == before + 1
+    assert len(static) == 9 and decide._cache_size() == before + 1
     # It is one program, but they are different schedulers.
     for name in static[3:]:
         row = int(np.argmax(np.asarray(TABLE.candidates_of[name]).any(axis=1)))
@@ -114,11 +114,12 @@ def test_names_and_flags_say_what_there_is():
     assert agents.names(learned=True) == ("hi_ppo",)
     assert set(jobs_names()) == {
         *("random", "static_even_split", "single_domain", "best_static", "mast"),
-        *("hysteresis", "self_tuning_hysteresis", "replan_oracle", "hi_ppo"),
+        *("hysteresis", "smoothed_hysteresis", "self_tuning_hysteresis", "rollout"),
+        *("replan_oracle", "hi_ppo", "ray", "bace_pipe"),
     }
     brought = {e.name for e in ENTRIES if e.rules is not None}
     assert set(plan_rules(agents.names())) == brought
-    assert set(rivals_with_rules()) == brought - {"diloco", "streaming_diloco"}
+    assert set(rivals_with_rules()) == brought - {"diloco", "streaming_diloco", "halos"}
     for entry in ENTRIES:
         if not entry.learned:
             assert made(entry.name).oracle == entry.oracle, entry.name

@@ -59,9 +59,11 @@ def test_hippo_without_or_with_an_unknown_subcommand(capsys):
     assert all(name in out for name in cli.COMMANDS)
 
 
-def test_every_subcommand_of_hippo_exists_and_explains_itself(capsys):
+def test_every_subcommand_of_hippo_exists_and_explains_itself(capfd):
     for name in cli.COMMANDS:
-        with pytest.raises(SystemExit) as end:
-            cli.main([name, "--help"])
-        assert end.value.code == 0
-        assert len(capsys.readouterr().out.splitlines()) > 3, name
+        try:
+            status = cli.main([name, "--help"])
+        except SystemExit as end:  # by argparse; a room of real training is a process of its own
+            status = end.code
+        assert status == 0
+        assert len(capfd.readouterr().out.splitlines()) > 3, name

@@ -17,7 +17,9 @@ from experiments.evaluate.config import EvaluateConfig
 from experiments.fidelity.config import FidelityConfig
 from experiments.jobs.config import JobsConfig
 from experiments.kpi.config import KpiConfig
+from experiments.plan.config import PlanConfig
 from experiments.respond.config import RespondConfig
+from experiments.runs.config import RunsConfig
 from experiments.train.config import TrainConfig
 from experiments.validate.config import ValidateConfig
 from jaxsim.files.errors import InputError
@@ -30,7 +32,9 @@ CONFIGS = {
     "fidelity": FidelityConfig,
     "jobs": JobsConfig,
     "kpi": KpiConfig,
+    "plan": PlanConfig,
     "respond": RespondConfig,
+    "runs": RunsConfig,
     "train": TrainConfig,
     "validate": ValidateConfig,
 }
@@ -84,7 +88,7 @@ def test_help_keeps_line_breaks_and_ends_with_an_example(name, capsys):
     assert end.value.code == 0
     out = capsys.readouterr().out
     assert "Attributes:" not in out and "null" not in out
-    if name in ("network", "cluster"):  # two commands, each with its own
+    if name in ("network", "cluster", "wan"):  # several commands, each with its own
         assert f"    python -m experiments.{name} " in out  # as it stands in the docstring
         for command in importlib.import_module(f"experiments.{name}.__main__").EXAMPLES:
             with pytest.raises(SystemExit):

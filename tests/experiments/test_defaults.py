@@ -6,10 +6,12 @@ from experiments.common.options import from_mapping, parse
 from experiments.evaluate.config import EvaluateConfig
 from experiments.jobs.config import JobsConfig
 from experiments.kpi.config import KpiConfig
+from experiments.plan.config import PlanConfig
 from experiments.respond.config import RespondConfig
 from experiments.train.config import TrainConfig
 
 CONFIGS = [EvaluateConfig(), KpiConfig(), RespondConfig(), TrainConfig(), JobsConfig(out="x")]
+CONFIGS += [PlanConfig()]
 SAME = {"model": "llama-7b", "global_batch": 1024, "seq": 4096, "table_size": 48}
 SAME |= {"layout_limit": 4000, "cluster": None}
 

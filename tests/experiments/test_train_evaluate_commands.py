@@ -26,7 +26,7 @@ from helpers.tiny_training import (
 )
 
 from agents.hi_ppo.checkpoint import load_checkpoint
-from agents.registry import ENTRIES, default_settings, names
+from agents.registry import ENTRIES, default_settings, find, names
 from analysis.records import load
 from analysis.report import __main__ as report
 from experiments.common.options import from_mapping
@@ -475,10 +475,10 @@ class Fake:
 
 
 def test_rivals_are_tuned_to_the_value_of_least_regret_on_their_grid():
-    tuned_ones = [e for e in ENTRIES if e.tunable is not None and e.tunable.grid]
+    tuned_ones = [e for e in ENTRIES if len(e.tunables) == 1 and e.tunables[0].grid]
     assert len(tuned_ones) == 4
     for entry in tuned_ones:
-        grid, key = entry.tunable.grid, entry.tunable.key
+        grid, key = entry.tunables[0].grid, entry.tunables[0].key
         for best in grid:
             fake = Fake(best)
             tuned = tune(fake, ["best_static", entry.name])
@@ -486,6 +486,26 @@ def test_rivals_are_tuned_to_the_value_of_least_regret_on_their_grid():
     assert tune(Fake(0.0), ["best_static", "random"]) == default_settings()
     nothing_runs = Fake(float("nan"))
     assert tune(nothing_runs, ["hysteresis"]) == default_settings() and nothing_runs.asked
+
+
+class FakeOfThree(Fake):
+    """Least regret where all three are as it likes them, one of them the more the larger another."""
+
+    def regret_pct(self, scheduler):
+        self.asked += 1
+        horizon, alpha, weight = self.likes
+        off = abs(float(scheduler.horizon) - horizon * float(scheduler.alpha) / alpha)
+        off += 10 * abs(float(scheduler.alpha) - alpha) + abs(float(scheduler.base_weight) - weight)
+        return np.full(4, off)
+
+
+def test_several_numbers_of_a_rival_are_tuned_together_and_nothing_is_played_twice():
+    horizon, alpha, weight = find("smoothed_hysteresis").tunables
+    fake = FakeOfThree((5.0, 0.7, 0.3))
+    tuned = tune(fake, ["smoothed_hysteresis"])
+    assert [tuned[t.key] for t in (horizon, alpha, weight)] == [5.0, 0.7, 0.3]
+    sizes = [len(t.grid) for t in (horizon, alpha, weight)]
+    assert max(sizes) < fake.asked <= 2 * sum(sizes) - 3
 
 
 def test_sizes_that_do_not_divide_are_one_line(capsys, tmp_path, monkeypatch):

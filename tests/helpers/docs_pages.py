@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
+ROOMS = ("memory", "microbench", "communication")  # rooms of `ddp_bench` that are commands
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -42,8 +42,11 @@ def random_plan(rng, schedules=SCHEDULES):
         cp=2 ** rng.integers(0, 2, K),
         zero_stage=rng.integers(0, 4, K),
         placement=rng.integers(0, 2, K),
-        sync_period=rng.choice([1, 1, 8]),
         wire_bits=rng.choice([8, 16]),
+        activation_bits=rng.choice([8, 16]),
+        **rng.choice(
+            [{}, {}, {"sync_period": 8}, {"sync_period": 8, "fragments": 4, "overlap": 2}]
+        ),
     )
 
 

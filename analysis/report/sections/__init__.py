@@ -12,6 +12,7 @@ calibration  fitted parameters
 network      fitted link processes, predictors
 ddp          data-parallel training
 fidelity     closed form against event-exact
+wan          predictions beside real runs over an emulated network
 other        benchmarks, and kinds of run without pictures
 """
 
@@ -30,6 +31,7 @@ from analysis.report.sections.other import bench_sections, summary_sections
 from analysis.report.sections.scoreboard import kpi_sections, suite_sections
 from analysis.report.sections.training import training_sections
 from analysis.report.sections.validation import VALIDATION_METHOD, validation_sections
+from analysis.report.sections.wan import wan_sections
 
 __all__ = [
     "MISSING",
@@ -54,6 +56,7 @@ _MAKERS = {
     "calibrate": calibration_sections,
     "fidelity": fidelity_sections,
     "ddp": ddp_sections,
+    "wan_study": wan_sections,
 }
 
 

@@ -159,6 +159,8 @@ def _further_table(record: RunRecord) -> str:
     """What lies behind the headline numbers: speed, memory, links, overlap."""
     columns = {
         "tokens_per_s": ("tokens/s", number),
+        "effective_tokens_per_s": ("effective tokens/s", number),
+        "usd_per_effective_mtoken": ("USD / effective million tokens", number),
         "step_s_std": ("step time std [s]", number),
         "memory_utilisation": ("memory used [%]", lambda share: fixed(_percent(share))),
         "bandwidth_utilisation": ("WAN bandwidth used [%]", lambda share: fixed(_percent(share))),

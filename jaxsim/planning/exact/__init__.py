@@ -4,11 +4,23 @@ cost_table  computes what no link changes, once for a batch of plans
 costs       adds a network to such a table
 step_table  the same for one row at a time, as environments need it
 bounds      bounds plans by what their pipelines need alone
-search      branch and bound
+search      branch and bound over a family
+wide        the whole plan space: groups with settings of their own, ways to talk
+blocks      what blocks of domains may be, and their partitions
+incumbent   plans that wait to be scored, and the best so far
+leaders     the best plans of many partitions, even splits
 """
 
 from jaxsim.planning.exact.cost_table import build_cost_table
 from jaxsim.planning.exact.costs import LinkTimes, PlanCostTable, link_times, plan_costs
+from jaxsim.planning.exact.incumbent import finish
+from jaxsim.planning.exact.leaders import (
+    even_splits,
+    is_synchronous,
+    leaders,
+    score,
+    wide_plans,
+)
 from jaxsim.planning.exact.search import ExactSearch
 from jaxsim.planning.exact.step_table import (
     StepTable,
@@ -16,16 +28,25 @@ from jaxsim.planning.exact.step_table import (
     build_step_table,
     row_step_cost,
 )
+from jaxsim.planning.exact.wide import SpaceResult, SpaceSearch
 
 __all__ = [
     "ExactSearch",
     "LinkTimes",
     "PlanCostTable",
+    "SpaceResult",
+    "SpaceSearch",
     "StepTable",
     "all_replicas_run",
     "build_cost_table",
     "build_step_table",
+    "even_splits",
+    "finish",
+    "is_synchronous",
+    "leaders",
     "link_times",
     "plan_costs",
     "row_step_cost",
+    "score",
+    "wide_plans",
 ]

@@ -16,6 +16,7 @@ Plans of one group need no bound: how often they beat is known, and the table gi
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +57,7 @@ class Options:
     offset: np.ndarray  # [sequences] w (1 - fill / b)
     fill: np.ndarray  # [s]
     slack: np.ndarray  # [s] gradient sync inside, less what hides it
+    hidden: np.ndarray  # [s] of the gradient sync
     after: np.ndarray  # [s] optimizer
     switch: np.ndarray  # [N, C, D, 1] [s]
     whole: np.ndarray  # [s] a step of a plan of this one group
@@ -96,11 +98,14 @@ class PipelineTable:
         choices: tuple[Choice, ...],
         problem: Problem,
         gpus_available: Array | np.ndarray,
+        fields: Mapping[str, int] | None = None,
     ) -> PipelineTable:
-        """Raises InputError as `build_cost_table` does."""
+        """`fields`: of all plans, such as activation_bits. Raises as `build_cost_table` does."""
         rows = np.nonzero(pipes.exists)
         n_domains, menu = problem.cluster.mask.shape[0], np.array(choices, np.int32)
         plans = pipes.plans(rows[0][:, None], rows[1], rows[2][:, None], n_domains)
+        said = {name: np.full_like(getattr(plans, name), x) for name, x in (fields or {}).items()}
+        plans = plans.replace(**said)
         row, choice = np.divmod(np.arange(len(rows[0]) * len(menu)), len(menu))
         index = (*(x[row] for x in rows), choice)
         names = ("micro_batch", "recompute", "schedule")
@@ -153,6 +158,7 @@ class PipelineTable:
             offset=dense(w * (1.0 - fill_s / tail_s), 0.0),
             fill=dense(fill_s),
             slack=dense(np.asarray(table.slack_s)),
+            hidden=dense(np.asarray(table.hidden_s), 0.0),
             after=dense(np.asarray(table.after_s)),
             switch=switch,
             whole=dense(np.asarray(whole_s), part=self.whole),

@@ -60,6 +60,8 @@ def step_parts(
     """What no link changes in P plans, [P, ...] each; `whole`: all that a `StepCost` needs."""
     if np.any(np.asarray(plans.schedule)[np.asarray(plans.group) >= 0] == Schedule.GREEDY):
         raise InputError("plans: schedule: the greedy order follows the network, no table holds it")
+    if np.any(np.asarray(plans.shard_groups) > 1):
+        raise InputError("plans: shard_groups: shards over the WAN are in no table")
     cluster = problem.cluster
     free = cluster.gpus if gpus_available is None else jnp.asarray(gpus_available)
     view = NetworkView(cluster.bandwidth_gb_per_s, cluster.rtt_s, free)
@@ -75,7 +77,7 @@ def tabulate(
     virtual = float(problem.work.virtual_stages)
     fields = _path_rows(slots, rows, virtual) | _link_rows(slots, rows, parts["transfers"])
     fields |= _rare_rows(slots, rows, parts["transfers"], virtual)
-    fields |= _ring_rows(parts["sync_gb"], rows["period"])
+    fields |= _ring_rows(parts["sync_gb"], rows["period"], rows["fragments"])
     fields |= {
         name: rows[name]
         for name in PlanCostTable.__dataclass_fields__
@@ -143,8 +145,12 @@ def _static_part(plan: Plan, problem: Problem, view: NetworkView, whole: bool) -
         "sync_gb": cost.sync_gb,
         "phases": 2.0 * (n_groups(plan).astype(jnp.float32) - 1.0),
         "period": plan.sync_period.astype(jnp.float32),
+        "fragments": plan.fragments.astype(jnp.float32),
+        "overlap": plan.overlap.astype(jnp.float32),
         "slack_s": inside_s - hidden_s,
+        "hidden_s": hidden_s,
         "after_s": jnp.where(cost.runs, cost.optimizer_s + sharded_s, jnp.inf),
+        "update_s": cost.optimizer_s + sharded_s,
         "sharded_s": sharded_s,
         "wan_gb": cost.wan_gb.sum(),
         "egress_usd": cost.egress_usd,
@@ -312,9 +318,9 @@ def _rare_rows(slots: Slots, r: dict, transfers: np.ndarray, virtual_stages: flo
     return out | chunked | {"busy_s": none if virtual_stages == 1.0 else r["busiest_s"]}
 
 
-def _ring_rows(sync_gb: np.ndarray, period: np.ndarray) -> dict:
+def _ring_rows(sync_gb: np.ndarray, period: np.ndarray, fragments: np.ndarray) -> dict:
     """The links of the gradient rings, those that carry bytes, [P, K, K] -> [R, P]."""
-    flat = sync_gb.reshape(len(sync_gb), -1)
+    flat = sync_gb.reshape(len(sync_gb), -1) / fragments[:, None]
     n_links = flat.shape[1]
     width = int((flat > 0).sum(axis=1).max())
     index = np.argsort(flat <= 0, axis=1, kind="stable")[:, :width]

@@ -67,11 +67,15 @@ class PlanCostTable(Pytree):
     again_s: Array  # [S or 0, P] what a further chunk saves: the logits
     busy_s: Array  # [S or 0, P] all micro-batches on the slowest stage, for virtual stages
     ring: Array  # [R, P] int32 link
-    ring_gb: Array  # [R, P] [GB]
+    ring_gb: Array  # [R, P] [GB] of one fragment
     phases: Array  # [P] latencies that one all-reduce pays
     period: Array  # [P] H
+    fragments: Array  # [P] F
+    overlap: Array  # [P] tau
     slack_s: Array  # [P] sync inside domains less what computation hides
+    hidden_s: Array  # [P] what it hides
     after_s: Array  # [P] optimizer and what ZeRO-3 exposes; infinite where the plan cannot run
+    update_s: Array  # [P] the same whether or not the plan can run
     sharded_s: Array  # [P] of it ZeRO-3
     wan_gb: Array  # [P] [GB] per step over all WAN links
     egress_usd: Array  # [P] [USD] per step
@@ -233,15 +237,19 @@ def evaluate(
         ideal_s = xp.where(longer, table.ideal_s[k], ideal_s)
         slowest = xp.where(longer, xp.int32(k), slowest)
         total_s = xp.maximum(total_s, path)
-    wan_sync_s = _ring_s(table, reads, xp)
-    exposed = xp.maximum(table.slack_s + wan_sync_s, 0.0)
+    fragment_s = _ring_s(table, reads, xp)
+    every = table.period / table.fragments
     inside = xp.maximum(table.slack_s, 0.0)
-    sync_s = inside + (exposed - inside) / table.period
+    waits_s = xp.maximum(table.slack_s + fragment_s, 0.0) - inside
+    alone_s = total_s + inside + table.update_s
+    hides_s = table.overlap * alone_s + xp.maximum(-table.slack_s, 0.0)
+    late_s = xp.maximum(fragment_s - xp.minimum(hides_s, every * alone_s), 0.0)
+    sync_s = inside + xp.where(table.overlap > 0.0, late_s, waits_s) / every
     costs = PlanCosts(
         step_s=total_s + sync_s + table.after_s,
         exposed_wan_s=total_s - ideal_s,
         sync_s=sync_s + table.sharded_s,
-        wan_busy_s=_busiest_s(table, wire, reads, xp) + wan_sync_s / table.period,
+        wan_busy_s=_busiest_s(table, wire, reads, xp) + fragment_s / every,
         wan_gb=table.wan_gb,
         egress_usd=table.egress_usd,
     )
@@ -343,7 +351,7 @@ def _chunk_trips_s(table: PlanCostTable, reads: LinkReads, fill_s, k: int, xp):
 
 
 def _ring_s(table: PlanCostTable, reads: LinkReads, xp):
-    """[P] [s] of one all-reduce between the groups."""
+    """[P] [s] of one all-reduce between the groups, of a fragment where there are several."""
     transfer_s = latency_s = xp.zeros_like(table.phases)
     for k in range(table.ring_gb.shape[0]):
         transfer_s = xp.maximum(transfer_s, table.ring_gb[k] * reads.ring_inverse[k])

@@ -23,11 +23,11 @@ from jaxsim.files import InputError
 from jaxsim.plan import Layout, Plan, Problem, empty_plan, needs_reconfiguration
 from jaxsim.planning import PlanFamily, complete, count_subsets, list_pipelines
 from jaxsim.planning.exact.bounds import Options, PipelineTable, average_rate, ring_s
+from jaxsim.planning.exact.incumbent import BLOCK
 from jaxsim.step_time import NetworkView, StepCost, begin_transition, job_step_cost, transition_s
 from jaxsim.trees import take
 
 MOST_LAYOUTS = 200_000
-BLOCK = 256  # plans that one compiled call scores
 MOST_TABLES = 8  # cost tables, one for each state of free GPUs, that a search remembers
 # Branches opened together: few at first, until there is a good plan to beat.
 FIRST, MOST_BRANCHES = 64, 4096

@@ -13,7 +13,16 @@ import pytest
 from helpers.schedulers import bound
 from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_plan
 
-from agents.baselines import Hysteresis, Random, SelfTuningHysteresis
+from agents.baselines import (
+    BacePipe,
+    Hysteresis,
+    Random,
+    Ray,
+    SelfTuningHysteresis,
+    SmoothedHysteresis,
+    bace_pipe,
+    good_paths,
+)
 from agents.baselines import self_tuning as self_tuning_hysteresis
 from agents.baselines.self_tuning import HORIZONS
 from agents.protocol import Estimate, EvaluatedTable, amortised_gain, find_row, make_setup
@@ -95,6 +104,48 @@ def test_hysteresis_by_hand(horizon, rates, switch_s, expected):
     assert (
         int(choose(jax.random.key(0), evaluated(rates, switch_s=switch_s), memory)[0]) == expected
     )
+
+
+def followed(scheduler, rates, base):
+    """Rows chosen over rates [T, P] from row 0 on, any switch taking 30 s of an interval's 60."""
+    bound = scheduler.bind(setup()).replace(base_rate=jnp.asarray(base, jnp.float32))
+    memory, row, rows = bound.init(jax.random.key(0)), 0, []
+    for rate in rates:
+        switch_s = np.where(np.arange(ROWS) == row, 0.0, 30.0)
+        seen = evaluated(rate, row=row, switch_s=switch_s)
+        choice, memory = bound.choose(jax.random.key(0), seen, memory)
+        rows.append(row := int(choice))
+    return rows
+
+
+def test_smoothed_hysteresis_by_hand():
+    """Averages start at base, (1, 1, 0). With alpha 0.5 row 1 is believed at 1.5, 2.25, 3.625 steps/s
+    while row 0 stays at 1; over one interval a switch must more than double the rate."""
+    rates = [(1.0, 2.0, 0.0), (1.0, 3.0, 0.0), (1.0, 5.0, 0.0)]
+    base = (1.0, 1.0, 0.0)
+    assert followed(SmoothedHysteresis(1.0, alpha=0.5), rates, base) == [0, 1, 1]
+    # Half of what is believed is the base: 1.25, 1.625, 2.3125.
+    halved = SmoothedHysteresis(1.0, alpha=0.5, base_weight=0.5)
+    assert followed(halved, rates, base) == [0, 0, 1]
+    assert followed(SmoothedHysteresis(1.0, alpha=0.5, base_weight=1.0), rates, base) == [0, 0, 0]
+    # A row that cannot run now is left at once, and not gone to, however good it was.
+    gone = [(9.0, 1.0, 0.0), (0.0, 1.0, 0.0), (0.0, 1.0, 0.0)]
+    assert followed(SmoothedHysteresis(1.0, alpha=0.1), gone, (9.0, 1.0, 0.0)) == [0, 1, 1]
+
+
+def test_smoothed_hysteresis_without_memory_is_hysteresis():
+    rng = np.random.default_rng(3)
+    rates = np.exp(rng.normal(0, 0.5, (40, ROWS)))
+    plain, memory, row, expected = Hysteresis(3.0).bind(setup()), (), 0, []
+    for rate in rates:
+        switch_s = np.where(np.arange(ROWS) == row, 0.0, 30.0)
+        seen = evaluated(rate, row=row, switch_s=switch_s)
+        expected.append(row := int(plain.choose(jax.random.key(0), seen, memory)[0]))
+    same = SmoothedHysteresis(3.0, alpha=1.0, base_weight=0.0)
+    assert followed(same, rates, (5.0, 1.0, 0.1)) == expected
+    assert len(set(expected)) == ROWS
+    slow = SmoothedHysteresis(3.0, alpha=0.1)
+    assert followed(slow, rates, (1.0, 1.0, 1.0)) != expected
 
 
 def draws(seen, mean_stay, count=4000):
@@ -278,8 +329,7 @@ def test_every_scheduler_has_a_name_and_takes_its_tuned_value():
 
     def ask(params):
         for name in names(learned=False):
-            tunable = find(name).tunable
-            value = {} if tunable is None else {tunable.leaf: 3.0}
+            value = {tunable.leaf: 3.0 for tunable in find(name).tunables}
             made[name] = bound(name, make_setup(params, TABLE), **value)
             assert all(getattr(made[name], leaf) is not None for leaf in value)
         return params.horizon
@@ -294,7 +344,7 @@ def test_a_job_whose_plan_cannot_run_moves_even_where_every_move_outlasts_the_ho
     """Else all gains are zero, and the first of them is taken: it may be the plan that stands still."""
 
     def gain(rate, switch_s):
-        seen = SimpleNamespace(switch_s=jnp.array(switch_s))
+        seen = SimpleNamespace(switch_s=jnp.array(switch_s), switch_worth=None)
         return np.asarray(amortised_gain(seen, jnp.array(rate), jnp.float32(60.0), jnp.float32(10)))
 
     stuck = gain([0.0, 5.0, 1.0, 9.0], [0.0, 900.0, 700.0, jnp.inf])
@@ -303,3 +353,66 @@ def test_a_job_whose_plan_cannot_run_moves_even_where_every_move_outlasts_the_ho
     assert gain([1.0, 5.0], [0.0, 900.0]).tolist() == [600.0, 0.0]
     assert gain([0.0, 5.0], [0.0, 500.0]).tolist() == [0.0, 500.0]
     assert gain([0.0, 0.0], [0.0, 900.0]).tolist() == [0.0, 0.0]
+
+
+def test_ray_places_the_whole_gang_by_free_gpus_and_sees_no_link():
+    """Rows ask for both domains, the first alone, both; 4 GPUs a domain."""
+    ray = Ray().bind(setup()).replace(blind=jnp.array([2.0, 1.0, 3.0], jnp.float32))
+    asked = [np.asarray(plan.gpus) for plan in PLANS]
+    assert all(a[0] > 0 for a in asked) and asked[1][1] == 0 < asked[0][1]
+
+    def placed(free, rates=(9.0, 1.0, 0.1), row=0, idle=True):
+        view = setup().prior.replace(gpus_available=jnp.asarray(free, jnp.int32))
+        seen = evaluated(rates, row=row, idle=idle).replace(view=view)
+        return int(ray.choose(jax.random.key(0), seen, ())[0])
+
+    assert placed((4, 4)) == 2  # fastest without links, whatever is measured
+    assert placed((4, 0)) == 1  # the gang that finds all its GPUs
+    assert placed((4, 4), row=1, idle=False) == 1  # it stays
+    assert placed((4, 4), rates=(9.0, 0.0, 0.1), row=1, idle=False) == 2  # until it cannot run
+    slow = params().replace(
+        problem=params().problem.replace(
+            cluster=params().problem.cluster.replace(
+                bandwidth_gb_per_s=0.01 * params().problem.cluster.bandwidth_gb_per_s
+            )
+        )
+    )
+    same = Ray().bind(make_setup(slow, TABLE)).blind
+    np.testing.assert_array_equal(same, Ray().bind(setup()).blind)
+
+
+def test_bace_pipe_keeps_to_paths_that_flow_and_are_near_the_fastest():
+    everything = jnp.ones(5, bool)
+    rate = jnp.array([1.0, 0.95, 0.5, 2.0, 0.0])
+    stalled = jnp.array([0.04, 0.0, 0.0, 0.3, 0.0])
+    # Row 3 is fastest and stalls, row 2 is slow, row 4 does not run.
+    assert good_paths(rate, stalled, everything).tolist() == [True, True, False, False, False]
+    # Where every path stalls, those that stall least count.
+    all_stall = good_paths(rate, stalled + 0.2, everything).tolist()
+    assert all_stall == [False, True, False, False, False]
+    without = good_paths(rate, stalled, jnp.array([False, True, True, True, True])).tolist()
+    assert without == [False, True, False, False, False]
+
+
+def test_bace_pipe_takes_the_cheapest_good_path_and_keeps_one_that_is_still_good(monkeypatch):
+    cost = SimpleNamespace(
+        runs=jnp.ones(ROWS, bool),
+        exposed_wan_s=jnp.zeros(ROWS, jnp.float32),
+        step_s=jnp.ones(ROWS, jnp.float32),
+        gpus_used=jnp.array([[4, 4], [4, 0], [4, 4]]),
+        egress_usd=jnp.array([0.0, 0.0, 1.0], jnp.float32),
+        efficiency=jnp.ones(ROWS, jnp.float32),
+    )
+    monkeypatch.setattr(bace_pipe, "row_costs", lambda setup, choice, view: cost)
+    choose, memory = rule(BacePipe())
+
+    def chosen(rates, row, idle=False, memory=memory):
+        seen = evaluated(rates, row=row, idle=idle)
+        return int(choose(jax.random.key(0), seen, memory)[0])
+
+    assert chosen((1.0, 0.95, 1.0), 0, idle=True) == 1  # half the GPUs for nearly all the speed
+    assert chosen((1.0, 0.5, 1.0), 2, idle=True) == 0  # no egress
+    assert chosen((1.0, 0.95, 1.0), 2) == 2  # still good
+    assert chosen((1.0, 0.5, 0.4), 2) == 0
+    known = setup().prior.gpus_available
+    assert chosen((1.0, 0.5, 0.4), 2, memory=known) == 2  # nothing came or went

@@ -102,6 +102,10 @@ def test_every_figure_of_an_episode_by_hand():
         "comm_to_compute": ratio.mean(),
         "wan_gb_per_step": moved_gb / steps.sum(),
         "usd_per_mtoken": (record.egress_usd + record.gpu_usd).sum() / (tokens / 1e6),
+        "efficiency": record.progress.sum() / steps.sum(),
+        "effective_tokens_per_s": record.progress.sum() / steps.sum() * tokens / 180.0,
+        "usd_per_effective_mtoken": (record.egress_usd + record.gpu_usd).sum()
+        / (record.progress.sum() / steps.sum() * tokens / 1e6),
         "replans": 1.0,  # the first interval deploys
         "reward": float(episode.reward.mean()),
         "reward_eff": parts.efficiency.mean(),
@@ -121,5 +125,6 @@ def test_an_idle_job_has_no_step_time_and_no_traffic_per_step():
     found = jax.tree.map(float, jax.jit(episode_metrics)(idle, params))
     assert found.progress == 0 and found.tokens_per_s == 0
     undefined = ("step_s", "step_s_std", "memory_utilisation", "comm_to_compute", "overlap")
-    for name in (*undefined, "wan_gb_per_step", "usd_per_mtoken"):
+    undefined += ("wan_gb_per_step", "usd_per_mtoken", "efficiency", "usd_per_effective_mtoken")
+    for name in undefined:
         assert np.isnan(getattr(found, name)), name

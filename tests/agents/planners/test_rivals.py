@@ -301,8 +301,8 @@ def chosen_row(monkeypatch, setup, rate, make):
         found = jnp.where(candidates & setup.table.mask[:, None], rate, 0.0)
         return Estimate(found.max(axis=1), jnp.argmax(found, axis=1).astype(jnp.int32))
 
-    for module in (static, mast):
-        monkeypatch.setattr(module, "score_table", score)
+    monkeypatch.setattr(mast, "score_table", score)
+    monkeypatch.setattr(static, "expected_rates", lambda setup, some: score(setup, None, some).rate)
     return int(make(setup).choose(jax.random.key(0), None, ())[0])
 
 
@@ -422,8 +422,8 @@ def test_proposed_plans_join_the_table_once_and_the_family(joined):
         np.testing.assert_array_equal(candidates.any(axis=0), columns)
 
 
-def padded(*args):
-    return TableBuilder(*args, pad_to=K)
+def padded(*args, **learning):
+    return TableBuilder(*args, pad_to=K, **learning)
 
 
 def test_plans_are_proposed_for_other_links_too_and_each_is_there_once(monkeypatch):

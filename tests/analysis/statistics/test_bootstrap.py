@@ -267,7 +267,8 @@ def test_where_nothing_runs_anywhere_every_measure_is_missing():
     summary = evaluation_summary(stuck(evaluation(), [0, 1, 2]), None, 0.0, ["hi_ppo"])
     assert summary["headroom"]["n_kept"] == 0 and summary["headroom"]["share_of_scenarios"] == 0
     for row in summary["schedulers"].values():
-        assert row.pop("regret_ci95_pct") == [None, None]
+        assert row.pop("regret_ci95_pct") == row.pop("efficiency_band") == [None, None]
+        assert all(gain == [None] * 3 for gain in row.pop("gain_over_pct").values())
         assert set(row.values()) == {None}
     assert summary["paired"]["hi_ppo"]["clairvoyant"] == {"gain_pct": None, "ci95": [None, None]}
 

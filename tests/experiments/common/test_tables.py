@@ -65,11 +65,33 @@ def test_equal_schedulers_say_that_there_is_nothing_to_decide():
     assert NOTHING in table(*rows[:2]) and NOTHING not in table(*rows)
 
 
+def test_scenes_with_nothing_to_gain_are_controls_and_come_last():
+    def scene(headroom_pct):
+        one = row(5.0, [4.0, 6.0])
+        return {
+            **evaluation(),
+            "schedulers": {"best_static": {**one, "headroom_pct": headroom_pct}},
+        }
+
+    scenes = {"calm": scene(0.4), "lively": scene(12.0), "unknown": scene(None)}
+    text = suite_table({"suite": "mine", "wall_s": 60.0, "scenes": scenes})
+    assert text.index("lively") < text.index("unknown") < text.index("calm (control)")
+    assert "controls, with less than 1 % to gain over the best static plan: calm\n" in text
+    del scenes["calm"]
+    assert "control" not in suite_table({"suite": "mine", "wall_s": 60.0, "scenes": scenes})
+
+
 def test_the_best_plan_is_told_whole():
     stage = {"domain": "ohio", "layers": 12, "tp": 4, "pp": 2}
     pipeline = {"domains": [stage, {**stage, "domain": "oregon", "layers": 20}], "dp": 3}
     pipeline |= {"micro_batches": 16, "micro_batch": 2, "recompute": "nothing", "schedule": "1F1B"}
     text = best_plan_text({"tokens_per_s": 12345.6, "pipelines": [pipeline]})
+    assert "probability" not in text and "next" not in text
+    tie = {"tokens_per_s": 12000.0, "probability_best": 0.3, "pipelines": [pipeline]}
+    more = {"probability_best": 0.6, "near_ties": [tie]}
+    whole = best_plan_text({"tokens_per_s": 12345.6, "pipelines": [pipeline], **more})
+    assert "best with probability 0.60" in whole
+    assert "near tie: 12,000 tokens/s, best with probability 0.30: ohio > oregon" in whole
     for part in (
         "12,346 tokens/s",
         "ohio (12 layers, tp 4, pp 2) > oregon (20 layers, tp 4, pp 2)",

@@ -95,7 +95,8 @@ def test_results_of_many_jobs(given, jobs_file, tmp_path, capsys):
     assert "2 of 2 jobs arrive in time, links shared fair" in shown and "hysteresis" in shown
     assert set(mast) == SUMMARY_KEYS | {"jobs"}
     assert {key for key in SUMMARY_KEYS if mast[key] is None} == {
-        *("headroom_pct", "regret_pct", "regret_ci95_pct", "bound_pct")
+        *("headroom_pct", "regret_pct", "regret_ci95_pct", "bound_pct", "gain_over_pct"),
+        *("efficiency", "efficiency_band", "effective_tokens_per_s", "usd_per_effective_mtoken"),
     }
     measured = ("step_s", "step_s_std", "memory_utilisation", "bandwidth_utilisation", "overlap")
     assert [mast[key] for key in measured] == [2.0, 0.5, 0.75, 0.125, 0.5]

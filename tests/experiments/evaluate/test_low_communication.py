@@ -12,7 +12,10 @@ from analysis.records import load
 from experiments.evaluate import __main__ as evaluate
 from experiments.evaluate.contestants import requested
 from experiments.evaluate.low_communication import ApartEvaluator, worth
+from jaxsim.plan import Problem
 from jaxsim.planning.family import stack_plans
+from jaxsim.step_time import communication
+from jaxsim.trees import take
 from jaxsim.workload.workload import build_workload
 
 
@@ -30,8 +33,8 @@ def world():
         candidates_of={"diloco": jnp.array([[False] * 2, [True, False], [False] * 2])},
     )
     work, choices = build_workload([JOB]), types.SimpleNamespace(size=2)
-    problem = types.SimpleNamespace(work=work, choices=choices)
-    return types.SimpleNamespace(table=table, problem=problem, work=work.job(0))
+    problem = Problem(work, None, None, choices)
+    return types.SimpleNamespace(table=table, problem=problem, one=problem.job(0))
 
 
 @pytest.mark.parametrize("name", ["best_static", "single_domain", "diloco"])
@@ -42,20 +45,18 @@ def test_everyone_deploys_the_plan_that_is_best_by_what_a_step_is_taken_for(worl
     candidates = scheduler.candidates & world.table.mask[:, None]
     rows = {"best_static": [1, 1, 1], "single_domain": [1, 0, 0], "diloco": [0, 1, 0]}[name]
     np.testing.assert_array_equal(candidates.any(axis=1), rows)
-    np.testing.assert_array_equal(scheduler.worth, worth(world.work, world.table.plans, True))
+    np.testing.assert_array_equal(scheduler.worth, worth(world.one, world.table.plans, True))
     assert np.all(scheduler.worth[1:] > 1)
 
 
 def test_a_step_is_worth_what_the_default_says_or_all_of_it(world):
-    work = world.work
-    plans = world.table.plans
-    np.testing.assert_array_equal(worth(world.work, plans, False), 1.0)
-    # 1 - 0.08 log10(H) / (1 + log10(P / 1e9) / 5), and 1 % less for each halving below 16 bits.
-    size = 1 + np.log10(max(float(work.gparams), 0.1)) / 5
-    shares = [1.0, 1 - 0.08 * 2 / size, (1 - 0.08 * np.log10(30) / size) * 0.98]
-    np.testing.assert_allclose(
-        worth(world.work, plans, jnp.array(True)), 1 / np.array(shares), rtol=1e-5
-    )
+    plans, one = world.table.plans, world.one
+    np.testing.assert_array_equal(worth(one, plans, False), 1.0)
+    shares = [1 / float(x) for x in worth(one, plans, jnp.array(True))]
+    # Two replicas, H = 100: the published formula's lower end, and 4 bits at H = 30 cost 5 % of theirs.
+    worth_of = [one.learning.of(communication(take(plans, i), one.work)) for i in range(3)]
+    np.testing.assert_allclose(shares, np.array(worth_of), rtol=1e-6)
+    assert shares[0] == 1.0 and 0.5 < shares[1] < shares[2] < 0.95
 
 
 @pytest.mark.slow

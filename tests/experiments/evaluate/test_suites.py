@@ -35,7 +35,9 @@ def test_every_suite_that_ships_is_understood_and_its_files_are_there(name):
     configs = scene_configs(load_suite(name), EvaluateConfig(suite=name), [])
     assert configs
     for config in configs.values():
-        assert config.suite is None and config.global_batch == 1024
+        assert config.suite is None and config.global_batch == (
+            512 if config.model == "llama-70b" else 1024
+        )
         check_inputs(config)
         if config.jobs:  # every job arrives within the episode
             jobs, settings = read_jobs(config.jobs), config.world_settings

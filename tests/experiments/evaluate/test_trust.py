@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 from helpers.toy_world import JOB, make_plan
 
-from experiments.evaluate.trust import parameter_spread, plan_features, plan_trust
+from experiments.evaluate.trust import (
+    parameter_spread,
+    plan_features,
+    plan_trust,
+    probabilities_best,
+)
 from jaxsim.cluster import UNKNOWN, independent
 from jaxsim.cluster.cluster import load_cluster, repeat_regions
 from jaxsim.cluster.fits import family, shipped_fit
@@ -127,3 +132,17 @@ def test_no_plan_of_a_table_is_above_the_record_without_the_flag_that_names_it(n
         doubts = plan_trust(spec, problem, plan, float(tokens_per_s[row]))["doubts"]
         flagged = any("above the highest published" in doubt for doubt in doubts)
         assert flagged == (share > record), (row, share, doubts)
+
+
+def test_the_probability_of_being_best_follows_from_the_bands():
+    rates, reach = np.array([100.0, 100.0, 50.0, 0.0]), 1.1
+    chance = probabilities_best(rates, rates / reach)
+    np.testing.assert_allclose(chance[:2], 0.5, atol=0.03)  # two alike, one half as fast
+    assert chance[2] < 1e-3 and chance[3] == 0.0 and chance.sum() == pytest.approx(1.0)
+    # By hand: ln(1.05) apart, each off by ln(1.1) / 1.645 = 0.058: z = 0.0488 / 0.082 = 0.595.
+    near = probabilities_best(np.array([105.0, 100.0]), np.array([105.0, 100.0]) / reach)
+    assert near[0] == pytest.approx(0.724, abs=0.03)
+    # A wide band wins now and then, and loses where it counts: at its lower end.
+    wide = probabilities_best(np.array([100.0, 98.0]), np.array([95.0, 49.0]))
+    assert 0.3 < wide[1] < 0.5
+    assert not probabilities_best(np.zeros(2), np.zeros(2)).any()

@@ -218,3 +218,21 @@ def test_files_that_are_no_cluster_files(tmp_path):
     control = tmp_path / "control.yaml"
     control.write_text("name: \x00two")
     refuse(control, ["not valid YAML"])
+
+
+@pytest.mark.parametrize("name", ["mixed-aws-regions", "large-aws-regions"])
+def test_larger_clusters_scale_the_published_links_by_the_nodes_that_take_part(name):
+    """In eight-aws-regions a link is four node pairs; here as many as the smaller region has nodes."""
+    published, larger = load_cluster("eight-aws-regions"), load_cluster(name)
+    nodes = np.array(larger.gpus) // np.array(larger.gpus_per_node)
+    pairs = np.minimum(nodes[:, None], nodes[None, :])
+    np.testing.assert_allclose(
+        larger.bandwidth_gbps, published.bandwidth_gbps / 4 * pairs, rtol=1e-3
+    )
+    np.testing.assert_array_equal(larger.rtt_ms, published.rtt_ms)
+    np.testing.assert_array_equal(larger.egress_usd_per_gb, published.egress_usd_per_gb)
+    assert larger.domains == published.domains
+    # A replica of 70B, or of 405B, takes 16 bytes a parameter and more.
+    billions = {"mixed-aws-regions": 70, "large-aws-regions": 405}[name]
+    alone = np.array(larger.gpus) * larger.gpu_spec.memory_gb > 16 * billions
+    assert alone.sum() == {"mixed-aws-regions": 5, "large-aws-regions": 0}[name]

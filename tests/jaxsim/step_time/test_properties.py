@@ -39,6 +39,27 @@ PLANS4 = {
     "four replicas": make_plan(
         [(0,), (1,), (2,), (3,)], [(8,)] * 4, [2, 2, 2, 2], 4, dp=4, sync_period=4, wire_bits=8
     ),
+    "streaming": make_plan(
+        [(2,), (0,), (1,)], [(8,)] * 3, [4, 2, 2], 4, dp=4, sync_period=30, fragments=6, overlap=2
+    ),
+    "shards over pairs": make_plan(
+        [(0,), (1,), (2,), (3,)], [(8,)] * 4, [2] * 4, 4, dp=4, zero_stage=3, shard_groups=2
+    ),
+    "mixed groups": make_plan(
+        [(1,), (3, 0), (2,)],
+        [(8,), (3, 5), (8,)],
+        [2, 8, 3],
+        4,
+        dp=[4, 2, 2, 1],
+        micro_batch=[2, 1, 4, 1],
+        recompute=[0, 2, 1, 0],
+        schedule=[0, 1, 0, 0],
+        tp=[2, 1, 2, 1],
+        pp=[1, 2, 1, 2],
+        zero_stage=[1, 3, 2, 0],
+        sync_period=30,
+        activation_bits=8,
+    ),
     "uneven, GPipe": make_plan(
         [(1,), (3, 0, 2)], [(8,), (2, 4, 2)], [5, 3], 4, dp=[4, 4, 1, 1], schedule=Schedule.GPIPE
     ),
@@ -129,6 +150,10 @@ def test_a_link_that_matters_matters():
         "uneven, GPipe": True,
         "interleaved": False,
         "interleaved, there and back": True,
+        # Pairs hold the state together: each of a pair goes on to its like in the next pair.
+        "shards over pairs": True,
+        "streaming": False,  # without domain 3
+        "mixed groups": False,  # the ring goes 1 -> 3 and 0 -> 2 -> 1
     }
 
 

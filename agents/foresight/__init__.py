@@ -1,0 +1,26 @@
+"""Deciding on futures, known or imagined: what the coming intervals are worth from each row.
+
+programme  The dynamic programme over (time x plan table): over one future, or over many at once
+futures    What links and free GPUs may do next, fitted to what was measured so far
+rollout    A planner that samples futures, solves the programme over them and decides anew each time
+"""
+
+from agents.foresight.futures import Filter, Prospect, sample_paths
+from agents.foresight.programme import (
+    MigrationTable,
+    first_deployment,
+    migration_table,
+    values_of_rows,
+)
+from agents.foresight.rollout import Rollout
+
+__all__ = [
+    "Filter",
+    "MigrationTable",
+    "Prospect",
+    "Rollout",
+    "first_deployment",
+    "migration_table",
+    "sample_paths",
+    "values_of_rows",
+]

@@ -1,0 +1,240 @@
+"""The dynamic programme over (time x plan table): how much can still be had from each row.
+
+Over one known future its optimum is exact over sequences of table rows that finish each move before
+the next begins (clairvoyant's). Over several futures it is the best policy that depends on the time
+and the row alone: a decision is taken on the mean over futures, so that it cannot wait for what only
+some of them hold. The environment also lets a move be given up when its target loses a domain; where
+local jobs take whole domains in the midst of moves, a schedule that uses this could do better.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from agents.protocol import Setup
+from jaxsim.plan import Plan, Problem
+from jaxsim.planning import NEVER, Worth
+from jaxsim.pytree import Pytree
+from jaxsim.step_time import begin_transition
+
+
+class MigrationTable(Pytree):
+    """Reconfigurations between all rows of a table."""
+
+    restart_s: Float[Array, "*batch P P"]  # [s], 0 on the diagonal
+    bytes_gb: Float[Array, "*batch P P K K"]  # [GB]
+    fabric_s: Float[Array, "*batch P P"]  # [s] inside domains, beside the transfers
+    goes_on: Float[Array, "*batch P P"]  # share of the batch that trains meanwhile
+
+
+FIELDS = ("restart_s", "bytes_gb", "fabric_s", "goes_on")
+
+
+def migration_table(plans: Plan, problem: Problem) -> MigrationTable:
+    """What each reconfiguration between plans [P, ...] costs, before any network is known."""
+
+    def one(old, new):
+        return begin_transition(old, new, problem)
+
+    every = jax.vmap(jax.vmap(one, (None, 0)), (0, None))(plans, plans)
+    apart = ~jnp.eye(plans.group.shape[0], dtype=bool)
+
+    def of_moves(x):
+        return jnp.where(apart.reshape(apart.shape + (1,) * (x.ndim - 2)), x, 0.0)
+
+    return MigrationTable(*(of_moves(getattr(every, name)) for name in FIELDS))
+
+
+class _Course(Pytree):
+    """What a future holds for moves and for rows."""
+
+    rate: Float[Array, "*batch T P"]  # [training steps / s], or [reward / s]
+    worth: Worth | None  # [T, P]
+    speed: Float[Array, "*batch T E"]  # [GB/s] of the links
+    done_gb: Float[Array, "*batch _ E"]  # [T + 1, E] what a link carries until each interval begins
+
+
+def values_of_rows(
+    rate: Float[Array, "W T P"],
+    bandwidth_gb_per_s: Float[Array, "W T K K"],
+    moves: MigrationTable,
+    mask: Bool[Array, " P"],
+    setup: Setup,
+    worth: Worth | None = None,
+    staying: Float[Array, "W T P"] | None = None,
+) -> tuple[Float[Array, "_ P"], Int[Array, "T P"]]:
+    """[T + 1, P] training steps (or reward) still to be had from the start of each interval in each
+    row, in the mean over W futures of T intervals, and [T, P] int32 the best row to be in or move to.
+
+    From row p at the start of interval t one either stays, rate[t, p] x interval steps richer, or
+    moves to q: a restart, then each link carries its bytes through the intervals as they come; the
+    job trains at rate[a, q] for what is left of the interval a of arrival, and decides again at
+    a + 1. Links work in parallel, the slowest decides: `_arrival_s`. Where a part of the batch goes on
+    meanwhile, it does so as p brings it, and in the interval of arrival as q does. `staying` [W, T, P]
+    is what rows bring that were in force in the interval before, None = `rate`. Rows outside `mask` are
+    never moved to. Under an objective `worth` [W, T, P] has the parts of `rate`: what a row brings
+    while it is in force without training, and what a move's traffic costs (exact while the price of
+    the GPUs in force stays the same during the move).
+    """
+    interval = setup.interval_s
+    n_futures, length, n_rows = rate.shape
+    speed = bandwidth_gb_per_s * setup.problem.calibration.wan_efficiency
+    speed = speed.reshape(n_futures, length, -1)
+    done_gb = jnp.cumsum(speed * interval, axis=1)
+    done_gb = jnp.concatenate([jnp.zeros_like(speed[:, :1]), done_gb], axis=1)
+    courses = _Course(rate, worth, speed, done_gb)
+    bytes_gb = moves.bytes_gb.reshape(n_rows, n_rows, -1)
+    restart_s = moves.restart_s.max()  # the same for every move; the diagonal (stay) is zero
+
+    def moved(course, values, t):
+        """[P, P] what one future gives for each move begun at t."""
+        start = t.astype(jnp.float32) * interval + restart_s
+        arrival, since_gb = _arrival_s(bytes_gb, course.speed, course.done_gb, start, interval)
+        arrival = jnp.maximum(arrival, start + moves.fabric_s)
+        landed = jnp.floor(arrival / interval).astype(jnp.int32)
+        inside = landed < length
+        landed = jnp.minimum(landed, length - 1)
+        left_s = (landed + 1).astype(jnp.float32) * interval - arrival
+        column = jnp.broadcast_to(jnp.arange(n_rows)[None, :], landed.shape)
+        gained = course.rate[landed, column] * left_s + values[landed + 1, column]
+        meanwhile = moves.goes_on * _meanwhile(course, landed, inside, left_s, t, interval)
+        if course.worth is None:
+            gained = jnp.where(inside, gained, 0.0) + meanwhile
+            return jnp.where(mask[None, :], gained, 0.0)
+        left_s = jnp.where(inside, left_s, 0.0)
+        price = _price_of_moves(course.worth, bytes_gb, since_gb, landed, inside, t, setup)
+        idle = course.worth.held[landed, column] * (interval - left_s)
+        value = jnp.where(inside, gained + idle, 0.0) + price + meanwhile
+        return jnp.where(mask[None, :], value, NEVER)
+
+    def backward(values, t):
+        # values [T + 1, P]: filled from t + 1 on.
+        move = _mean(jax.vmap(moved, (0, None, None))(courses, values, t))
+        stay = _mean(rate[:, t] if staying is None else staying[:, t]) * interval + values[t + 1]
+        options = jnp.where(jnp.eye(n_rows, dtype=bool), stay[None, :], move)
+        # Ties go to staying: argmax alone would prefer a lower row.
+        best = jnp.argmax(options, axis=1).astype(jnp.int32)
+        best = jnp.where(options.max(axis=1) > stay, best, jnp.arange(n_rows, dtype=jnp.int32))
+        value = jnp.maximum(options.max(axis=1), stay)
+        return values.at[t].set(value), best
+
+    empty = jnp.zeros((length + 1, n_rows), jnp.float32)
+    return jax.lax.scan(backward, empty, jnp.arange(length), reverse=True)
+
+
+def _meanwhile(
+    course: _Course, landed: Array, inside: Array, left_s: Array, t: Array, interval: Array
+) -> Array:
+    """[P, P] what training brings from interval t until the arrival in `landed`, if all of it went on:
+    the old row's until that interval, and there the new one's."""
+    trained = course.rate if course.worth is None else course.worth.trained
+    total = jnp.concatenate([jnp.zeros_like(trained[:1]), jnp.cumsum(trained, axis=0)]) * interval
+    old = jnp.broadcast_to(jnp.arange(landed.shape[0])[:, None], landed.shape)
+    end = jnp.where(inside, landed, trained.shape[0])
+    arriving = trained[landed, old.T] * (interval - left_s)
+    return total[end, old] - total[t, old] + jnp.where(inside, arriving, 0.0)
+
+
+def _mean(x: Array) -> Array:
+    """Over the futures; of one future it is that one, bit for bit."""
+    return x[0] if x.shape[0] == 1 else x.mean(axis=0)
+
+
+def _arrival_s(
+    load_gb: Array, speed: Array, done_gb: Array, start: Array, interval: Array
+) -> tuple[Array, Array]:
+    """[P, P] [s] when all links have carried their loads [P, P, E], begun at `start` []; an interval
+    after the last where they never do. And [T + 1, E] [GB] carried since until each interval begins.
+
+    `speed` [T, E] [GB/s] is constant within an interval, `done_gb` [T + 1, E] is what a link carries
+    until each interval begins. The interval of arrival is found by bisection: what counts is whether
+    all links are done by its end, so one test serves them all.
+    """
+    length = speed.shape[0]
+    begun = jnp.minimum(jnp.floor(start / interval).astype(jnp.int32), length - 1)
+    before_gb = done_gb[begun] + speed[begun] * (start - begun.astype(jnp.float32) * interval)
+    since_gb = done_gb - before_gb[None]
+
+    def narrow(_, bounds):
+        low, high = bounds  # inclusive; `length` = never
+        middle = (low + high) // 2
+        enough = jnp.all(load_gb <= since_gb[middle + 1], axis=-1)
+        low = jnp.where(enough, low, jnp.minimum(middle + 1, length))
+        return low, jnp.where(enough, middle, high)
+
+    pairs = load_gb.shape[:2]
+    bounds = jnp.broadcast_to(begun, pairs), jnp.full(pairs, length, jnp.int32)
+    last, _ = jax.lax.fori_loop(0, length.bit_length(), narrow, bounds)
+    inside = jnp.minimum(last, length - 1)
+    rest_gb = jnp.where(load_gb > 0, load_gb - since_gb[inside], 0.0)
+    rest_s = (rest_gb / jnp.maximum(speed[inside], 1e-30)).max(axis=-1)
+    arrival = jnp.maximum(inside.astype(jnp.float32) * interval + rest_s, start)
+    return jnp.where(last < length, arrival, (length + 1) * interval), since_gb
+
+
+def _price_of_moves(
+    worth: Worth,
+    bytes_gb: Array,
+    since_gb: Array,
+    landed: Array,
+    inside: Array,
+    t: Array,
+    setup: Setup,
+) -> Array:
+    """[P, P] [reward] of the intervals from t to the arrival in `landed` [P, P]: the old row in force
+    without training, and the egress [USD] of the `bytes_gb` [P, P, E], set against the GPUs of the row
+    in force. `since_gb` [T + 1, E] is what links carry from the move's start to an interval's begin.
+    """
+    length = worth.held.shape[0]
+    end = jnp.where(inside, landed, length)
+    old = jnp.broadcast_to(jnp.arange(landed.shape[0])[:, None], landed.shape)
+    new = jnp.broadcast_to(jnp.arange(landed.shape[1])[None, :], landed.shape)
+
+    def until(x):
+        """[P, P] the old row's sum from t until the arrival's interval begins."""
+        total = jnp.concatenate([jnp.zeros_like(x[:1]), jnp.cumsum(x, axis=0)])
+        return total[end, old] - total[t, old]
+
+    usd_per_gb = setup.problem.cluster.egress_usd_per_gb.reshape(-1)
+    early = jnp.vectorize(
+        lambda load, at: _usd(load, since_gb[at], usd_per_gb), signature="(e),()->()"
+    )
+    before_usd = early(bytes_gb, end)
+    after_usd = jnp.where(
+        inside, jnp.sum(bytes_gb * usd_per_gb[None, None], axis=-1) - before_usd, 0.0
+    )
+    waited = jnp.maximum((end - t).astype(jnp.float32), 1.0)
+    traffic = before_usd * until(worth.per_usd) / waited
+    traffic = traffic + after_usd * worth.per_usd[landed, new]
+    return until(worth.held) * setup.interval_s + traffic
+
+
+def _usd(load_gb: Array, carried_gb: Array, usd_per_gb: Array) -> Array:
+    """[] [USD] of what of a load [E] is carried by then."""
+    return jnp.sum(jnp.clip(carried_gb, 0.0, load_gb) * usd_per_gb)
+
+
+def first_deployment(
+    rate: Float[Array, "W T P"],
+    value: Float[Array, "_ P"],
+    setup: Setup,
+    t: int = 1,
+    worth: Worth | None = None,
+) -> tuple[Int[Array, ""], Float[Array, ""]]:
+    """The best row to deploy on idle domains in interval t: a restart, nothing to move.
+
+    Returns the row [] int32 and what can be had from there [] [training steps].
+    """
+    length, restart_s = rate.shape[1], setup.problem.calibration.restart_s
+    skipped = jnp.floor(restart_s / setup.interval_s).astype(jnp.int32)
+    landed = jnp.minimum(t + skipped, length - 1)
+    inside = t + skipped < length
+    left_s = (skipped + 1).astype(jnp.float32) * setup.interval_s - restart_s
+    gained = jnp.where(inside, _mean(rate[:, landed]) * left_s + value[landed + 1], 0.0)
+    if worth is not None:
+        idle_s = setup.interval_s - left_s  # in force for the whole interval, training for its rest
+        gained = gained + jnp.where(inside, _mean(worth.held[:, landed]) * idle_s, 0.0)
+    return jnp.argmax(gained).astype(jnp.int32), gained.max()

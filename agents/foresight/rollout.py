@@ -1,0 +1,196 @@
+"""Rollout: sample futures from a fitted model, solve the programme over them, decide anew each time.
+
+The strongest rival that reads no future. In every interval it draws W futures of H intervals from
+what was measured so far (`futures`), scores the rows that may matter along each of them, and finds
+by dynamic programme (`programme`, clairvoyant's own) the policy over time and row that does most
+work in their mean, moves paid. It carries out the first decision and starts again in the next
+interval. Micro-batches are shared out for the bandwidths it expects, not for the last measured ones.
+
+Left out: rows beyond those that are best for some horizon on the last or the averaged rates; every
+row keeps the lower choice that is best as measured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+from jaxtyping import Bool, Float, Int, Key
+
+from agents.foresight.futures import GPUS, LINKS, Filter, Prospect, sample_paths
+from agents.foresight.programme import first_deployment, migration_table, values_of_rows
+from agents.protocol import (
+    EvaluatedTable,
+    Setup,
+    TableScheduler,
+    amortised_gain,
+    carry_out,
+    evaluate_table,
+    score_rows,
+)
+from agents.staying import lost_by_resizing_s
+from jaxsim.env import Observation
+from jaxsim.plan import Plan
+from jaxsim.planning import Worth
+from jaxsim.pytree import Pytree
+from jaxsim.step_time import NetworkView
+from jaxsim.trees import take
+
+SHORTLIST_HORIZONS = (2.0, 6.0, 20.0, 60.0)  # intervals
+AVERAGE = 0.2  # weight of the last measurement in a row's average
+LEAST_FACTOR = 0.02  # of a link's base: below it, nothing is told apart
+
+
+class Memory(Pytree):
+    """What was learned so far."""
+
+    links: Filter  # [N, K * K]
+    gpus: Filter  # [N, K]
+    average: Float[Array, "*batch P"]  # of the rows' rates
+    started: Bool[Array, "*batch"]
+
+
+class Rollout(TableScheduler):
+    """Plan over sampled futures, decide anew in every interval.
+
+    Attributes:
+        futures: W, sampled futures
+        horizon: H, intervals of each
+        shortlist: rows of the table that the programme is over, at most
+    """
+
+    futures: int = struct.field(pytree_node=False, default=8)
+    horizon: int = struct.field(pytree_node=False, default=24)
+    shortlist: int = struct.field(pytree_node=False, default=12)
+
+    def init(self, key: Key[Array, ""]) -> Memory:
+        del key
+        k, rows = self.setup.problem.cluster.mask.shape[0], self.setup.table.size
+        nothing = jnp.zeros((rows,), jnp.float32)
+        return Memory(Filter.of(k * k, LINKS), Filter.of(k, GPUS), nothing, jnp.array(False))
+
+    def decide(
+        self, key: Key[Array, ""], observation: Observation, memory: Memory, *truth: Any
+    ) -> tuple[Plan, Memory]:
+        del truth
+        seen = evaluate_table(self.setup, observation, candidates=self.candidates)
+        memory = self._learned(seen, memory)
+        row = jnp.where(seen.may_switch, self._best_row(key, seen, memory), seen.row)
+        view = self._expected(seen.view, memory)
+        return carry_out(self.setup, row, seen.now.choice[row], view), memory
+
+    def _learned(self, seen: EvaluatedTable, memory: Memory) -> Memory:
+        """The memory with one more measurement."""
+        average = AVERAGE * seen.now.rate + (1.0 - AVERAGE) * memory.average
+        return Memory(
+            memory.links.measured(_link_state(self.setup, seen.view), LINKS),
+            memory.gpus.measured(_gpu_state(self.setup, seen.view), GPUS),
+            jnp.where(memory.started, average, seen.now.rate),
+            jnp.array(True),
+        )
+
+    def _expected(self, view: NetworkView, memory: Memory) -> NetworkView:
+        """The coming interval, as far as the links go."""
+        state = memory.links.expected(_real_links(self.setup), LINKS)
+        return view.replace(bandwidth_gb_per_s=_bandwidth(self.setup, state))
+
+    def imagined(self, key: Key[Array, ""], view: NetworkView, memory: Memory) -> NetworkView:
+        """Views of the coming intervals, leaves [W, H, ...]."""
+        link_key, gpu_key = jax.random.split(key)
+        size = (int(self.futures), int(self.horizon))
+        cluster = self.setup.problem.cluster
+        links = Prospect(memory.links, LINKS, _real_links(self.setup))
+        gpus = Prospect(memory.gpus, GPUS, cluster.mask)
+        share = sample_paths(gpu_key, gpus, *size)
+        total = jnp.broadcast_to(cluster.gpus.astype(jnp.float32), share.shape)
+        free = self.setup.prior.gpus_available.astype(jnp.float32)[None, None] + share * total
+        return NetworkView(
+            bandwidth_gb_per_s=_bandwidth(self.setup, sample_paths(link_key, links, *size)),
+            rtt_s=jnp.broadcast_to(view.rtt_s, (*size, *view.rtt_s.shape)),
+            gpus_available=jnp.round(jnp.clip(free, 0.0, total)).astype(jnp.int32),
+        )
+
+    def _best_row(
+        self, key: Key[Array, ""], seen: EvaluatedTable, memory: Memory
+    ) -> Int[Array, ""]:
+        rows = self._shortlisted(seen, memory)
+        return self.best_of(rows, seen, self.imagined(key, seen.view, memory))
+
+    def _shortlisted(self, seen: EvaluatedTable, memory: Memory) -> Int[Array, " R"]:
+        """[R] rows worth a closer look, the one in force first."""
+        score = jnp.zeros_like(seen.now.rate)
+        for rate in (seen.now.rate, memory.average):
+            for horizon in SHORTLIST_HORIZONS:
+                gain = amortised_gain(seen, rate, self.setup.interval_s, jnp.float32(horizon))
+                score = jnp.maximum(score, gain / jnp.maximum(gain.max(), 1e-30))
+        in_force = (jnp.arange(score.shape[0]) == seen.row) & ~seen.idle
+        score = jnp.where(in_force, 2.0, jnp.where(self.rows, score, -1.0))
+        return jax.lax.top_k(score, min(int(self.shortlist), score.shape[0]))[1].astype(jnp.int32)
+
+    def best_of(
+        self, rows: Int[Array, " R"], seen: EvaluatedTable, futures: NetworkView
+    ) -> Int[Array, ""]:
+        """[] int32 the row to be in, of `rows` (the one in force first, unless idle), for futures
+        with leaves [W, H, ...]: the first decision of the best policy over time and row."""
+        setup = self.setup
+        plans = take(setup.table.plans, rows)
+        size = futures.gpus_available.shape[:2]
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), futures)
+        choice = jnp.broadcast_to(seen.now.choice[rows], (size[0] * size[1], rows.size))
+        rate, worth = jax.tree.map(
+            lambda x: x.reshape(*size, -1), score_rows(setup, plans, choice, flat)
+        )
+        moves = migration_table(plans, setup.problem)
+        links = futures.bandwidth_gb_per_s
+        staying = self._staying(plans, seen, futures, rate, worth)
+        value, best = values_of_rows(rate, links, moves, self.rows[rows], setup, worth, staying)
+        start, _ = first_deployment(rate, value, setup, t=0, worth=worth)
+        return rows[jnp.where(seen.idle, start, best[0, 0])]
+
+    def _staying(
+        self,
+        plans: Plan,
+        seen: EvaluatedTable,
+        futures: NetworkView,
+        rate: Float[Array, "W H R"],
+        worth: Worth | None,
+    ) -> Float[Array, "W H R"] | None:
+        """What plans [R, ...] bring that stay in force: GPUs change from what was measured last on."""
+        if not self.setup.gpus_vary:
+            return None
+
+        def one(view, rate, worth):
+            every = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), seen.view, view)
+            lost_s = jax.vmap(lambda p: lost_by_resizing_s(self.setup, p, every)[1:], out_axes=1)
+            trained = rate if worth is None else worth.trained
+            return rate - trained * lost_s(plans) / self.setup.interval_s
+
+        return jax.vmap(one)(futures, rate, worth)
+
+
+def _real_links(setup: Setup) -> Array:
+    """[K * K] bool."""
+    return (setup.prior.bandwidth_gb_per_s > 0).reshape(-1)
+
+
+def _link_state(setup: Setup, view: NetworkView) -> Array:
+    """[K * K] log of measured over base bandwidth, 0 where there is no link."""
+    base = jnp.maximum(setup.prior.bandwidth_gb_per_s, 1e-9)
+    factor = jnp.log(jnp.maximum(view.bandwidth_gb_per_s / base, LEAST_FACTOR))
+    return jnp.where(setup.prior.bandwidth_gb_per_s > 0, factor, 0.0).reshape(-1)
+
+
+def _bandwidth(setup: Setup, state: Array) -> Array:
+    """[..., K, K] [GB/s] of log factors [..., K * K]."""
+    base = setup.prior.bandwidth_gb_per_s
+    factor = jnp.exp(jnp.clip(state, -4.0, 2.0)).reshape(*state.shape[:-1], *base.shape)
+    return jnp.broadcast_to(base, factor.shape) * factor
+
+
+def _gpu_state(setup: Setup, view: NetworkView) -> Array:
+    """[K] share of the domain's GPUs that are free beyond the mean."""
+    total = jnp.maximum(setup.problem.cluster.gpus, 1).astype(jnp.float32)
+    return (view.gpus_available - setup.prior.gpus_available).astype(jnp.float32) / total

@@ -1,0 +1,157 @@
+"""The communication command: methods compared, the selector judged in hindsight and in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from analysis.records import RunWriter
+from ddp_bench.communication.links import drawn_link
+from ddp_bench.communication.methods import METHODS
+from ddp_bench.communication.selector import MethodCost, Played, play
+from ddp_bench.communication.settings import CommunicationSettings
+from ddp_bench.communication.training import (
+    SELECTOR,
+    Run,
+    Trained,
+    overlap_on_rank,
+    train_on_rank,
+)
+from ddp_bench.errors import ConfigError
+from ddp_bench.toolbox import on_ranks, table
+
+Say = Callable[[str], None]
+PRELOAD = ("ddp_bench.communication.training",)
+PILOT = 1_000  # added to the seed of the run that decides what may be chosen
+
+
+def work(settings: CommunicationSettings, writer: RunWriter, say: Say) -> dict:
+    """Everything, in the order in which it is printed."""
+    names = settings.names() or list(METHODS)
+    if unknown := [name for name in names if name not in METHODS]:
+        allowed = ", ".join(METHODS)
+        raise ConfigError(f"methods: {', '.join(unknown)}: allowed all, {allowed}")
+    pilot = _pilot(settings, names, writer, say)
+    allowed = {n: row["cost"] for n, row in pilot.items() if row["allowed"]}
+    compute = float(np.median([row["compute_s"] for row in pilot.values()]))
+    played = _play(settings, allowed, compute, writer, say)
+    judged = _judge(settings, allowed, compute, say)
+    say("overlap of messages and backward")
+    overlap = on_ranks(
+        *(overlap_on_rank, settings.ranks, 10), timeout_s=settings.timeout_s, preload=PRELOAD
+    )[0]
+    regrets = [p.regret_pct for p in played]
+    return {
+        "methods": {n: {k: v for k, v in row.items() if k != "cost"} for n, row in pilot.items()},
+        "regret_pct": float(np.mean(regrets)),
+        "regret_worst_pct": max(regrets),
+        "switches_mean": float(np.mean([p.switches for p in played])),
+        "loss_tolerance": settings.loss_tolerance,
+        **judged,
+        "overlap": overlap,
+    }
+
+
+def _trained(settings: CommunicationSettings, runs: list[Run]) -> list[Trained]:
+    found = on_ranks(
+        *(train_on_rank, settings.ranks, runs), timeout_s=settings.timeout_s, preload=PRELOAD
+    )
+    return found[0]
+
+
+def _pilot(
+    settings: CommunicationSettings, names: list[str], writer: RunWriter, say: Say
+) -> dict[str, dict[str, Any]]:
+    """Method -> what a run on a seed of its own says: bytes, compression, loss, whether it may be
+    chosen. Half of the tolerance is left for what other seeds bring."""
+    say(f"training {settings.steps} steps by each of {len(names)} methods")
+    seed = settings.seed + PILOT
+    runs = [Run(name, seed, settings.steps) for name in names]
+    found = dict(zip(names, _trained(settings, runs), strict=True))
+    exact = found["exact"].final_loss
+    rows = {}
+    for name, trained in found.items():
+        gap = trained.final_loss / exact - 1
+        rows[name] = {
+            "wire_bytes": sum(m[0] for m in trained.cost.messages),
+            "hops": sum(m[1] for m in trained.cost.messages),
+            "compress_s": trained.cost.seconds,
+            "compute_s": trained.compute_s,
+            "final_loss": trained.final_loss,
+            "loss_gap": gap,
+            "allowed": bool(gap <= settings.loss_tolerance / 2),
+            "cost": trained.cost,
+        }
+        writer.append(
+            "methods", {"method": name} | {k: v for k, v in rows[name].items() if k != "cost"}
+        )
+    header = ["method", "sent [kB]", "hops", "compression [ms]", "loss", "gap [%]", "allowed"]
+    cells = [
+        [
+            name,
+            row["wire_bytes"] / 1e3,
+            row["hops"],
+            1e3 * row["compress_s"],
+            row["final_loss"],
+            100 * row["loss_gap"],
+            row["allowed"],
+        ]
+        for name, row in rows.items()
+    ]
+    say(f"\n{table(header, cells)}\n")
+    return rows
+
+
+def _play(
+    settings: CommunicationSettings,
+    costs: dict[str, MethodCost],
+    compute_s: float,
+    writer: RunWriter,
+    say: Say,
+) -> list[Played]:
+    """The selector on emulated links, beside every fixed method."""
+    played = []
+    for index in range(settings.links):
+        link = drawn_link(settings.seed + index, settings.played_steps)
+        played.append(play(costs, link, settings.played_steps, compute_s, settings.every))
+        row = {"link": index, "seconds": played[-1].seconds, "switches": played[-1].switches}
+        best = min(played[-1].fixed, key=played[-1].fixed.__getitem__)
+        fixed = {"best_fixed": best, "best_fixed_s": played[-1].fixed[best]}
+        writer.append("links", row | fixed | {"regret_pct": played[-1].regret_pct})
+    regrets = [p.regret_pct for p in played]
+    say(
+        f"regret to the best fixed method in hindsight, {settings.links} links of "
+        f"{settings.played_steps} steps: mean {np.mean(regrets):.1f} %, worst {max(regrets):.1f} %\n"
+    )
+    return played
+
+
+def _judge(
+    settings: CommunicationSettings, costs: dict[str, MethodCost], compute_s: float, say: Say
+) -> dict[str, Any]:
+    """Losses of the selector's training against exact gradients, on seeds that chose nothing; what
+    decisions cost beside the steps."""
+    say(f"training by the selector, {settings.seeds} seeds")
+    seeds = range(settings.seed, settings.seed + settings.seeds)
+    runs = [Run("exact", seed, settings.steps) for seed in seeds]
+    for seed in seeds:
+        chosen = Run(SELECTOR, seed, settings.steps, seed, costs, compute_s, settings.every)
+        runs.append(chosen)
+    found = _trained(settings, runs)
+    exact, chosen = found[: settings.seeds], found[settings.seeds :]
+    gaps = [s.final_loss / e.final_loss - 1 for s, e in zip(chosen, exact, strict=True)]
+    steps_s = sum((t.compute_s + t.messages_s + t.cost.seconds) * settings.steps for t in chosen)
+    overhead = 100 * sum(t.decision_s for t in chosen) / steps_s
+    used = {n: sum(t.chosen.count(n) for t in chosen) for n in costs}
+    mean, worst = 100 * np.mean(gaps), 100 * max(gaps)
+    say(f"loss over exact gradients: mean {mean:+.2f} %, worst {worst:+.2f} %")
+    say(f"decisions: {overhead:.2f} % of the time\n")
+    return {
+        "loss_gap": max(gaps),
+        "loss_gap_mean": float(np.mean(gaps)),
+        "loss_within_tolerance": bool(max(gaps) <= settings.loss_tolerance),
+        "decision_overhead_pct": overhead,
+        "steps_by_method": used,
+    }

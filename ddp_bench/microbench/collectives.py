@@ -1,0 +1,164 @@
+"""Collectives by kind, size and number of ranks.
+
+Sizes, algorithm bandwidth and bus bandwidth are those of nccl-tests (doc/PERFORMANCE.md there):
+algbw = size / time, busbw = algbw * factor, so that busbw is the rate of a link whatever the number
+of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp_bench.toolbox import Ranks, Timed, on_ranks, stopwatch, times_to_last
+
+SHORTEST_S = 2e-3  # a message that is shorter is sent several times under one stopwatch
+Send = Callable[[], object]
+
+# Newer torch calls them so; the old names are deprecated there.
+_gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_scatter_from = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A kind of message.
+
+    Attributes:
+        make: (buffer of nccl-tests' size, rank, ranks) -> what sends it once.
+        factor: ranks -> busbw / algbw.
+    """
+
+    make: Callable[[Tensor, int, int], Send]
+    factor: Callable[[int], float]
+
+
+def _all_gather(buffer: Tensor, rank: int, ranks: int) -> Send:
+    own = buffer.chunk(ranks)[rank].clone()
+    return lambda: _gather_into(buffer, own)
+
+
+def _reduce_scatter(buffer: Tensor, rank: int, ranks: int) -> Send:
+    own = buffer.chunk(ranks)[rank].clone()
+    return lambda: _scatter_from(own, buffer)
+
+
+def _all_to_all(buffer: Tensor, rank: int, ranks: int) -> Send:
+    received = torch.empty_like(buffer)
+    return lambda: dist.all_to_all_single(received, buffer)
+
+
+def _send_recv(buffer: Tensor, rank: int, ranks: int) -> Send:
+    received = torch.empty_like(buffer)
+
+    def send() -> None:
+        pair = [
+            dist.P2POp(dist.isend, buffer, (rank + 1) % ranks),
+            dist.P2POp(dist.irecv, received, (rank - 1) % ranks),
+        ]
+        for work in dist.batch_isend_irecv(pair):
+            work.wait()
+
+    return send
+
+
+COLLECTIVES = {
+    "all_reduce": Collective(
+        lambda b, rank, n: lambda: dist.all_reduce(b), lambda n: 2 * (n - 1) / n
+    ),
+    "all_gather": Collective(_all_gather, lambda n: (n - 1) / n),
+    "reduce_scatter": Collective(_reduce_scatter, lambda n: (n - 1) / n),
+    "broadcast": Collective(lambda b, rank, n: lambda: dist.broadcast(b, 0), lambda n: 1.0),
+    "all_to_all": Collective(_all_to_all, lambda n: (n - 1) / n),
+    "send_recv": Collective(_send_recv, lambda n: 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One kind, size [B] and number of ranks, with the time of the slowest rank in every round."""
+
+    collective: str
+    ranks: int
+    size: int
+    timed: Timed
+
+    @property
+    def algbw(self) -> float:
+        """[B/s]"""
+        return self.size / self.timed.median
+
+    @property
+    def busbw(self) -> float:
+        """[B/s]"""
+        return self.algbw * COLLECTIVES[self.collective].factor(self.ranks)
+
+
+def measure_collectives(
+    ranks: int,
+    sizes: list[int],
+    repeats: int,
+    names: tuple[str, ...] = tuple(COLLECTIVES),
+    timeout_s: float = 120.0,
+) -> list[Point]:
+    """Every kind at every size, in interleaved rounds.
+
+    Args:
+        sizes: [B]; rounded to a whole number of float32 for every rank.
+
+    Raises:
+        RanksFailed: naming a rank that failed.
+    """
+    grain = 4 * ranks
+    whole = [max(size // grain, 1) * grain for size in sizes]
+    found = on_ranks(
+        rounds_on_rank,
+        ranks,
+        *(list(names), whole, repeats),
+        timeout_s=timeout_s,
+        preload=("ddp_bench.microbench.collectives",),
+    )[0]
+    return [Point(name, ranks, size, Timed(tuple(s))) for (name, size), s in found.items()]
+
+
+def rounds_on_rank(
+    ranks: Ranks, names: list[str], sizes: list[int], repeats: int
+) -> dict[tuple[str, int], list[float]]:
+    """(kind, size) -> seconds of the slowest rank in every round."""
+    sends = {}
+    for name in names:
+        for size in sizes:
+            buffer = torch.zeros(size // 4, device=ranks.device)
+            sends[name, size] = COLLECTIVES[name].make(buffer, ranks.rank, ranks.ranks)
+    counts = torch.ones(len(sends), dtype=torch.float64)
+    rows = []
+    for turn in range(-2, repeats):
+        row = torch.tensor(
+            [
+                _seconds(send, int(count), ranks)
+                for send, count in zip(sends.values(), counts, strict=True)
+            ],
+            dtype=torch.float64,
+        )
+        if ranks.device.type == "cuda":
+            row = row.to(ranks.device)
+        dist.all_reduce(row, dist.ReduceOp.MAX)
+        row = row.cpu()
+        if turn < 0:  # the slowest rank's time is the same everywhere, and so is the count
+            counts = torch.tensor([times_to_last(s, SHORTEST_S) for s in row.tolist()])
+        else:
+            rows.append(row.tolist())
+    return {key: [row[i] for row in rows] for i, key in enumerate(sends)}
+
+
+def _seconds(send: Send, count: int, ranks: Ranks) -> float:
+    """Mean seconds of one of `count` messages that all ranks begin together."""
+    dist.barrier()
+    with stopwatch(ranks.device) as seconds:
+        for _ in range(count):
+            send()
+    return seconds() / count

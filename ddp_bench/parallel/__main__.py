@@ -1,0 +1,51 @@
+"""Real training over an emulated network, from a resolved JSON file.
+
+    python -m ddp_bench.parallel JOB.json [--out DIR]
+
+`hippo wan run` writes JOB.json from a cluster, a model and a plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from analysis.records import RecordError
+from ddp_bench.errors import ConfigError
+from ddp_bench.parallel.job import read_job
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"command line: {message}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train; the exit status: 2 with one line for bad input, 1 with one line where a rank ended."""
+    parser = _Parser(prog="python -m ddp_bench.parallel", description=__doc__, allow_abbrev=False)
+    parser.add_argument("job", type=Path, help="resolved job")
+    parser.add_argument("--out", help="run folder (default: outputs/wan-...)")
+    try:
+        options = parser.parse_args(argv)
+        job = read_job(options.job)
+
+        from ddp_bench.parallel.launch import RankEnded, checked, run
+
+        try:
+            print(run(checked(job), options.out))
+        except RankEnded as error:
+            print(f"parallel: {error}", file=sys.stderr)
+            return 1
+    except (ConfigError, RecordError) as error:
+        print(f"parallel: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

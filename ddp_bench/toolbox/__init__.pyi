@@ -1,0 +1,27 @@
+from .command import Room, room_parser, run_room
+from .launch import Ranks, RanksFailed, on_ranks
+from .llama import SHAPES, Block, Llama, LlamaShape, batch_of, token_loss
+from .text import table
+from .timing import Timed, device_of, interleave, median_interval, stopwatch, times_to_last
+
+__all__ = [
+    "SHAPES",
+    "Block",
+    "Llama",
+    "LlamaShape",
+    "Ranks",
+    "RanksFailed",
+    "Room",
+    "Timed",
+    "batch_of",
+    "device_of",
+    "interleave",
+    "median_interval",
+    "on_ranks",
+    "room_parser",
+    "run_room",
+    "stopwatch",
+    "table",
+    "times_to_last",
+    "token_loss",
+]

@@ -1,0 +1,152 @@
+"""A plan as launches: what every framework needs to know, in the order of ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxsim.cluster import ClusterSpec
+from jaxsim.plan import Plan, Recompute, Schedule
+from jaxsim.workload import JobSpec, ModelConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A domain's part of a pipeline. Nodes run `per_node` processes each; `first_node` counts from the
+    pipeline's first."""
+
+    name: str
+    nodes: int
+    per_node: int
+    first_node: int
+    stages: tuple[int, ...]  # layers of each stage
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """One group of the plan. Ranks run over stages first, then replicas, then slices of tensors: a
+    domain's ranks are neighbours."""
+
+    sites: tuple[Site, ...]
+    tp: int
+    dp: int
+    micro_batch: int  # [sequences]
+    micro_batches: int  # of one replica and step
+    recompute: str
+    schedule: str
+    zero: int
+    reshard: int  # index into RESHARD, or as the job says
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Layers of each stage."""
+        return tuple(layers for site in self.sites for layers in site.stages)
+
+    @property
+    def pp(self) -> int:
+        return len(self.stages)
+
+    @property
+    def gpus(self) -> int:
+        return self.tp * self.dp * self.pp
+
+    @property
+    def nodes(self) -> int:
+        return sum(site.nodes for site in self.sites)
+
+    @property
+    def sequences(self) -> int:
+        """Of one step."""
+        return self.dp * self.micro_batch * self.micro_batches
+
+    @property
+    def settings(self) -> tuple:
+        """Equal for pipelines that one job can run side by side."""
+        kind = (self.micro_batch, self.micro_batches, self.recompute, self.schedule, self.zero)
+        return (self.stages, self.tp, self.dp, *kind)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is to be launched."""
+
+    name: str
+    model_name: str
+    model: ModelConfig
+    global_batch: int
+    seq: int
+    steps: int | None  # of the tokens asked for
+    pipelines: tuple[Pipeline, ...]
+    sync_period: int
+    wire_bits: int
+    activation_bits: int
+    fragments: int
+    overlap: int
+    cluster: str
+    predicted: Mapping[str, Any]  # of the answer: step_s, effective_tokens_per_s, ...
+
+    @property
+    def alike(self) -> bool:
+        """All groups have the same settings and shares."""
+        return len({pipeline.settings for pipeline in self.pipelines}) == 1
+
+    @property
+    def crosses(self) -> bool:
+        """A pipeline spans domains."""
+        return any(len(pipeline.sites) > 1 for pipeline in self.pipelines)
+
+
+def job_of(
+    plan: Plan, spec: ClusterSpec, job: JobSpec, model_name: str, predicted: Mapping[str, Any]
+) -> Job:
+    """The launches of one job's plan with NumPy leaves."""
+    group, position = np.asarray(plan.group), np.asarray(plan.position)
+    pipelines = []
+    for g in range(int(group.max()) + 1):
+        members = np.flatnonzero(group == g)
+        pipelines.append(_pipeline(plan, spec, g, members[np.argsort(position[members])].tolist()))
+    ways = ("sync_period", "wire_bits", "activation_bits", "fragments", "overlap")
+    return Job(
+        name=f"{model_name.rpartition('/')[2].removesuffix('.json')}-{spec.name}",
+        model_name=model_name,
+        model=job.model,
+        global_batch=job.global_batch,
+        seq=job.seq,
+        steps=int(np.ceil(job.step_budget)) if np.isfinite(job.step_budget) else None,
+        pipelines=tuple(pipelines),
+        cluster=spec.name,
+        predicted=predicted,
+        **{name: int(getattr(plan, name)) for name in ways},
+    )
+
+
+def _pipeline(plan: Plan, spec: ClusterSpec, g: int, members: Sequence[int]) -> Pipeline:
+    dp, first_node, sites = int(plan.dp[g]), 0, []
+    for k in members:
+        stages, layers, tp = int(plan.pp[k]), int(plan.layers[k]), int(plan.tp[k])
+        each, extra = divmod(layers, stages)
+        held = (each,) * (stages - extra) + (each + 1,) * extra
+        per_node = _per_node(stages * tp * dp, tp, spec.gpus_per_node[k])
+        nodes = stages * tp * dp // per_node
+        sites.append(Site(spec.domains[k], nodes, per_node, first_node, held))
+        first_node += nodes
+    k = members[0]
+    return Pipeline(
+        sites=tuple(sites),
+        tp=int(plan.tp[k]),
+        dp=dp,
+        micro_batch=int(plan.micro_batch[g]),
+        micro_batches=int(plan.batch_share[g]),
+        recompute=Recompute(int(plan.recompute[g])).word,
+        schedule=Schedule(int(plan.schedule[g])).word,
+        zero=int(plan.zero_stage[k]),
+        reshard=int(plan.reshard[k]),
+    )
+
+
+def _per_node(gpus: int, tp: int, most: int) -> int:
+    """The most processes of a node that divide the GPUs and hold whole tensor-parallel groups."""
+    return max(n for n in range(1, min(most, gpus) + 1) if gpus % n == 0 and n % tp == 0)

@@ -1,0 +1,268 @@
+"""From a question to the whole answer: plans, runners-up, thresholds, trade-off, what-if, pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.records import RunWriter
+from experiments.common import note_efficiency, progress, put_result
+from experiments.plan.answer import Carried, answer_of, carried, hourly
+from experiments.plan.candidates import Candidates, search_plans
+from experiments.plan.config import PlanConfig
+from experiments.plan.export import check_folder, export_plan, job_of
+from experiments.plan.question import Question, asked, objective_of
+from experiments.plan.screen import dry_text, screen
+from experiments.plan.thresholds import Thresholds, switch, talks
+from jaxsim.files import InputError
+from jaxsim.plan import Plan, describe
+from jaxsim.planning.exact import is_synchronous
+
+SETTINGS = ("synchronous", "any")
+
+
+def make_plan(config: PlanConfig) -> None:
+    """Answer, say it and write the run folder. Raises InputError, RecordError."""
+    if config.dry_run:
+        result = dry(config)
+        if put_result(result, config.json):
+            print(dry_text(result))
+        return
+    RunWriter.check("plan", config.out)
+    if config.export is not None:
+        check_folder(config.export)
+    question = asked(config)
+    result = answered(config, question)
+    # Before the run folder: what a format refuses leaves nothing behind.
+    result["export"] = launched(config, question, result)
+    recorded = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("json", "dry_run")}
+    with RunWriter.create("plan", recorded, 0, config.out) as writer:
+        result["figures"] = _pictures(config, result, writer)
+        writer.finish(result)
+    if put_result(result, config.json):
+        print(screen(result))
+        print(f"run folder: {writer.dir}")
+
+
+def launched(config: PlanConfig, question: Question, result: dict[str, Any]) -> dict | None:
+    """Write the launch files of the best plan, if they are asked for. Raises InputError where no plan
+    can run, and where the format cannot express it."""
+    if config.export is None or config.format is None:
+        return None
+    told = result["alternatives"][config.allow]
+    if told is None:
+        raise InputError("export: no plan can run, so there is nothing to launch")
+    fields = {name: np.asarray(value) for name, value in told["plan"]["fields"].items()}
+    job = job_of(Plan(**fields), question.spec, question.job, config.model, told)
+    files = export_plan(job, config.format, config.export)
+    return {"folder": config.export, "format": config.format, "files": files}
+
+
+def dry(config: PlanConfig) -> dict[str, Any]:
+    """The files are read and checked; how large the search is."""
+    question = asked(config, with_changes=config.what_if is not None)
+    domains = int(np.asarray(question.problem.cluster.mask).sum())
+    space = question.space
+    return {
+        "cluster": question.spec.name,
+        "domains": domains,
+        "gpus": question.gpus,
+        "model": config.model,
+        "gparams": float(question.problem.work.gparams),
+        "groups": len(space.orders(question.problem.cluster)),
+        "ways_to_talk": len(space.exchanges()),
+        "space": space.describe(),
+    }
+
+
+def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
+    """The whole answer, as --json writes it."""
+    start = time.perf_counter()
+    objective = objective_of(config)
+    source = note_efficiency(question.spec)
+    with progress(total=None, desc="plan", leave=False, bar_format="{desc}", disable=None) as bar:
+        candidates = search_plans(question, objective, config.quick, bar.set_description_str)
+        told = {name: _told(candidates, name, config, question) for name in SETTINGS}
+        best = candidates.found[config.allow].best
+        bar.set_description_str("asking what would change the plan")
+        beside = {} if config.quick or best is None else _beside(candidates, best, config, question)
+        front = pareto(candidates, config, question) if config.pareto else []
+        changed = None
+        if config.what_if is not None:
+            bar.set_description_str(f"asking what if {config.what_if}")
+            changed = _what_if(config, best)
+    found = candidates.found[config.allow]
+    body = told[config.allow] or {}
+    top = ("plan", "step_s", "tokens_per_s", "memory_gb_max", "wan_gb_per_step", "usd_per_mtoken")
+    return {
+        **{name: body.get(name) for name in top},
+        "gain_over_pct": _gains(candidates, best),
+        "pareto": front,
+        "alternatives": told,
+        "tie_efficiency": _tie(candidates),
+        "search": found.search,
+        "gap_pct": found.gap_pct,
+        "gap_pct_by_setting": {name: f.gap_pct for name, f in candidates.found.items()},
+        "search_by_setting": {name: f.search for name, f in candidates.found.items()},
+        "allow": config.allow,
+        **{"runners_up": [], "changes": [], **beside},
+        "pool": len(candidates.pool),
+        "what_if": changed,
+        "asked": _asked(config, question, source),
+        "wall_s": time.perf_counter() - start,
+    }
+
+
+def _told(
+    candidates: Candidates, name: str, config: PlanConfig, question: Question
+) -> dict[str, Any] | None:
+    best = candidates.found[name].best
+    if best is None:
+        return None
+    told = answer_of(best, question, config.bill, config.tokens)
+    late = config.deadline is not None and told["days_band"][1] > config.deadline
+    dear = config.budget is not None and told["usd_per_hour"] > config.budget
+    talk = talks(best.plan)
+    return {**told, "talks": talk, "misses_deadline": late, "over_budget": dear}
+
+
+def _beside(
+    candidates: Candidates, best: Carried, config: PlanConfig, question: Question
+) -> dict[str, Any]:
+    """Runners-up and thresholds, among the plans that --allow allows."""
+    pool = [p for p in candidates.pool if config.allow == "any" or is_synchronous(p)]
+    thresholds = Thresholds(question, pool, best)
+    runners_up = thresholds.runners_up(config.bill)
+    used = np.argwhere(np.asarray(best.cost.wan_gb) > 1e-9)
+    rate = np.asarray(question.view.bandwidth_gb_per_s)
+    busiest = sorted(used.tolist(), key=lambda at: -best.cost.wan_gb[tuple(at)] / rate[tuple(at)])
+    names = question.spec.domains
+    pairs = list(dict.fromkeys(tuple(sorted(at)) for at in busiest))[:3]
+    links = [(names[i], names[j]) for i, j in pairs]
+    return {"runners_up": runners_up, "changes": thresholds.changes(links)}
+
+
+def pareto(candidates: Candidates, config: PlanConfig, question: Question) -> list[dict[str, Any]]:
+    """Plans of the pool that no other beats in both effective tokens/s and price, fastest first; both
+    at the lower end of what tokens are worth."""
+    tokens = float(question.problem.work.tokens_per_step)
+    points = []
+    for plan in candidates.pool:
+        one = carried(plan, question)
+        if not one.runs or (config.allow == "synchronous" and not is_synchronous(plan)):
+            continue
+        per_s = tokens * one.rate
+        usd = hourly(one, question, config.bill) / 3600.0 / per_s * 1e6
+        points.append((per_s, usd, one))
+    points.sort(key=lambda p: (-p[0], p[1]))
+    front, cheapest = [], np.inf
+    for per_s, usd, one in points:
+        if usd < cheapest * (1.0 - 1e-6):
+            cheapest = usd
+            front.append(
+                {
+                    "plan": describe(one.plan, question.spec.domains),
+                    "talks": talks(one.plan),
+                    "effective_tokens_per_s_lo": per_s,
+                    "usd_per_effective_mtoken_hi": usd,
+                    "usd_per_hour": hourly(one, question, config.bill),
+                    "wan_gb_per_step": float(np.sum(one.cost.wan_gb)),
+                    "gpus": int(np.sum(one.cost.gpus_used)),
+                }
+            )
+    return front
+
+
+def _gains(candidates: Candidates, best: Carried | None) -> dict[str, float | None]:
+    """[%] how much faster the best plan trains than the classical ways, tokens at the lower end."""
+
+    def over(rival: Carried | None) -> float | None:
+        if best is None or rival is None or not rival.runs:
+            return None
+        return 100.0 * (best.rate / rival.rate - 1.0)
+
+    rivals = ("single_domain", "static_even_split")
+    return {name: over(getattr(candidates, name)) for name in rivals}
+
+
+def _tie(candidates: Candidates) -> float | None:
+    """What a token of the best of any plans must be worth to tie with the best synchronous one; None
+    where they are the same kind of training."""
+    plain, other = (candidates.found[name].best for name in SETTINGS)
+    if plain is None or other is None or is_synchronous(other.plan):
+        return None
+    return plain.rate * float(other.cost.step_s)
+
+
+def _what_if(config: PlanConfig, best: Carried | None) -> dict[str, Any]:
+    """The same question with the changes: the plan of before, the best one now, and the switch."""
+    question = asked(config, with_changes=True)
+    again = search_plans(question, objective_of(config), quick=True)
+    now = again.found[config.allow].best
+    keeps = None if best is None else _kept(best, question)
+    stays = keeps.rate if keeps is not None and keeps.runs else 0.0
+    told = {
+        "changes": config.what_if,
+        "kept": None,
+        "best": None if now is None else answer_of(now, question, config.bill, config.tokens),
+        "switch": None,
+    }
+    if stays and keeps is not None:
+        told["kept"] = answer_of(keeps, question, config.bill, config.tokens)
+    if now is not None:
+        told["talks"] = talks(now.plan)
+        same = best is not None and describe(best.plan, question.spec.domains) == describe(
+            now.plan, question.spec.domains
+        )
+        told["same_place"] = bool(same)
+        if best is not None:
+            told["switch"] = switch(best.plan, now.plan, question, stays, now.rate)
+    return told
+
+
+def _kept(best: Carried, question: Question) -> Carried | None:
+    """The plan of before under the changes; None where a domain of it is gone."""
+    names = question.spec.domains
+    used = [names[k] for k in np.flatnonzero(np.asarray(best.plan.group) >= 0)]
+    return None if question.gone & set(used) else carried(best.plan, question)
+
+
+def _asked(config: PlanConfig, question: Question, source: dict) -> dict[str, Any]:
+    """What the answer is about."""
+    spec = question.spec
+    return {
+        "cluster": spec.name,
+        "domains": dict(zip(spec.domains, spec.gpus, strict=True)),
+        "gpu": spec.gpu if isinstance(spec.gpu, str) else "given by figures",
+        "gpu_memory_gb": spec.gpu_spec.memory_gb,
+        "rtt_ms": np.asarray(spec.rtt_ms).tolist(),
+        "model": config.model,
+        "gparams": float(question.problem.work.gparams),
+        "global_batch": config.global_batch,
+        "seq": config.seq,
+        "weights": config.weights,
+        "bill": config.bill,
+        "tokens": config.tokens,
+        "deadline": config.deadline,
+        "budget": config.budget,
+        "efficiency_of_gpus": source,
+        "space": question.space.describe(),
+    }
+
+
+def _pictures(config: PlanConfig, result: dict[str, Any], writer: RunWriter) -> list[str]:
+    """Draw what was asked for; returns the files, relative to the run folder."""
+    files: list[Path] = []
+    if config.figure and result["alternatives"][config.allow] is not None:
+        from analysis.figures import plan_map, save
+
+        files.append(save(plan_map(result), writer.figures / "plan.png"))
+    if config.pareto and result["pareto"]:
+        from analysis.figures import plan_front, save
+
+        files.append(save(plan_front(result), writer.figures / "pareto.png"))
+    return [str(path.relative_to(writer.dir)) for path in files]

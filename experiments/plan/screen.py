@@ -1,0 +1,334 @@
+"""The answer as text: one screen, the plans first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SETTINGS = {"synchronous": "best synchronous plan", "any": "best of any plan"}
+LABEL, COLUMN = 22, 44
+PARTS = {
+    "compute": "arithmetic",
+    "tensor_parallel": "tensor parallelism",
+    "context_parallel": "context parallelism",
+    "bubble": "pipeline bubble",
+    "exposed_wan": "activations over the WAN",
+    "sync": "sync of gradients or outer deltas",
+    "optimizer": "optimizer",
+}
+
+
+def screen(result: dict[str, Any]) -> str:
+    """Everything, the short answer first."""
+    told = result["alternatives"]
+    lines = [_headline(result["asked"]), ""]
+    if all(one is None for one in told.values()):
+        return "\n".join(
+            [*lines, "no plan can run: the model does not fit, or no GPU is there", ""]
+        )
+    lines += _table(result)
+    lines += _remarks(result)
+    best = told[result["allow"]]
+    if best is not None:
+        lines += ["", *_plan_lines(result["allow"], best)]
+        lines += _runners_up(result)
+        lines += _changes(result)
+    lines += _front(result)
+    lines += _what_if(result)
+    if result.get("export"):
+        made = result["export"]
+        lines += [
+            "",
+            f"launch files for {made['format']} in {made['folder']}: read README.md there",
+        ]
+    lines += [f"picture: {name} (in the run folder)" for name in result.get("figures", ())]
+    return "\n".join(lines)
+
+
+def _headline(asked: dict[str, Any]) -> str:
+    sites = ", ".join(f"{name} {gpus}" for name, gpus in asked["domains"].items())
+    if len(asked["domains"]) > 4:
+        sites = f"{len(asked['domains'])} domains, {sum(asked['domains'].values())} GPUs"
+    return (
+        f"{asked['model']} ({asked['gparams']:.1f}e9 parameters), {asked['global_batch']:,} sequences "
+        f"of {asked['seq']:,} tokens a step, on {asked['cluster']} ({asked['gpu']}: {sites})"
+    )
+
+
+def _table(result: dict[str, Any]) -> list[str]:
+    columns = {name: one for name, one in result["alternatives"].items()}
+    asked = result["asked"]
+    rows: list[tuple[str, Any]] = [
+        ("", lambda n, one: SETTINGS[n]),
+        ("where", lambda n, one: _short(one["plan"]["label"])),
+        ("groups talk", lambda n, one: _talks(one["talks"], inside=False)),
+        ("inside groups", lambda n, one: _talks(one["talks"], inside=True)),
+        ("step [s]", lambda n, one: _band(one["step_s"], one["step_s_band"], "{:,.2f}")),
+        ("tokens/s", lambda n, one: f"{one['tokens_per_s']:,.0f}"),
+        ("a token is worth", lambda n, one: _worth(one)),
+        ("effective tokens/s", lambda n, one: _effective(one)),
+        ("USD per hour", lambda n, one: f"{one['usd_per_hour']:,.2f}"),
+        ("USD per M effective", lambda n, one: f"{one['usd_per_effective_mtoken']:,.3f}"),
+    ]
+    if asked["tokens"] is not None:
+        rows += [
+            (
+                f"days for {asked['tokens'] / 1e9:g}e9",
+                lambda n, o: _band(o["days"], o["days_band"], "{:,.1f}"),
+            ),
+            (
+                f"USD for {asked['tokens'] / 1e9:g}e9",
+                lambda n, o: _band(o["usd"], o["usd_band"], "{:,.0f}"),
+            ),
+        ]
+    rows += [
+        ("fullest GPU [GB]", lambda n, one: _memory(one, asked["gpu_memory_gb"])),
+        ("WAN GB per step", lambda n, one: f"{one['wan_gb_per_step']:,.2f}"),
+        ("idle GPUs", lambda n, one: _idle(one, asked["bill"])),
+        ("bound by", lambda n, one: _bound(one["bound_by"])),
+        ("search", lambda n, one: _search(n, result)),
+    ]
+    lines = []
+    for label, cell in rows:
+        cells = [
+            cell(n, one) if one else "none can run" if not label else ""
+            for n, one in columns.items()
+        ]
+        lines.append(f"{label:<{LABEL}}" + "".join(f"{text:<{COLUMN}}" for text in cells).rstrip())
+    return lines
+
+
+def _short(label: str, most: int = COLUMN - 2) -> str:
+    """A plan's domains; of a long list how many groups it is."""
+    if len(label) <= most:
+        return label
+    groups = label.split(" | ")
+    domains = sum(len(group.split(">")) for group in groups)
+    return f"{domains} domains in {len(groups)} group{'s' if len(groups) > 1 else ''}"
+
+
+def _talks(text: str, inside: bool) -> str:
+    """The part of it about groups, or about what a pipeline sends."""
+    between, activations, rest = text.partition("activations")
+    return (
+        (activations + rest or "one domain each") if inside else between.rstrip(", ") or "one group"
+    )
+
+
+def _band(value: float, band: list[float], form: str) -> str:
+    return f"{form.format(value)} ({form.format(band[0])} to {form.format(band[1])})"
+
+
+def _worth(one: dict[str, Any]) -> str:
+    low, high = one["efficiency_band"]
+    if low == high == 1.0:
+        return "1"
+    star = " *" if one["extrapolated"] else ""
+    return f"{one['efficiency']:.2f} ({low:.2f} to {high:.2f}){star}"
+
+
+def _effective(one: dict[str, Any]) -> str:
+    low, high = one["effective_tokens_per_s_band"]
+    return f"{one['effective_tokens_per_s']:,.0f} ({low:,.0f} to {high:,.0f})"
+
+
+def _memory(one: dict[str, Any], held: float) -> str:
+    return f"{one['memory_gb_max']:.0f} (up to {one['memory_gb_max_hi']:.0f}) of {held:.0f}"
+
+
+def _idle(one: dict[str, Any], bill: str) -> str:
+    if not one["idle_gpus"]:
+        return "none"
+    paid = "paid above" if bill == "all" else "not in the bill"
+    return f"{one['idle_gpus']}, {one['idle_usd_per_hour']:,.2f} USD/h {paid}"
+
+
+def _bound(bound: dict[str, Any]) -> str:
+    text = f"{PARTS[bound['part']]} {100 * bound['share']:.0f} %"
+    return f"{text}, {_where_bound(bound)}"
+
+
+def _where_bound(bound: dict[str, Any]) -> str:
+    if bound["part"] in ("sync", "exposed_wan") and bound["link"]:
+        return f"{bound['link']['src']}>{bound['link']['dst']}"
+    return f"{bound['stage']['domain']}"
+
+
+def _search(name: str, result: dict[str, Any]) -> str:
+    how, gap = result["search_by_setting"][name], result["gap_pct_by_setting"][name]
+    if how == "exact":
+        return "exact"
+    if gap is None:
+        return "best of the pool (limits or weights)"
+    return f"none is over {gap:.1f} % faster"
+
+
+def _remarks(result: dict[str, Any]) -> list[str]:
+    """What a first-time user would not guess."""
+    told, lines = result["alternatives"], []
+    plain, other = told["synchronous"], told["any"]
+    if plain and other and plain["plan"]["label"] != other["plan"]["label"]:
+        lone = not any(sign in plain["plan"]["label"] for sign in "|>")
+        if lone and other["plan"]["sync_period"] > 1:
+            lines.append(
+                f"On these links the best synchronous plan sits in {plain['plan']['label']} alone; "
+                f"local SGD (sync every {other['plan']['sync_period']} steps) uses "
+                f"{other['plan']['label'].replace(' | ', ', ').replace('>', ', ')}."
+            )
+    if result["tie_efficiency"] is not None:
+        tie = result["tie_efficiency"]
+        lines.append(
+            f"The two tie where a token of the second is worth {tie:.2f} of one of the first."
+        )
+    for name, gain in result["gain_over_pct"].items():
+        if gain is not None and gain > 0.05:
+            lines.append(
+                f"{gain:,.1f} % faster than {name.replace('_', ' ')} (tokens at the lower end)."
+            )
+    best = told[result["allow"]]
+    if best and best["misses_deadline"]:
+        lines.append("No plan found meets the deadline at the lower end of its bands.")
+    if best and best["over_budget"]:
+        lines.append("No plan found keeps to the budget.")
+    if any(one and one["extrapolated"] for one in told.values()):
+        lines.append("* no published run of local SGD is near: extrapolated")
+    for one in told.values():
+        lines += [f"note: {doubt}" for doubt in (one or {}).get("doubts", ())]
+    return ["", *dict.fromkeys(lines)] if lines else []
+
+
+def _plan_lines(name: str, one: dict[str, Any]) -> list[str]:
+    """The plan, pipeline by pipeline, and what its links carry."""
+    lines = [f"The {SETTINGS[name]}:"]
+    for number, group in enumerate(one["plan"]["groups"], start=1):
+        stages = " > ".join(
+            f"{d['domain']} ({d['layers']} layers, tp {d['tp']}, pp {d['pp']})"
+            for d in group["domains"]
+        )
+        lines.append(
+            f"  {number}. {stages}; dp {group['dp']}, {group['micro_batches']} micro-batches of "
+            f"{group['micro_batch']}, recompute {group['recompute']}, {group['schedule']}"
+        )
+    links = sorted(one["wan"], key=lambda link: -link["busy"])
+    for link in links[:8]:
+        lines.append(
+            f"     {link['src']}>{link['dst']}: {link['gb_per_step']:.3f} GB a step, busy "
+            f"{100 * link['busy']:.0f} % at {link['gbps']:.1f} Gbit/s ({link['kind']})"
+        )
+    if len(links) > 8:
+        lines.append(f"     and {len(links) - 8} links that are less busy")
+    return lines
+
+
+def _runners_up(result: dict[str, Any]) -> list[str]:
+    if not result["runners_up"]:
+        return []
+    lines = [
+        "",
+        f"Runners-up among {result['pool']} plans, tokens at the lower end of their worth:",
+    ]
+    for one in result["runners_up"]:
+        wins = "; ".join(_wins(w) for w in one["wins_if"]) or "nothing that was tried"
+        lines.append(
+            f"  {one['plan']} ({one['talks']}): {one['behind_pct']:.1f} % behind, "
+            f"{one['usd_per_effective_mtoken_hi']:.3f} USD per M; wins if {wins}"
+        )
+    return lines
+
+
+def _wins(change: dict[str, Any]) -> str:
+    if "token_worth" in change:
+        low, centre, high = change["now"]
+        return (
+            f"a token of local SGD is worth {change['side']} {change['token_worth']:.2f} "
+            f"(now {low:.2f}, {centre:.2f}, {high:.2f})"
+        )
+    which = "all links" if change["links"] == "all" else change["links"]
+    return f"{which} at {_times(change['factor'])}"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.2g} times"
+
+
+def _changes(result: dict[str, Any]) -> list[str]:
+    if len(result["asked"]["domains"]) == 1 or not result["pool"]:
+        return []
+    if not result["changes"]:
+        quick = not result["runners_up"]
+        return (
+            []
+            if quick
+            else ["", "The plan stays the best at all links and prices that were tried."]
+        )
+    lines = ["", "The plan changes where"]
+    for one in result["changes"]:
+        which = "all links are" if one["links"] == "all" else f"{one['links']} alone is"
+        compare = "below" if one["side"] == "slower" else "above"
+        lines.append(
+            f"  {which} {compare} {_times(one['factor'])}: {one['plan']} ({one['talks']})"
+            f"{_switch(one['switch'])}"
+        )
+    return lines
+
+
+def _switch(switch: dict[str, Any] | None) -> str:
+    if switch is None:
+        return ""
+    text = f"; the switch takes {_duration(switch['s'])}, {switch['gb']:,.0f} GB"
+    text += f", {switch['usd']:,.2f} USD"
+    if switch["pays_back_s"] is not None:
+        text += f", paid back after {_duration(switch['pays_back_s'])}"
+    return text
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.0f} s"
+
+
+def _front(result: dict[str, Any]) -> list[str]:
+    if not result["pareto"]:
+        return []
+    lines = ["", "Speed against price (no plan of the pool is better in both):"]
+    lines.append(f"  {'effective tokens/s':>20}{'USD per M':>12}{'USD/h':>10}{'GPUs':>6}  plan")
+    for one in result["pareto"]:
+        lines.append(
+            f"  {one['effective_tokens_per_s_lo']:>20,.0f}{one['usd_per_effective_mtoken_hi']:>12.3f}"
+            f"{one['usd_per_hour']:>10,.2f}{one['gpus']:>6}  {_short(one['plan'], 50)}, {one['talks']}"
+        )
+    return lines
+
+
+def _what_if(result: dict[str, Any]) -> list[str]:
+    told = result["what_if"]
+    if told is None:
+        return []
+    lines = ["", f"What if {told['changes']}:"]
+    kept, best = told["kept"], told["best"]
+    if kept is None:
+        lines.append("  the plan above can no longer run")
+    else:
+        lines.append(
+            f"  the plan above: step {kept['step_s']:,.2f} s, {kept['effective_tokens_per_s']:,.0f} "
+            "effective tokens/s"
+        )
+    if best is None:
+        return [*lines, "  no plan can run"]
+    same = "the same domains" if told["same_place"] else best["plan"]["label"]
+    lines.append(
+        f"  the best plan then: {same} ({told['talks']}), step {best['step_s']:,.2f} s, "
+        f"{best['effective_tokens_per_s']:,.0f} effective tokens/s{_switch(told['switch'])}"
+    )
+    return lines
+
+
+def dry_text(told: dict[str, Any]) -> str:
+    """What a dry run says."""
+    return (
+        f"{told['cluster']}: {told['domains']} domains, {told['gpus']} GPUs; {told['model']}, "
+        f"{told['gparams']:.1f}e9 parameters\n"
+        f"to search: {told['groups']:,} groups, {told['ways_to_talk']} ways to talk; {told['space']}\n"
+        "the files are good; nothing was searched and nothing written"
+    )

@@ -1,0 +1,9 @@
+"""`hippo wan`: a wide-area network on one machine.
+
+resolve   A cluster file and a trace as the network that the emulator brings up
+training  A plan and a model as the job that is trained over it
+protocol  A study of sim-to-real, fixed beforehand
+predict   What jaxsim says of real runs, calibrated on a few
+study     Calibrate, predict, measure
+start     Start the emulator, which this package does not import
+"""

@@ -1,0 +1,151 @@
+"""The protocol of a study: model, plans and conditions, fixed before anything is measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from experiments.wan.training import MODEL
+from jaxsim.cluster import ClusterSpec, parse_cluster
+from jaxsim.files import InputError, read_yaml, shown, values
+
+SHIPPED = Path(__file__).parents[1] / "configs" / "wan" / "protocol.yaml"
+KEYS = ("global_batch", "seq", "steps", "seed", "domains", "plans", "families", "conditions")
+JITTER_ROWS, JITTER_S = 120, 0.5  # of a jittered condition's trace: rows, and [s] of each
+RANKS_PER_DOMAIN = 1
+# A domain's one GPU: so fast that the calibrated time of a layer is all that computing takes.
+GPU = {"peak_tflops": 1e3, "memory_gb": 1e3, "memory_gb_per_s": 1e5, "nvlink_gb_per_s": 1e3}
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """One state of the network: every link alike, but for what is said otherwise."""
+
+    name: str
+    rate_mbps: float
+    rtt_ms: float
+    jitter: float = 0.0  # rates move by up to this share of themselves
+    slow: tuple[str, str, float] | None = None  # source, destination, factor of one link's rate
+    calibrate: bool = False
+
+    def cluster(self, domains: tuple[str, ...]) -> ClusterSpec:
+        """The condition as a cluster file states it."""
+        size = len(domains)
+        between = 1.0 - np.eye(size)
+        rate = self.rate_mbps / 1e3 * between
+        if self.slow:
+            source, target, factor = self.slow
+            rate[domains.index(source), domains.index(target)] *= factor
+
+        def rows(matrix: Float[np.ndarray, "K K"]) -> list[list[float]]:
+            return [[round(float(x), 9) for x in row] for row in matrix]
+
+        lines = [f"name: {self.name}", f"gpu: {GPU}".replace("'", ""), "domains:"]
+        one = "gpus: 1, gpus_per_node: 1, usd_per_gpu_hour: 0.1"
+        lines += [f"  - {{name: {name}, {one}}}" for name in domains]
+        lines += ["intra_domain: {bandwidth_gbps: 100, rtt_ms: 0.05}", "wan:"]
+        lines += [f"  bandwidth_gbps: {rows(rate)}", f"  rtt_ms: {rows(self.rtt_ms * between)}"]
+        lines += [f"  egress_usd_per_gb: {rows(0.02 * between)}"]
+        return parse_cluster("\n".join(lines) + "\n", self.name)
+
+    def trace(self, domains: tuple[str, ...], seed: int) -> str | None:
+        """The text of its trace: rates drawn uniformly, link by link; None for a steady network."""
+        if not self.jitter:
+            return None
+        rng, lines = np.random.default_rng([seed, 7]), ["t_s,src,dst,factor"]
+        for row in range(JITTER_ROWS):
+            for source in domains:
+                for target in domains:
+                    factor = 1.0 + self.jitter * rng.uniform(-1.0, 1.0)
+                    if source != target:
+                        lines.append(f"{row},{source},{target},{factor:.4f}")
+        return "\n".join(lines) + "\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """A whole study."""
+
+    global_batch: int  # [sequences]
+    seq: int  # [tokens]
+    steps: int  # of every plan under every condition
+    seed: int
+    domains: tuple[str, ...]
+    plans: Mapping[str, Any]  # name -> description
+    families: Mapping[str, str]  # plan -> family
+    conditions: tuple[Condition, ...]
+    model: str = str(MODEL)
+
+
+def read_protocol(path: str | Path) -> Protocol:
+    """Read a protocol. Raises InputError, one line: file, key, allowed values."""
+    body = values.mapping(read_yaml(path, "a protocol"), f"{path}: the file", KEYS, ("model",))
+    counts = {
+        key: values.count(body[key], f"{path}: {key}", 0 if key == "seed" else 1)
+        for key in ("global_batch", "seq", "steps", "seed")
+    }
+    domains = tuple(
+        values.name(name, f"{path}: domains")
+        for name in values.entries(body["domains"], f"{path}: domains", "domain")
+    )
+    plans = body["plans"]
+    if not isinstance(plans, Mapping) or not plans:
+        raise InputError(f"{path}: plans: expected a mapping of names to plans, got {shown(plans)}")
+    rows = values.entries(body["conditions"], f"{path}: conditions", "condition")
+    conditions = tuple(
+        _condition(row, f"{path}: conditions[{i}]", domains) for i, row in enumerate(rows)
+    )
+    if not 0 < sum(c.calibrate for c in conditions) < len(conditions):
+        raise InputError(
+            f"{path}: conditions: expected some with calibrate: true, and some without"
+        )
+    names = [c.name for c in conditions]
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: conditions: a name stands there twice")
+    families = _families(body["families"], plans, f"{path}: families")
+    model = str(body.get("model", MODEL))
+    return Protocol(
+        **counts,
+        domains=domains,
+        plans=plans,
+        families=families,
+        model=model,
+        conditions=conditions,
+    )
+
+
+def _families(body: Any, plans: Mapping[str, Any], where: str) -> dict[str, str]:
+    """plan -> family, each plan once."""
+    if not isinstance(body, Mapping) or not all(isinstance(x, list) for x in body.values()):
+        raise InputError(f"{where}: expected a mapping of families to lists of plans")
+    found = [(plan, family) for family, members in body.items() for plan in members]
+    if sorted(str(plan) for plan, _ in found) != sorted(plans):
+        raise InputError(f"{where}: expected every plan once: {', '.join(plans)}")
+    return dict(found)
+
+
+def _condition(body: Any, where: str, domains: tuple[str, ...]) -> Condition:
+    keys = ("name", "rate_mbps", "rtt_ms")
+    body = values.mapping(body, where, keys, ("jitter", "slow", "calibrate"))
+    name = values.name(body["name"], f"{where}.name")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,23}", name):
+        raise InputError(f"{where}.name: expected 1 to 24 of a-z, 0-9 and '-', got {shown(name)}")
+    slow = body.get("slow")
+    if slow is not None:
+        slow = values.mapping(slow, f"{where}.slow", ("src", "dst", "factor"))
+        ends = [values.choice(slow[key], f"{where}.slow.{key}", domains) for key in ("src", "dst")]
+        slow = (*ends, values.number(slow["factor"], f"{where}.slow.factor", 1e-3))
+    return Condition(
+        name,
+        values.number(body["rate_mbps"], f"{where}.rate_mbps", 0.1),
+        values.number(body["rtt_ms"], f"{where}.rtt_ms", 0.0),
+        jitter=values.number(body.get("jitter", 0.0), f"{where}.jitter", 0.0),
+        slow=slow,
+        calibrate=bool(body.get("calibrate", False)),
+    )

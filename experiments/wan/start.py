@@ -1,0 +1,68 @@
+"""Start what `ddp_bench` does in processes of its own; nothing of it is imported here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from analysis.records import write_json
+from jaxsim.files import InputError
+
+PATIENCE_S = 30.0  # for what was interrupted to end
+ROOT = Path(__file__).parents[2]
+
+
+def python(*words: str) -> int:
+    """Run a module of this installation; its exit status."""
+    process = subprocess.Popen([sys.executable, "-m", *words], env=_environment())
+    try:
+        return process.wait()
+    except KeyboardInterrupt:  # which it has heard as well: it ends its ranks and writes its tables
+        process.wait(PATIENCE_S)
+        raise
+
+
+def _environment() -> dict[str, str]:
+    """One compute thread per rank, and this checkout importable from anywhere."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    found = {"OMP_NUM_THREADS": "1", **os.environ}
+    return {**found, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
+def reason_missing() -> str:
+    """What is missing here for an emulated network, "" if nothing."""
+    words = [sys.executable, "-m", "ddp_bench.wan", "capability"]
+    done = subprocess.run(words, env=_environment(), capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def up(network: dict[str, Any]) -> int:
+    """Bring a resolved network up in the background; the exit status."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "network.json"
+        write_json(file, network)
+        return python("ddp_bench.wan", "up", str(file))
+
+
+def train(network: dict[str, Any], job: dict[str, Any], out: str | None) -> int:
+    """Bring a network up, train over it, take it down, however training ends; the exit status."""
+    if status := up(network):
+        return status
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "job.json"
+            write_json(file, job)
+            return python("ddp_bench.parallel", str(file), *(("--out", out) if out else ()))
+    finally:
+        python("ddp_bench.wan", "down", "--name", network["name"])
+
+
+def write(network: dict[str, Any], target: str) -> None:
+    """Write a resolved network to a file. Raises InputError where there is no place for it."""
+    if not Path(target).resolve().parent.is_dir():
+        raise InputError(f"--write {target}: the folder does not exist")
+    write_json(Path(target), network)

@@ -1,0 +1,265 @@
+"""Sim-to-real: calibrate jaxsim on a few conditions, predict the others, then measure them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import kendalltau
+
+from analysis.records import RunWriter, load
+from experiments.wan import start
+from experiments.wan.predict import Case, Fit, Predictor
+from experiments.wan.protocol import RANKS_PER_DOMAIN, Condition, Protocol, read_protocol
+from experiments.wan.resolve import NetworkOptions, resolve
+from experiments.wan.training import TrainingOptions, job_spec, plan_of, resolved_job
+from jaxsim.cluster import ClusterSpec, load_cluster
+
+WARM_UP = 2  # steps of every plan that connect and allocate
+NEAR_PCT = 5.0  # a choice this close to the best counts as right
+
+
+class RunFailed(RuntimeError):
+    """A training run of the study did not end as it should; its own line has been printed."""
+
+
+class Study:
+    """One protocol on its way from conditions to tables. Everything goes into the run's folder."""
+
+    def __init__(self, protocol: Protocol, writer: RunWriter) -> None:
+        self.protocol, self._writer = protocol, writer
+        self._options = TrainingOptions(
+            model=protocol.model,
+            global_batch=protocol.global_batch,
+            seq=protocol.seq,
+            steps=protocol.steps * len(protocol.plans),
+            seed=protocol.seed,
+            ranks_per_domain=RANKS_PER_DOMAIN,
+        )
+        self._job = job_spec(self._options)
+        self._predictor = Predictor(self._job)
+        self._specs = {c.name: self._write_cluster(c) for c in protocol.conditions}
+        first = next(iter(self._specs.values()))
+        found = {n: plan_of(b, f"plans: {n}", first, self._job) for n, b in protocol.plans.items()}
+        self._plans = {name: plan for name, (plan, _) in found.items()}
+        self._trained = {name: trained for name, (_, trained) in found.items()}
+
+    def run(self) -> dict[str, Any]:
+        """Measure, fit, predict, measure; the summary. Raises RunFailed."""
+        seen = [c for c in self.protocol.conditions if c.calibrate]
+        others = [c for c in self.protocol.conditions if not c.calibrate]
+        steps, moves = self._measured(seen)
+        fit = self._fit(steps)
+        restart_s = self._restart_s(moves)
+        predicted = self._predictions(fit)
+        # On disk before the conditions that it speaks of are measured.
+        self._writer.write_table("predictions", predicted)
+        self._writer.append("fit", [{"what": k, "value": v} for k, v in _flat(fit, restart_s)])
+        more, more_moves = self._measured(others)
+        runs = predicted.merge(pd.concat([steps, more]), on=["condition", "plan"])
+        runs["error_pct"] = 100.0 * (runs["predicted_s"] / runs["measured_s"] - 1.0)
+        moved = pd.concat([moves, more_moves])
+        moved["predicted_s"] = [self._transition_s(row, restart_s) for row in moved.itertuples()]
+        self._writer.write_table("runs", runs)
+        self._writer.write_table("moves", moved)
+        return summary(runs, moved)
+
+    # --- measuring --------------------------------------------------------------------------------
+
+    def _write_cluster(self, condition: Condition) -> ClusterSpec:
+        """The condition's cluster, from the file that the emulated network is made of as well."""
+        file = self._file(condition, "yaml")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(condition.cluster(self.protocol.domains).to_yaml())
+        return load_cluster(file)
+
+    def _file(self, condition: Condition, kind: str) -> Path:
+        return self._writer.dir / "conditions" / f"{condition.name}.{kind}"
+
+    def _measured(self, conditions: list[Condition]) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Step times by condition and plan, and changes of plan."""
+        found = [self._measure(condition) for condition in conditions]
+        return tuple(pd.concat(tables, ignore_index=True) for tables in zip(*found, strict=True))
+
+    def _measure(self, condition: Condition) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """All plans under one condition, one after the other in one training run."""
+        trace = condition.trace(self.protocol.domains, self.protocol.seed)
+        if trace is not None:
+            self._file(condition, "csv").write_text(trace)
+        network = resolve(
+            NetworkOptions(
+                cluster=str(self._file(condition, "yaml")),
+                trace=None if trace is None else str(self._file(condition, "csv")),
+                interval_s=1.0,
+                time_scale=0.5,
+                name=f"study-{condition.name}"[:24].rstrip("-"),
+            )
+        )
+        names, spec = list(self._plans), self._specs[condition.name]
+        first, *others = (self._trained[name] for name in names)
+        job = resolved_job(self._options, spec, self._job, first, network["name"])
+        job["then"] = [[self.protocol.steps * (i + 1), plan] for i, plan in enumerate(others)]
+        out = self._writer.dir / "conditions" / condition.name
+        if start.train(network, job, str(out)):
+            raise RunFailed(f"condition {condition.name}: training failed; see {out}")
+        record = load(out)
+        steps = record.table("steps")
+        return self._step_times(condition, steps, names), self._moves(
+            condition, record.table("transitions"), names
+        )
+
+    def _step_times(self, condition: Condition, steps: pd.DataFrame, names: list[str]):
+        """Step time of every plan [s], its first steps left out: the median, since this machine has
+        other work too; the mean where a sync comes every H steps."""
+        ended = steps.groupby("step")["ended_s"].max().diff()
+        rows = []
+        for number, name in enumerate(names):
+            own = steps[steps["plan_number"] == number]
+            kept = sorted(own["step"].unique())[WARM_UP:]
+            later = own[own["step"].isin(kept)]
+            seconds = ended.loc[kept]
+            local = self._trained[name]["sync_period"] > 1
+            rows.append(
+                {
+                    "condition": condition.name,
+                    "plan": name,
+                    "measured_s": seconds.mean() if local else seconds.median(),
+                    "measured_std_s": seconds.std(),
+                    "compute_s": later["compute_s"].median(),
+                    "wait_s": later["wait_s"].median(),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def _moves(self, condition: Condition, moved: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+        """Changes of plan: what training lost by each [s], and what crossed the network [MB]."""
+        by = moved.groupby("plan_number")
+        lost, sent = by["lost_s"].max(), by["sent_mb"].sum()
+        return pd.DataFrame(
+            [
+                {
+                    "condition": condition.name,
+                    "before": names[number - 1],
+                    "after": names[number],
+                    "lost_s": lost[number],
+                    "sent_mb": sent[number],
+                }
+                for number in lost.index
+            ]
+        )
+
+    # --- predicting -------------------------------------------------------------------------------
+
+    def _case(self, condition: str, plan: str, measured_s: float | None = None) -> Case:
+        return Case(self._plans[plan], self._specs[condition], measured_s)
+
+    def _fit(self, steps: pd.DataFrame) -> Fit:
+        """From the conditions that are calibrated on."""
+        cases = [self._case(r.condition, r.plan, r.measured_s) for r in steps.itertuples()]
+        whole = [n for n, t in self._trained.items() if len(t["pipelines"][0]["domains"]) == 1]
+        counts = {n: self._trained[n]["pipelines"][0]["micro_batches"] for n in whole}
+        # A rank that holds the whole model: its CPU time is that of all layers and micro-batches.
+        each = [
+            r.compute_s / (counts[r.plan] * self._job.model.layers)
+            for r in steps[steps["plan"].isin(whole)].itertuples()
+        ]
+        return self._predictor.fit(cases, float(np.median(each)))
+
+    def _predictions(self, fit: Fit) -> pd.DataFrame:
+        return pd.DataFrame(
+            [
+                {
+                    "condition": condition.name,
+                    "plan": plan,
+                    "family": self.protocol.families[plan],
+                    "calibrated_on": condition.calibrate,
+                    "synchronous": self._trained[plan]["sync_period"] == 1,
+                    "predicted_s": self._predictor.predict(self._case(condition.name, plan), fit),
+                }
+                for condition in self.protocol.conditions
+                for plan in self._plans
+            ]
+        )
+
+    def _transition_s(self, row: Any, restart_s: float) -> float:
+        old, new = self._plans[row.before], self._plans[row.after]
+        return self._predictor.transition_s(old, new, self._specs[row.condition], restart_s)
+
+    def _restart_s(self, moves: pd.DataFrame) -> float:
+        """[s] of a change of plan beyond the bytes that it moves: what a restart is here."""
+        beyond = [row.lost_s - self._transition_s(row, 0.0) for row in moves.itertuples()]
+        return max(float(np.median(beyond)), 0.0)
+
+
+def _flat(fit: Fit, restart_s: float) -> list[tuple[str, float]]:
+    rows = [("layer_s", fit.layer_s), ("restart_s", restart_s)]
+    for name in ("share", "trips"):
+        rows += [(f"{name} of {kind}", value) for kind, value in getattr(fit, name).items()]
+    return rows
+
+
+def summary(runs: pd.DataFrame, moves: pd.DataFrame) -> dict[str, Any]:
+    """Errors on conditions that were not calibrated on, ranks of plans, choices, changes of plan."""
+    new = runs[~runs["calibrated_on"].astype(bool)]
+    families = {str(family): _errors(group["error_pct"]) for family, group in new.groupby("family")}
+    worst = new.reindex(new["error_pct"].abs().sort_values(ascending=False).index).head(3)
+    chosen = {str(name): _choice(group) for name, group in new.groupby("condition")}
+    loss = [c["loss_pct"] for c in chosen.values()]
+    return {
+        "families": families,
+        "all": _errors(new["error_pct"]),
+        "choices": chosen,
+        "choices_near_best_pct": 100.0 * float(np.mean(np.array(loss) <= NEAR_PCT)),
+        "largest_errors": worst[
+            ["condition", "plan", "measured_s", "predicted_s", "error_pct"]
+        ].to_dict("records"),
+        "moves": {
+            "n": len(moves),
+            "lost_s_median": float(moves["lost_s"].median()),
+            "median_ape_pct": float(
+                100.0 * (moves["predicted_s"] / moves["lost_s"] - 1.0).abs().median()
+            ),
+        },
+    }
+
+
+def _errors(errors: pd.Series) -> dict[str, float]:
+    size = errors.abs()
+    return {
+        "n": len(size),
+        "median_ape_pct": float(size.median()),
+        "p90_ape_pct": float(size.quantile(0.9)),
+        "bias_pct": float(errors.mean()),
+    }
+
+
+def _choice(group: pd.DataFrame) -> dict[str, Any]:
+    """How the plans of one condition are ranked; which is chosen of those whose steps learn the same,
+    the synchronous ones, and what that costs."""
+    alike = group[group["synchronous"].astype(bool)]
+    best = alike.loc[alike["measured_s"].idxmin()]
+    first = alike.loc[alike["predicted_s"].idxmin()]
+    tau = kendalltau(group["predicted_s"], group["measured_s"]).statistic
+    return {
+        "kendall_tau": float(tau),
+        "chosen": str(first["plan"]),
+        "best": str(best["plan"]),
+        "loss_pct": 100.0 * float(first["measured_s"] / best["measured_s"] - 1.0),
+    }
+
+
+def study(config: str, out: str | None) -> int:
+    """Carry out a protocol; the exit status."""
+    protocol = read_protocol(config)
+    body = {**dataclasses.asdict(protocol), "config": config}
+    with RunWriter.create("wan_study", body, protocol.seed, out) as writer:
+        try:
+            writer.finish(Study(protocol, writer).run())
+        except RunFailed as error:
+            print(f"error: {error}")
+            return 1
+        print(writer.dir)
+    return 0

@@ -1,0 +1,78 @@
+"""What blocks of domains may be, and their partitions: what a search of the whole space bounds with."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from jaxsim.planning import partitions
+from jaxsim.planning.exact.bounds import ROUNDING, Options
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a block of domains may be, best first; [n] each."""
+
+    order: np.ndarray  # index into the pipelines
+    common: np.ndarray
+    dp: np.ndarray
+    choice: np.ndarray
+    speed: np.ndarray  # [sequences / s] at most
+    fill: np.ndarray  # [s]
+    slack: np.ndarray  # [s]
+    hidden: np.ndarray  # [s]
+    after: np.ndarray  # [s]
+    unit: np.ndarray  # [sequences] of one micro-batch of all replicas
+
+    def take(self, rows) -> Settings:
+        return Settings(*(getattr(self, f.name)[rows] for f in dataclasses.fields(self)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """All blocks under one network and one precision between stages; [B] each, by index of mask."""
+
+    settings: list[Settings | None]
+    speed: np.ndarray  # [sequences / s], 0 where a block cannot train
+    fill: np.ndarray  # [s] at least
+    slack: np.ndarray  # [s] at least
+    after: np.ndarray  # [s] at least
+
+
+def possible(options: Options, found, dp: np.ndarray, micro: np.ndarray, batch: float) -> Settings:
+    """What fits with the whole batch. No part of the batch goes through a group at a higher rate than
+    the whole of it, over which filling and draining count least: a bound beside that of the beat."""
+    order, common, d, choice = found
+    names = ("speed", "fill", "slack", "hidden", "after")
+    speed, fill, slack, hidden, after = (getattr(options, name)[found] for name in names)
+    whole_s = options.whole[found] - np.maximum(slack, 0.0) - after
+    speed = np.minimum(speed, (1.0 + ROUNDING) * batch / np.maximum(whole_s, 1e-9))
+    unit = dp[d] * micro[choice]
+    return Settings(order, common, d, choice, speed, fill, slack, hidden, after, unit)
+
+
+def undominated(settings: Settings) -> Settings:
+    """Without what another is at least as good as in everything, its unit included; fastest first."""
+    s = settings.take(np.lexsort((settings.after, settings.fill, -settings.speed)))
+    unit = s.unit.astype(np.float32)
+    costs = np.stack([s.fill, s.slack + s.hidden, -s.hidden, s.after, unit])
+    kept: list[int] = []
+    for i in range(len(s.speed)):
+        # Whoever is kept is at least as fast.
+        if not kept or not np.any(np.all(costs[:, kept] <= costs[:, i : i + 1], axis=0)):
+            kept.append(i)
+    return s.take(np.array(kept))
+
+
+@functools.lru_cache(maxsize=8)
+def listed_partitions(n_domains: int, largest: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(partitions(n_domains, largest))
+
+
+def padded(found: list[tuple[int, ...]], width: int) -> np.ndarray:
+    out = np.full((max(len(found), 1), width), -1)
+    for i, blocks in enumerate(found):
+        out[i, : len(blocks)] = blocks
+    return out

@@ -1,0 +1,164 @@
+"""The best plans of many different partitions: what a search for the one best plan passes over.
+
+A user asks what comes second, what the cheapest is and what would win on other links. Of each number
+of domains the partitions with the highest bounds are opened, synchronously and with the exchange that
+suits each best, and a few of their plans are scored. Nothing is claimed of what is not opened.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from jaxsim.plan import FULL_PRECISION_BITS, Plan, Problem
+from jaxsim.planning import Exchange, PlanFamily, PlanSpace, make_plan, plan_key
+from jaxsim.planning.exact.incumbent import BLOCK, PROBED, Incumbent, rates
+from jaxsim.planning.exact.wide import SpaceSearch
+from jaxsim.step_time import NetworkView
+from jaxsim.trees import take
+
+NEAR = 0.75  # of a partition's bound: plans that are bounded below are not tried at first
+
+
+def score(plans: Plan, view: NetworkView, problem: Problem) -> np.ndarray:
+    """[P] training steps per second, efficiency included, of plans [P, ...] with NumPy leaves whose
+    shares are open; 0 where a plan cannot run. Any number of plans: one program serves all."""
+    size = plans.group.shape[0]
+    out = []
+    for start in range(0, size, BLOCK):
+        rows = np.minimum(np.arange(start, start + BLOCK), size - 1)
+        out.append(np.asarray(rates(take(plans, rows), view, problem)))
+    return np.concatenate(out)[:size] if out else np.zeros(0)
+
+
+def leaders(
+    search: SpaceSearch, view: NetworkView, ways: list[Exchange], per_size: int = 4
+) -> list[Plan]:
+    """The best plan found of each promising partition under `view`, shares left open, NumPy leaves.
+
+    `ways`: to talk, every step in 16 bits first. `per_size`: partitions of each number of domains that
+    are opened, once with the first of `ways` and once with that of the others whose bound is highest.
+    Single domains are all opened.
+    """
+    blocks = search.blocks(view, ways)
+    fastest = np.maximum.reduce([b.speed for b in blocks.values()])
+    if not fastest.any():  # no block can train
+        return []
+    parts, _, _ = search._partitions(fastest)
+    rings = search._ring_bounds(parts, view)
+    bound = np.stack([search._bounds(w, parts, blocks[w.activation_bits], *rings) for w in ways])
+    found = []
+    for w, p in _opened(search, bound, parts, per_size):
+        state = Incumbent(search.problem, search.pipelines, view, BLOCK)
+        one = [int(b) for b in parts[p] if b >= 0]
+        args = (rings[0][int(ways[w].sync_period > 1), p], rings[1][p], view, state)
+        for floor in (NEAR * bound[w, p], 0.0):
+            state.rate = floor
+            search._open(ways[w], one, blocks, *args)
+            if state.waiting:
+                break
+        found.append(state)
+    return _best_of_each(found, view, search.problem)
+
+
+def _opened(search: SpaceSearch, bound: np.ndarray, parts: np.ndarray, per_size: int):
+    """(exchange, partition) pairs: of every number of domains those with the highest bounds."""
+    members = np.array([int(m).bit_count() for m in search.masks] + [0])
+    size = members[parts].sum(axis=1)
+    pairs: dict[tuple[int, int], None] = {}
+    kinds = [np.zeros(len(parts), int)]  # every step in 16 bits
+    if len(bound) > 1:
+        kinds.append(1 + bound[1:].argmax(axis=0))
+    for best in kinds:
+        value = bound[best, np.arange(len(parts))]
+        for n in np.unique(size):
+            rows = np.flatnonzero((size == n) & (value > 0.0))
+            top = rows[np.argsort(-value[rows], kind="stable")]
+            for p in top if n == 1 else top[:per_size]:
+                pairs[int(best[p]), int(p)] = None
+    return list(pairs)
+
+
+def _best_of_each(states: list[Incumbent], view: NetworkView, problem: Problem) -> list[Plan]:
+    """Of what waits in each state the plan with the highest rate."""
+    tried, owner = [], []
+    for n, state in enumerate(states):
+        for way, bound, rows in state.waiting:
+            top = np.argsort(-bound, kind="stable")[:PROBED]
+            tried.append(state._plans(way, [r[top] for r in rows]))
+            owner += [n] * len(top)
+    if not tried:
+        return []
+    plans = jax.tree.map(lambda *x: np.concatenate(x), *tried)
+    rate, of = score(plans, view, problem), np.array(owner)
+    best = []
+    for n in np.unique(of):
+        rows = np.flatnonzero(of == n)
+        top = rows[rate[rows].argmax()]
+        if rate[top] > 0.0:
+            best.append(take(plans, top))
+    return best
+
+
+def even_splits(search: SpaceSearch) -> Plan | None:
+    """Plans that treat all domains alike, every step in 16 bits: one pipeline through all of them in
+    the file's order, or one replica each. [P, ...], shares left open; None where there is none."""
+    cluster, work = search.problem.cluster, search.problem.work
+    domains = tuple(int(k) for k in search.domains)
+    gpus, batch = np.asarray(cluster.gpus), int(work.global_batch)
+    n_domains, plans = cluster.mask.shape[0], []
+    for layout in {(domains,), tuple((k,) for k in domains)}:
+        for tp in search.family.tensor_sizes(cluster):
+            for dp in (d for d in search.family.replicas(cluster, work) if batch % d == 0):
+                settings = (tp, (dp,) * len(layout))
+                plan = make_plan(layout, settings, gpus, int(work.layers), n_domains)
+                if plan is not None and _in_nodes(cluster, domains, tp):
+                    plans += _with_choices(plan, search.family)
+    return jax.tree.map(lambda *x: np.stack(x), *plans) if plans else None
+
+
+def _in_nodes(cluster, domains: tuple[int, ...], tp: int) -> bool:
+    room = np.minimum(np.asarray(cluster.gpus), np.asarray(cluster.gpus_per_node))
+    return all(room[k] >= tp for k in domains)
+
+
+def _with_choices(plan: Plan, family: PlanFamily) -> list[Plan]:
+    """The plan with every lower choice."""
+    names = ("micro_batch", "recompute", "schedule")
+    return [
+        plan.replace(
+            **{n: np.full_like(getattr(plan, n), x) for n, x in zip(names, choice, strict=True)}
+        )
+        for choice in family.choices
+    ]
+
+
+def is_synchronous(plan: Plan) -> bool:
+    """Every step in 16 bits, between groups and inside them; NumPy leaves."""
+    bits = (int(plan.wire_bits), int(plan.activation_bits))
+    return int(plan.sync_period) == 1 and all(b >= FULL_PRECISION_BITS for b in bits)
+
+
+def wide_plans(problem: Problem, views: NetworkView, most_scored: int = 2000) -> list[Plan]:
+    """The best plans of the whole space under the cluster as its file states it and under each of the
+    views [W, ...], without their free fields and each once; NumPy leaves."""
+    n = int(np.asarray(problem.cluster.mask).sum())
+    search = SpaceSearch(problem, PlanSpace(max_pipeline=2 if n > 4 else 3))
+    base = NetworkView(
+        problem.cluster.bandwidth_gb_per_s, problem.cluster.rtt_s, problem.cluster.gpus
+    )
+    # All GPUs are free: a state of the load would ask for tables of its own.
+    seen = [
+        base,
+        *(
+            take(views, w).replace(gpus_available=base.gpus_available)
+            for w in range(len(views.rtt_s))
+        ),
+    ]
+    found: dict[bytes, Plan] = {}
+    for view in seen:
+        result = search.best(view, most_scored)
+        if result.rate > 0.0:
+            plan = jax.tree.map(np.asarray, result.plan)
+            found.setdefault(plan_key(plan), plan)
+    return list(found.values())

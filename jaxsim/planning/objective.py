@@ -1,0 +1,165 @@
+"""What is to be had from a plan: the one objective that tables, schedulers and oracles share."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
+
+from jaxsim.plan import Plan, Problem
+from jaxsim.planning.balance import complete
+from jaxsim.planning.scoring import VIEWS_AT_ONCE
+from jaxsim.pytree import Pytree
+from jaxsim.step_time import NetworkView, StepCost, job_step_cost
+
+# Of plans that are equal in all that the weights name the faster is better.
+LEAST_PROGRESS = 1e-3
+# What an interval of a plan loses that costs twice the budget, or is infinitely too slow.
+PENALTY = 10.0
+NEVER = -1e6  # [reward / s] of what must not be chosen: finite, as it is averaged and multiplied
+# The weights that a table is made for where any may be asked: corners, edges and middle.
+SAMPLED = tuple(
+    (a / 3, b / 3, (3 - a - b) / 3, 0.0) for a in range(3, -1, -1) for b in range(3 - a, -1, -1)
+)
+
+
+class Objective(Pytree):
+    """Weights of the reward's parts, and limits.
+
+    A limit is not a wall: a plan beyond it loses the more the further it is beyond, and far more than
+    any weight gives, so that the least bad plan is still found where none keeps it.
+    """
+
+    weights: Float[Array, "*batch 4"]  # progress, utilisation, cost, fairness
+    budget_usd_per_hour: Float[Array, "*batch"]  # GPUs and egress; infinite = none
+    deadline_s: Float[Array, "*batch"]  # [s] for the job's step budget; infinite = none
+
+    @staticmethod
+    def of(
+        weights: tuple[float, ...] = (1.0, 0.0, 0.0, 0.0),
+        budget_usd_per_hour: float = np.inf,
+        deadline_s: float = np.inf,
+    ) -> Objective | None:
+        """The objective; None for progress alone, which every scheduler takes for granted.
+
+        Raises ValueError for weights that are not four finite numbers >= 0 or are all zero, and for
+        limits that are not > 0.
+        """
+        if len(weights) != 4 or not all(0 <= w < np.inf for w in weights) or not any(weights):
+            raise ValueError(f"weights: expected four numbers >= 0, not all 0, got {weights}")
+        for name, value in (("budget", budget_usd_per_hour), ("deadline", deadline_s)):
+            if not value > 0:
+                raise ValueError(f"{name}: expected a number > 0, got {value}")
+        if not any(weights[1:]) and np.isinf([budget_usd_per_hour, deadline_s]).all():
+            return None
+        return Objective(
+            jnp.asarray(weights, jnp.float32),
+            jnp.float32(budget_usd_per_hour),
+            jnp.float32(deadline_s),
+        )
+
+
+class Worth(Pytree):
+    """What a plan brings under one view, [] each; intervals and their reward as in `jaxsim.env`."""
+
+    trained: Float[Array, "*batch"]  # [reward / s] of training, 0 where the plan cannot run
+    held: Float[Array, "*batch"]  # [reward / s] of being in force, training or not
+    per_usd: Float[Array, "*batch"]  # [reward / USD] that an interval with it in force sends
+
+
+def plan_worth(
+    cost: StepCost,
+    problem: Problem,
+    view: NetworkView,
+    objective: Objective,
+    progress_ref: Float[Array, ""],
+    interval_s: Float[Array, ""],
+) -> Worth:
+    """Worth of one job's plan with its step's `cost` under `view`, in units of the reward.
+
+    `progress_ref` [training steps] is what an interval's progress is measured in. The constant -1 of
+    the reward's first part is left out. Where the limits hold and the first weight is at least
+    LEAST_PROGRESS, the worth of a course of plans is its return up to a constant.
+    """
+    cluster, work = problem.cluster, problem.work
+    weights = objective.weights
+    rate = jnp.where(cost.runs, cost.efficiency / cost.step_s, 0.0)
+    peak = cluster.gpu.peak_tflops * jnp.sum(view.gpus_available.astype(jnp.float32))
+    used = cost.gpus_used.astype(jnp.float32)
+    gpu_usd_per_s = jnp.sum(used * cluster.usd_per_gpu_hour) / 3600.0
+    egress_usd_per_s = jnp.where(cost.runs, cost.egress_usd / cost.step_s, 0.0)
+    gpu_usd = jnp.maximum(gpu_usd_per_s * interval_s, 1e-9)
+    usefulness = rate * work.useful_tflop / jnp.maximum(peak, 1e-9)
+    trained = jnp.maximum(weights[0], LEAST_PROGRESS) * rate / progress_ref
+    trained = (
+        trained + weights[1] * usefulness / interval_s - weights[2] * egress_usd_per_s / gpu_usd
+    )
+    usd_per_hour = 3600.0 * (gpu_usd_per_s + egress_usd_per_s)
+    over = jnp.maximum(usd_per_hour / objective.budget_usd_per_hour - 1.0, 0.0)
+    needed = jnp.where(jnp.isinf(work.step_budget), 0.0, work.step_budget / objective.deadline_s)
+    late = jnp.where(needed > 0, jnp.maximum(1.0 - rate / jnp.maximum(needed, 1e-30), 0.0), 0.0)
+    beyond = PENALTY * (over + late) / interval_s
+    real = cluster.mask.astype(jnp.float32)
+    busy = used + (cluster.gpus - view.gpus_available).astype(jnp.float32)
+    load = busy / jnp.maximum(cluster.gpus, 1).astype(jnp.float32)
+    mean = jnp.sum(load * real) / jnp.sum(real)
+    uneven = jnp.sum(real * (load - mean) ** 2) / jnp.sum(real)
+    return Worth(
+        trained=jnp.where(cost.runs, trained - beyond, 0.0),
+        held=-weights[3] * uneven / interval_s,
+        per_usd=-weights[2] / gpu_usd,
+    )
+
+
+def choice_worths(
+    plans: Plan,
+    views: NetworkView,
+    problem: Problem,
+    objective: Objective,
+    progress_ref: Float[Array, ""],
+    interval_s: Float[Array, ""],
+) -> Float[Array, "W P V"]:
+    """[W, P, V] reward per second of every plan [P, ...] with every lower choice under views [W, ...],
+    in force and training. 0 is for a plan that cannot run (apart from what it is to be in force);
+    a choice that is illegal for a plan which runs with another one is NEVER."""
+    one = _worth_of(problem, objective, progress_ref, interval_s)
+    menu = jnp.arange(problem.choices.size, dtype=jnp.int32)
+    by_choice = jax.vmap(one, in_axes=(None, None, 0))
+    by_plan = jax.vmap(by_choice, in_axes=(None, 0, None))
+    worth, runs = jax.lax.map(lambda view: by_plan(view, plans, menu), views)
+    useless = ~runs & jnp.any(runs, axis=-1, keepdims=True)
+    return jnp.where(useless, NEVER, worth.trained + worth.held)
+
+
+def row_worths(
+    plans: Plan,
+    choice: Int[Array, "W P"],
+    views: NetworkView,
+    problem: Problem,
+    objective: Objective,
+    progress_ref: Float[Array, ""],
+    interval_s: Float[Array, ""],
+) -> Worth:
+    """[W, P] worth of plans [P, ...], each with one lower choice in each of the views [W, ...]."""
+    by_plan = jax.vmap(
+        _worth_of(problem, objective, progress_ref, interval_s), in_axes=(None, 0, 0)
+    )
+
+    def under(one):
+        return by_plan(one[0], plans, one[1])[0]
+
+    return jax.lax.map(under, (views, choice), batch_size=VIEWS_AT_ONCE)
+
+
+def _worth_of(problem: Problem, objective: Objective, progress_ref: Array, interval_s: Array):
+    """(view, plan, choice) -> its worth and [] bool whether it runs."""
+
+    def worth(view, plan, choice):
+        done, legal = complete(plan, choice, problem, view)
+        cost = job_step_cost(done, problem, view, schedules=problem.choices.schedules)
+        cost = cost.replace(runs=legal & cost.runs)
+        return plan_worth(cost, problem, view, objective, progress_ref, interval_s), cost.runs
+
+    return worth

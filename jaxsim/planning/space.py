@@ -1,0 +1,122 @@
+"""The whole plan space, told once: what a group may be, and how groups talk; `allow` narrows it.
+
+A plan of the space is a partition of some domains into groups. A group is one domain or a pipeline over
+several, in any order, with settings of its own: tensor parallelism, data parallelism, micro-batch,
+recompute, schedule (`PlanFamily`). Groups stand in a ring in any order. What they say to each other is
+an `Exchange`: sync period H, bits, fragments and overlap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from jaxsim.cluster import Cluster
+from jaxsim.files import InputError
+from jaxsim.learning import LEAST_PERIOD
+from jaxsim.plan import FULL_PRECISION_BITS
+from jaxsim.planning.family import PlanFamily
+
+ALLOWED = ("synchronous", "any")
+# Of local SGD; the published model is for 15 to 240, and says beyond that it extrapolates.
+PERIODS = (15, 30, 50, 100, 200, 500)
+BITS = (16, 8, 4)  # between groups
+ACTIVATION_BITS = (16, 8)
+STREAMS = ((1, 0), (8, 1))  # fragments and overlap: blocking, or streaming behind one step
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """What groups and stages say to each other over the WAN: fields of a plan."""
+
+    sync_period: int = 1
+    wire_bits: int = FULL_PRECISION_BITS
+    activation_bits: int = FULL_PRECISION_BITS
+    fragments: int = 1
+    overlap: int = 0
+
+    def fields(self) -> dict[str, int]:
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanSpace:
+    """The dimensions of the space and their values. A group's settings belong to it where the group
+    could train the whole batch alone: memory then holds as many micro-batches as its schedule asks for.
+
+    Attributes:
+        allow: synchronous = every step in 16 bits; any = local SGD, fewer bits and streaming as well
+        max_pipeline: domains that one group may span
+        groups: settings of a group; its limits on domains and groups are not used
+        periods, bits, activation_bits, streams: of `any`; streams are (fragments, overlap)
+    """
+
+    allow: str = "any"
+    max_pipeline: int = 3
+    groups: PlanFamily = dataclasses.field(default_factory=lambda: PlanFamily(cuts=("even",)))
+    periods: tuple[int, ...] = PERIODS
+    bits: tuple[int, ...] = BITS
+    activation_bits: tuple[int, ...] = ACTIVATION_BITS
+    streams: tuple[tuple[int, int], ...] = STREAMS
+
+    def __post_init__(self):
+        if self.allow not in ALLOWED:
+            raise InputError(f"allow: expected {' or '.join(ALLOWED)}, got {self.allow!r}")
+        short = [h for h in self.periods if h < LEAST_PERIOD]
+        if short:
+            raise InputError(
+                f"periods: expected numbers >= {LEAST_PERIOD}, got {short[0]}: below, nothing says "
+                "what a token is worth"
+            )
+
+    def exchanges(self) -> list[Exchange]:
+        """Every way to talk, the synchronous 16-bit one first."""
+        if self.allow == "synchronous":
+            return [Exchange()]
+        stages = sorted(self.activation_bits, reverse=True)
+        bits = sorted(self.bits, reverse=True)
+        every = [Exchange(1, b, a) for b, a in itertools.product(bits, stages)]
+        local = itertools.product(self.periods, bits, stages, self.streams)
+        every += [Exchange(h, b, a, *stream) for h, b, a, stream in local if stream[0] <= h]
+        return list(dict.fromkeys([Exchange(), *every]))
+
+    def orders(self, cluster: Cluster) -> list[tuple[int, ...]]:
+        """Every group as an order of domains."""
+        domains = np.flatnonzero(np.asarray(cluster.mask)).tolist()
+        sizes = range(1, min(self.max_pipeline, len(domains)) + 1)
+        return [order for size in sizes for order in itertools.permutations(domains, size)]
+
+    def describe(self) -> str:
+        """One line for reports."""
+        rest = "every step in 16 bits"
+        if self.allow == "any":
+            periods, bits, stages = (
+                ", ".join(map(str, x)) for x in (self.periods, self.bits, self.activation_bits)
+            )
+            streams = " or ".join(f"F {f} tau {t}" for f, t in self.streams)
+            rest = f"H 1, {periods}; {bits} bits between groups, {stages} inside; {streams}"
+        return (
+            f"partitions of domains into groups, each a pipeline over up to {self.max_pipeline} "
+            f"domains in any order with tp, dp, micro-batch, recompute and schedule of its own; {rest}"
+        )
+
+
+def partitions(n_domains: int, largest: int) -> Iterator[tuple[int, ...]]:
+    """Every set of disjoint blocks of at most `largest` domains, as bit masks; no domain twice, some
+    perhaps in none. Each once: blocks are listed by their smallest domain."""
+
+    def grow(k: int, blocks: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if k == n_domains:
+            if blocks:
+                yield blocks
+            return
+        yield from grow(k + 1, blocks)
+        for i, block in enumerate(blocks):
+            if block.bit_count() < largest:
+                yield from grow(k + 1, (*blocks[:i], block | 1 << k, *blocks[i + 1 :]))
+        yield from grow(k + 1, (*blocks, 1 << k))
+
+    return grow(0, ())

@@ -1,0 +1,181 @@
+"""Rollout decides as clairvoyant does where the future is known, and as well as its samples allow."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_plan
+
+from agents.foresight.programme import migration_table, values_of_rows
+from agents.foresight.rollout import Rollout
+from agents.oracles.truth import solve_truth
+from agents.protocol import Estimate, EvaluatedTable, make_setup, table_rates
+from jaxsim.env.env import reset, step, world_tape
+from jaxsim.planning.table import PlanTable
+from jaxsim.trees import stack
+
+ROWS, STEPS, WORLDS = 3, 6, 24
+PLANS = [
+    make_plan([(0, 1)], [(4, 4)], [8], 3, dp=2, micro_batch=2),
+    make_plan([(1, 2)], [(3, 5)], [8], 3, dp=2, micro_batch=2),
+    make_plan([(2,), (0,)], [(8,), (8,)], [4, 4], 3, dp=2, micro_batch=2),
+]
+TABLE = PlanTable(
+    plans=stack(PLANS),
+    mask=jnp.ones(ROWS, bool),
+    base_rate=jnp.ones(ROWS, jnp.float32),
+    single_domain=jnp.zeros(ROWS, bool),
+    even_split=jnp.zeros(ROWS, bool),
+)
+
+
+def world(seed):
+    rng = np.random.default_rng(seed)
+    return env_params(
+        cluster_spec(3, gpus=4, gbps=float(10 ** rng.uniform(-0.8, 0.3))),
+        JOB,
+        PLANS[seed % ROWS],
+        network={"white": 0.5, "ou_sigma": 0.5, "ou_tau": 3.0},
+        efficiency=calibration(restart_s=float(rng.uniform(1, 70))),
+        horizon=jnp.int32(STEPS),
+    )
+
+
+@functools.cache
+def known_futures():
+    """Rows that clairvoyant and rollout decide for in interval 1, from each row and from idle."""
+
+    @jax.jit
+    @jax.vmap
+    def both(params, key):
+        setup = make_setup(params, TABLE)
+        views = world_tape(params, key, STEPS + 1)
+        rates = table_rates(setup, views)
+        rates = jnp.where(jnp.arange(rates.shape[-1]) == 0, rates, 0.0)  # one lower choice
+        truth = solve_truth(setup, views, rates)
+        future = jax.tree.map(lambda x: x[None, 1:], views)
+        scheduler = Rollout(futures=1, horizon=STEPS).bind(setup)
+
+        def from_row(row, idle):
+            seen = EvaluatedTable(
+                row=row,
+                idle=idle,
+                may_switch=jnp.array(True),
+                now=Estimate(rates[0, :, 0], jnp.zeros(ROWS, jnp.int32)),
+                switch_s=jnp.zeros(ROWS, jnp.float32),
+                view=jax.tree.map(lambda x: x[0], views),
+                t=jnp.int32(1),
+            )
+            rows = jnp.mod(row + jnp.arange(ROWS, dtype=jnp.int32), ROWS)  # that in force first
+            return scheduler.best_of(rows, seen, future)
+
+        rows = jnp.arange(ROWS, dtype=jnp.int32)
+        chosen = jax.vmap(from_row, (0, None))(rows, jnp.array(False))
+        return truth.best[1], chosen, truth.start, from_row(jnp.int32(0), jnp.array(True))
+
+    params = stack(world(s) for s in range(WORLDS))
+    keys = jax.vmap(jax.random.key)(jnp.arange(WORLDS, dtype=jnp.uint32))
+    return [np.asarray(x) for x in both(params, keys)]
+
+
+def test_with_the_future_known_it_decides_as_clairvoyant_does():
+    best, chosen, start, deployed = known_futures()
+    np.testing.assert_array_equal(chosen, best)
+    np.testing.assert_array_equal(deployed, start)
+    moves = best != np.arange(ROWS)
+    assert 0.1 < moves.mean() < 0.9 and len(set(start.tolist())) > 1
+
+
+@functools.cache
+def programme():
+    """The programme over made-up rates [M, T, P] of four rows, a move taking most of an interval."""
+    params = world(0)
+    setup = make_setup(params, TABLE)
+    moves = migration_table(TABLE.plans, setup.problem)
+    moves = moves.replace(
+        restart_s=jnp.where(jnp.eye(ROWS, dtype=bool), 0.0, 40.0),
+        bytes_gb=jnp.zeros_like(moves.bytes_gb),
+    )
+    links = setup.prior.bandwidth_gb_per_s
+
+    @jax.jit
+    def solve(rate):
+        width = jnp.broadcast_to(links, (*rate.shape[:2], *links.shape))
+        return values_of_rows(rate, width, moves, TABLE.mask, setup)
+
+    return solve
+
+
+def test_it_does_not_wait_for_what_only_some_futures_hold():
+    """Row 1 or row 2 will be the fast one from the second interval on, nobody knows which. With the
+    futures known one by one it pays to wait for either; over both at once row 0 is as good."""
+    rate = np.ones((2, 4, ROWS), np.float32)
+    rate[0, 1:, 1], rate[0, 1:, 2] = 2.2, 0.1
+    rate[1, 1:, 2], rate[1, 1:, 1] = 2.2, 0.1
+    apart = [programme()(jnp.asarray(rate[i : i + 1]))[0][0, 0] for i in range(2)]
+    together, best = programme()(jnp.asarray(rate))
+    assert float(together[0, 0]) < 0.8 * float(np.mean(apart))
+    # By hand: a move at 0 trains 20 s at 1.0, then three intervals at (2.2 + 0.1) / 2 = 1.15.
+    np.testing.assert_allclose(together[0, 0], max(240.0, 20.0 + 180.0 * 1.15), rtol=1e-5)
+    assert int(best[0, 0]) == 0
+
+
+def test_more_futures_do_not_hurt_in_the_mean():
+    """What the first decision is worth in truth: the mean over 400 futures, other ones each time."""
+    rng = np.random.default_rng(0)
+    centre = np.array([1.0, 1.05, 1.1])
+
+    def drawn(count):
+        walk = np.cumsum(rng.normal(0, 0.25, (count, 5, ROWS)), axis=1)
+        return jnp.asarray(np.exp(walk) * centre, jnp.float32)
+
+    truth = np.asarray(drawn(400)).mean(axis=0)
+    stay = truth[:, 0].sum() * 60.0
+    gone = (truth[0] * 20.0 + truth[1:].sum(axis=0) * 60.0)[1:]
+    worth = np.array([stay, *gone])
+    mean = {
+        m: np.mean([worth[int(programme()(drawn(m))[1][0, 0])] for _ in range(120)])
+        for m in (1, 8, 64)
+    }
+    error = 2 * worth.std() / np.sqrt(120)
+    assert mean[1] - error < mean[8] and mean[8] - error < mean[64]
+    assert mean[1] + error / 2 < mean[64]
+
+
+def test_its_decisions_have_one_shape_and_remember_what_was_measured():
+    """Traced, not compiled: a memory goes round a scan, and the first average is a measurement."""
+
+    def course(params, key):
+        state, first = reset(key, params)
+        scheduler = Rollout(futures=3, horizon=4, shortlist=2).bind(make_setup(params, TABLE))
+
+        def body(carry, _):
+            state, seen, memory = carry
+            plan, memory = scheduler.decide(key, seen, memory)
+            state, timestep = step(key, state, plan, params)
+            return (state, timestep.observation, memory), memory.started
+
+        return jax.lax.scan(body, (state, first.observation, scheduler.init(key)), length=2)[1]
+
+    assert jax.eval_shape(course, world(0), jax.random.key(0)).shape == (2,)
+    scheduler = Rollout().bind(make_setup(world(0), TABLE))
+    seen = EvaluatedTable(
+        row=jnp.int32(0),
+        idle=jnp.array(False),
+        may_switch=jnp.array(True),
+        now=Estimate(jnp.array([1.0, 2.0, 3.0], jnp.float32), jnp.zeros(ROWS, jnp.int32)),
+        switch_s=jnp.zeros(ROWS, jnp.float32),
+        view=scheduler.setup.prior,
+        t=jnp.int32(1),
+    )
+    memory = scheduler._learned(seen, scheduler.init(jax.random.key(0)))
+    assert memory.average.tolist() == [1.0, 2.0, 3.0]
+    twice = scheduler._learned(seen.replace(now=seen.now.replace(rate=0.0 * seen.now.rate)), memory)
+    np.testing.assert_allclose(twice.average, [0.8, 1.6, 2.4], rtol=1e-6)
+    # Links at base are expected to stay there, and the futures are of their shape.
+    view = scheduler._expected(seen.view, memory)
+    np.testing.assert_allclose(view.bandwidth_gb_per_s, seen.view.bandwidth_gb_per_s, rtol=1e-5)
+    futures = scheduler.imagined(jax.random.key(1), seen.view, memory)
+    assert futures.bandwidth_gb_per_s.shape == (8, 24, 3, 3)
+    assert np.all(np.asarray(futures.gpus_available) <= np.asarray(seen.view.gpus_available))

@@ -1,0 +1,99 @@
+"""Methods on real ranks, the selector on emulated links, faults of both."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from helpers import toolbox_ranks  # noqa: E402
+
+from ddp_bench.communication import (  # noqa: E402
+    METHODS,
+    Link,
+    LinkEstimate,
+    MethodCost,
+    Selector,
+    drawn_link,
+    play,
+)
+from ddp_bench.toolbox import RanksFailed, on_ranks  # noqa: E402
+from ddp_bench.toolbox.launch import ROOT  # noqa: E402
+
+COSTS = {
+    "exact": MethodCost(((333e3, 2), (333e3, 2)), 0.0),
+    "fp16": MethodCost(((166e3, 2), (166e3, 2)), 1e-3),
+    "int8": MethodCost(((166e3, 1),), 3e-3),
+}
+
+
+@pytest.fixture
+def path(monkeypatch):
+    """Ranks find the tests' helpers."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "within"),
+    [
+        ("exact", 3, 1e-6),
+        ("pieces", 3, 1e-6),
+        ("fp16", 3, 1e-3),
+        ("bf16", 3, 1e-2),
+        ("int8", 20, 2e-3),
+        ("topk", 300, 0.2),
+        ("powersgd", 100, 0.2),
+    ],
+)
+def test_what_is_sent_over_time_is_the_mean(path, name, steps, within):
+    """With error feedback the sum over steps is right, though single steps are not."""
+    first, second = on_ranks(toolbox_ranks.reduce_gradients, 2, name, steps, -1)
+    assert first[0] == second[0]
+    draws = [torch.randn(64 * 48 + 48, generator=torch.Generator().manual_seed(r)) for r in (0, 1)]
+    wanted = steps * sum(draws) / 2
+    error = torch.linalg.norm(torch.tensor(first[0]) - wanted) / torch.linalg.norm(wanted)
+    assert error < within
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if n != "local"])
+def test_a_gradient_that_is_not_finite_is_seen_by_all_and_forgotten(path, name):
+    for total, seen, _ in on_ranks(toolbox_ranks.reduce_gradients, 2, name, 4, 1):
+        assert seen is True and np.isfinite(total).all()
+
+
+def test_a_hook_that_raises_ends_the_job(path):
+    with pytest.raises(RanksFailed, match=r"rank [01]"):
+        on_ranks(toolbox_ranks.train_with_a_raising_hook, 2, timeout_s=20.0)
+
+
+def test_the_link_is_found_from_messages_of_two_sizes():
+    estimate = LinkEstimate()
+    for _ in range(3):
+        estimate.observe([(w, 2, 2 * 3e-3 + w / 2e7) for w in (100.0, 1e6)])
+    assert estimate.latency == pytest.approx(3e-3, rel=0.02)
+    assert estimate.per_byte == pytest.approx(5e-8, rel=0.02)
+
+
+def test_the_selector_beats_or_nears_the_best_fixed_method():
+    regrets = [play(COSTS, drawn_link(1000 + s, 500), 500, 0.02).regret_pct for s in range(20)]
+    assert np.mean(regrets) <= 3 and max(regrets) <= 10
+
+
+def test_a_small_gain_is_no_reason_to_switch():
+    near = {"a": MethodCost(((1e5, 2),), 0.0), "b": MethodCost(((0.99e5, 2),), 0.0)}
+    steady = Link((1e8,), (1e-3,))
+    assert play(near, steady, 200, 0.01).switches == 0
+    with pytest.raises(ValueError, match="at least one"):
+        Selector({})
+
+
+def test_bad_input_is_one_line(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for given, said in ((("--ranks", "1"), "ranks is 1"), (("--loss_tolerance", "0"), "loss_tol")):
+        command = [sys.executable, "-m", "ddp_bench.communication", *given]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and said in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,248 @@
+"""`hippo plan`: the answer is the simulator's, its figures add up, its claims about changes hold."""
+
+import functools
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.cli import main
+from experiments.plan.config import PlanConfig
+from experiments.plan.planning import answered
+from experiments.plan.question import asked
+from experiments.plan.screen import screen
+from jaxsim.cluster.cluster import load_cluster
+from jaxsim.files.errors import InputError
+from jaxsim.plan.plan import Plan
+from jaxsim.step_time import job_step_cost
+
+CLUSTER = """
+name: three-sites
+gpu: A100-80GB
+stack: llm-foundry
+domains:
+  - {name: north, gpus: 8, gpus_per_node: 8, usd_per_gpu_hour: 2.0}
+  - {name: south, gpus: 8, gpus_per_node: 8, usd_per_gpu_hour: 1.5}
+  - {name: west, gpus: 4, gpus_per_node: 4, usd_per_gpu_hour: 1.0}
+intra_domain: {bandwidth_gbps: 400, rtt_ms: 0.05}
+wan:
+  bandwidth_gbps: [[0, 5.1, 3.0], [5.1, 0, 4.2], [3.0, 4.2, 0]]
+  rtt_ms: [[0, 30, 61], [30, 0, 44], [61, 44, 0]]
+  egress_usd_per_gb: [[0, 0.02, 0.02], [0.02, 0, 0.02], [0.02, 0.02, 0]]
+"""
+JOB = {"model": "llama-7b", "global_batch": 256, "tokens": 1e11}
+TOP = {
+    *("plan", "step_s", "tokens_per_s", "memory_gb_max", "wan_gb_per_step", "usd_per_mtoken"),
+    *("gain_over_pct", "pareto", "alternatives", "search", "gap_pct"),
+}
+OF_A_PLAN = {
+    *("plan", "step_s", "step_s_band", "efficiency", "efficiency_band", "effective_tokens_per_s"),
+    *("usd_per_effective_mtoken", "memory_gb_max", "wan_gb_per_step", "in_calibrated_domain"),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cluster") / "three-sites.yaml"
+    path.write_text(CLUSTER)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def ask(cluster):
+    """The answer to a question, each asked once."""
+
+    @functools.cache
+    def answer(**said):
+        config = PlanConfig(cluster=cluster, **{**JOB, **said})
+        return answered(config, asked(config))
+
+    return answer
+
+
+def carried_out(told, cluster, **said):
+    """What the simulator says of the plan that was told."""
+    question = asked(PlanConfig(cluster=cluster, **{**JOB, **said}))
+    fields = {k: jnp.asarray(v, jnp.int32) for k, v in told["plan"]["fields"].items()}
+    return job_step_cost(Plan(**fields), question.problem, question.view)
+
+
+def test_the_json_is_what_outside_scripts_read(ask):
+    result = ask()
+    assert set(result) >= TOP and set(result["gain_over_pct"]) == {
+        *("single_domain", "static_even_split")
+    }
+    assert set(result["alternatives"]) == {"synchronous", "any"}
+    for told in result["alternatives"].values():
+        assert set(told) >= OF_A_PLAN
+    assert result["search"] in ("exact", "beam") and result["gap_pct"] >= 0
+    assert result["step_s"] == result["alternatives"]["any"]["step_s"]
+    json.dumps(result, allow_nan=False)
+
+
+def test_the_predicted_step_is_that_of_the_simulator(ask, cluster):
+    for told in ask()["alternatives"].values():
+        cost = carried_out(told, cluster)
+        assert bool(cost.runs)
+        np.testing.assert_allclose(float(cost.step_s), told["step_s"], rtol=1e-6)
+        np.testing.assert_allclose(np.max(cost.memory_gb), told["memory_gb_max"], rtol=1e-6)
+        low, high = told["step_s_band"]
+        assert low < told["step_s"] < high
+        sent = sum(link["gb_per_step"] for link in told["wan"])
+        np.testing.assert_allclose(sent, told["wan_gb_per_step"], rtol=1e-5)
+        assert sum(told["bound_by"]["shares"].values()) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_synchronous_is_synchronous_and_any_is_not_slower(ask):
+    result = ask()
+    plain, other = result["alternatives"]["synchronous"], result["alternatives"]["any"]
+    assert plain["plan"]["sync_period"] == 1 and plain["plan"]["wire_bits"] == 16
+    assert plain["efficiency"] == 1.0
+    lower = [told["efficiency_band"][0] * told["tokens_per_s"] for told in (plain, other)]
+    assert lower[1] >= lower[0] * (1 - 1e-6)
+
+
+def test_days_and_usd_add_up_and_idle_gpus_are_charged_as_asked(ask, cluster):
+    used, whole = ask(), ask(bill="all", quick=True)
+    for result, bill in ((used, "used"), (whole, "all")):
+        for told in result["alternatives"].values():
+            days = 1e11 / told["effective_tokens_per_s"] / 86400
+            assert told["days"] == pytest.approx(days)
+            assert told["usd"] == pytest.approx(told["usd_per_hour"] * 24 * days)
+            assert told["days_band"][0] < told["days"] < told["days_band"][1]
+            spec = load_cluster(cluster)
+            assert 0 <= told["idle_gpus"] < sum(spec.gpus)
+            if bill == "all":
+                every = sum(g * p for g, p in zip(spec.gpus, spec.usd_per_gpu_hour, strict=True))
+                assert told["usd_per_hour"] >= every
+    one = used["alternatives"]["synchronous"]
+    again = whole["alternatives"]["synchronous"]
+    assert again["usd_per_hour"] == pytest.approx(one["usd_per_hour"] + one["idle_usd_per_hour"])
+
+
+def test_runners_up_come_in_order_and_are_other_places(ask):
+    result = ask()
+    behind = [one["behind_pct"] for one in result["runners_up"]]
+    assert behind == sorted(behind) and behind[0] >= 0.0
+    seen = [(one["plan"], one["talks"].partition(",")[0]) for one in result["runners_up"]]
+    assert len(set(seen)) == len(seen) >= 2
+
+
+def test_beyond_a_threshold_a_search_of_its_own_finds_another_plan(ask):
+    """The threshold comes from a pool of plans; the links change and everything is searched anew."""
+    changes = [one for one in ask()["changes"] if one["links"] == "all"]
+    assert changes
+    one = changes[0]
+    further = one["factor"] * (0.5 if one["side"] == "slower" else 2.0)
+    there = ask(what_if=f"link=all,factor={further}")["what_if"]
+    assert not there["same_place"] or there["talks"] != ask()["alternatives"]["any"]["talks"]
+    # On this side of it the plan stays.
+    nearer = one["factor"] ** 0.3
+    here = ask(what_if=f"link=all,factor={nearer}")["what_if"]
+    assert here["same_place"] and here["switch"]["s"] >= 0
+    assert one["switch"]["s"] > 0 and one["switch"]["gb"] >= 0
+
+
+def test_a_domain_that_is_gone_is_not_used(ask):
+    told = ask(what_if="domain=north,gpus=0")["what_if"]
+    assert "north" not in told["best"]["plan"]["label"]
+    if "north" in ask()["plan"]["label"]:
+        assert told["kept"] is None
+
+
+def test_a_slower_link_slows_the_plan_that_uses_it(ask):
+    told = ask(what_if="link=all,factor=0.1")["what_if"]
+    base = ask()["alternatives"]["any"]
+    assert told["kept"]["step_s"] >= base["step_s"] * (1 - 1e-6)
+    worth = [x["efficiency_band"][0] * x["tokens_per_s"] for x in (told["best"], told["kept"])]
+    assert worth[0] >= worth[1] * (1 - 1e-6)
+
+
+def test_a_budget_chooses_a_plan_that_keeps_to_it(ask):
+    free = ask()["alternatives"]["any"]["usd_per_hour"]
+    result = ask(budget=0.6 * free, quick=True)
+    told = result["alternatives"]["any"]
+    assert told["usd_per_hour"] <= 0.6 * free and not told["over_budget"]
+    assert result["search"] == "beam" and result["gap_pct"] is None
+    assert ask(budget=0.01, quick=True)["alternatives"]["any"]["over_budget"]
+
+
+def test_a_deadline_that_no_plan_meets_is_said(ask):
+    result = ask(deadline=1e-3, quick=True)
+    assert result["alternatives"]["any"]["misses_deadline"]
+    assert "No plan found meets the deadline" in screen(result)
+
+
+def test_the_front_has_no_plan_that_another_beats(ask):
+    front = ask(pareto=True)["pareto"]
+    speed = [one["effective_tokens_per_s_lo"] for one in front]
+    price = [one["usd_per_effective_mtoken_hi"] for one in front]
+    assert len(front) >= 2
+    assert speed == sorted(speed, reverse=True) and price == sorted(price, reverse=True)
+
+
+def test_the_screen_says_it_all(ask):
+    text = screen(ask(pareto=True))
+    for said in (
+        *(
+            "best synchronous plan",
+            "best of any plan",
+            "days for 100e9",
+            "USD for 100e9",
+            "idle GPUs",
+        ),
+        *("bound by", "search", "Runners-up", "The plan changes where", "Speed against price"),
+    ):
+        assert said in text, said
+    assert all(len(line) < 400 for line in text.splitlines())
+
+
+def test_a_model_that_does_not_fit_has_no_plan(ask):
+    result = ask(model="llama-405b", global_batch=16, quick=True)
+    assert result["plan"] is None and result["step_s"] is None
+    assert result["alternatives"] == {"synchronous": None, "any": None}
+    assert "no plan can run" in screen(result)
+
+
+def test_the_command_writes_a_run_folder_with_pictures(cluster, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    line = ["plan", "--cluster", cluster, "--model", "llama-7b", "--global-batch", "256"]
+    assert main([*line, "--quick", "--figure", "--pareto", "--out", "run"]) == 0
+    out = capsys.readouterr().out
+    assert "run folder: run" in out and "figures/plan.png" in out
+    for name in ("plan.png", "pareto.png"):
+        assert (tmp_path / "run" / "figures" / name).stat().st_size > 10_000
+    kept = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert set(kept) >= TOP
+    assert main([*line, "--quick", "--json", "-", "--out", "run2"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_s"] == kept["step_s"]
+
+
+def test_a_dry_run_reads_the_files_and_writes_nothing(cluster, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "--cluster", cluster, "--dry-run"]) == 0
+    assert "nothing was searched" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    assert (
+        main(["plan", "--cluster", cluster, "--dry-run", "--what-if", "link=north:nowhere,gbps=1"])
+        == 2
+    )
+    assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"bill": "none"}, "bill: expected used or all"),
+        ({"allow": "most"}, "allow: expected synchronous or any"),
+        ({"deadline": 3.0, "tokens": None}, "deadline: goes with --tokens"),
+        ({"tokens": 0.0}, "tokens: expected a number > 0"),
+        ({"budget": -1.0}, "budget: expected a number > 0"),
+        ({"weights": "1,0"}, "weights: expected four numbers"),
+        ({"what_if": "link=a"}, "what_if"),
+    ],
+)
+def test_a_bad_question_is_refused(said, named):
+    with pytest.raises((InputError, ValueError), match=named):
+        PlanConfig(**{**JOB, **said})

@@ -1,0 +1,164 @@
+"""A study of sim-to-real: its protocol, what is fitted, what is said about errors."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from helpers.wan import host_state, needs_networks
+
+from analysis.records import load
+from experiments.cli import main
+from experiments.wan.predict import OUTER, PRIOR, RINGS, Case, Fit, Predictor
+from experiments.wan.protocol import SHIPPED, Condition, read_protocol
+from experiments.wan.study import summary
+from experiments.wan.training import TrainingOptions, job_spec, plan_of
+from jaxsim.files import InputError
+from jaxsim.network import read_network_trace
+
+PROTOCOL = read_protocol(SHIPPED)
+OPTIONS = TrainingOptions(global_batch=PROTOCOL.global_batch, seq=PROTOCOL.seq)
+JOB = job_spec(OPTIONS)
+
+
+def test_protocols_that_ship_are_read_and_their_plans_can_be_trained():
+    for file in (SHIPPED, SHIPPED.with_name("quick.yaml")):
+        protocol = read_protocol(file)
+        spec = protocol.conditions[0].cluster(protocol.domains)
+        for name, body in protocol.plans.items():
+            plan_of(body, name, spec, JOB)
+    assert sum(c.calibrate for c in PROTOCOL.conditions) < len(PROTOCOL.conditions) / 2
+
+
+def test_a_condition_is_a_cluster_and_a_trace(tmp_path):
+    slow = Condition("one", 400.0, 30.0, jitter=0.3, slow=("a", "b", 0.25))
+    spec = slow.cluster(("a", "b", "c"))
+    assert spec.bandwidth_gbps[0, 1] == pytest.approx(0.1)
+    assert spec.bandwidth_gbps[1, 0] == pytest.approx(0.4)
+    assert spec.rtt_ms[2, 0] == 30.0 and slow.trace(("a", "b"), 0) == slow.trace(("a", "b"), 0)
+    (tmp_path / "t.csv").write_text(slow.trace(spec.domains, 0))
+    factors = read_network_trace(tmp_path / "t.csv", spec, 1.0)
+    links = factors[:, ~np.eye(3, dtype=bool)]
+    assert 0.69 < links.min() < 0.75 and 1.25 < links.max() < 1.31
+    assert Condition("still", 1.0, 1.0).trace(("a", "b"), 0) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"steps": 0}, "steps: expected"),
+        ({"plans": []}, "plans: expected a mapping"),
+        ({"families": {"x": ["diloco"]}}, "families: expected every plan once"),
+        ({"conditions": [{"name": "A b", "rate_mbps": 5, "rtt_ms": 5}]}, "conditions[0].name"),
+        (
+            {"conditions": [{"name": "a", "rate_mbps": 5, "rtt_ms": 5}]},
+            "conditions: expected some with calibrate: true, and some without",
+        ),
+        ({"extra": 1}, "extra"),
+    ],
+)
+def test_a_wrong_protocol_is_one_line(change, said, tmp_path):
+    file = tmp_path / "protocol.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(SHIPPED.read_text()), **change}))
+    with pytest.raises(InputError) as refusal:
+        read_protocol(file)
+    assert said in str(refusal.value) and str(file) in str(refusal.value)
+
+
+def cases(*plans):
+    for condition in PROTOCOL.conditions[:3]:
+        spec = condition.cluster(PROTOCOL.domains)
+        for name in plans:
+            yield Case(plan_of(PROTOCOL.plans[name], name, spec, JOB)[0], spec)
+
+
+def test_a_fit_finds_the_numbers_that_made_the_times():
+    predictor = Predictor(JOB)
+    truth = {RINGS: (0.7, 3.0), OUTER: (0.5, 4.0), "messages of gpipe": (0.6, 1.2)}
+    fit = Fit(0.005, *({k: v[i] for k, v in truth.items()} for i in range(2)))
+    measured = [
+        Case(case.plan, case.cluster, predictor.predict(case, fit))
+        for case in cases("data_parallel", "data_parallel_fp16", "two_domains", "diloco")
+    ]
+    found = predictor.fit(measured, 0.005)
+    for kind, pair in truth.items():
+        assert found.pair(kind) == pytest.approx(pair, rel=0.05), kind
+    assert found.pair("messages of 1f1b") == PRIOR
+
+
+def test_messages_of_a_pipeline_wait_one_after_the_other():
+    predictor = Predictor(JOB)
+    _, far, _ = cases("two_domains")
+    once, twice = (predictor.step_s(far, 1e-4, (1.0, n), PRIOR) for n in (1.0, 2.0))
+    # Six micro-batches go forth and back, each for a round trip of 100 ms.
+    assert twice - once == pytest.approx(12 * 0.1, rel=0.02)
+
+
+def test_a_change_of_plan_costs_a_restart_and_its_bytes():
+    predictor = Predictor(JOB)
+    near, *_ = cases("two_domains")
+    whole, *_ = cases("data_parallel")
+    spec = near.cluster
+    assert predictor.transition_s(near.plan, near.plan, spec, 0.5) == pytest.approx(0.5)
+    assert predictor.transition_s(near.plan, whole.plan, spec, 0.5) > 1.0
+
+
+def test_the_summary_leaves_out_what_was_calibrated_on():
+    rows = [
+        ("seen", "x", "f", True, True, 9.0, 1.0),
+        ("new", "x", "f", False, True, 1.1, 1.0),
+        ("new", "y", "f", False, True, 1.0, 1.2),
+        ("new", "z", "g", False, False, 0.1, 0.1),
+    ]
+    columns = ["condition", "plan", "family", "calibrated_on", "synchronous"]
+    runs = pd.DataFrame(rows, columns=[*columns, "predicted_s", "measured_s"])
+    runs["error_pct"] = 100 * (runs["predicted_s"] / runs["measured_s"] - 1)
+    moves = pd.DataFrame({"lost_s": [1.0, 2.0], "predicted_s": [1.1, 1.0]})
+    found = summary(runs, moves)
+    assert found["all"]["n"] == 3 and found["families"]["g"]["median_ape_pct"] == 0.0
+    assert found["choices"]["new"]["chosen"] == "y" and found["choices"]["new"]["best"] == "x"
+    assert found["choices"]["new"]["loss_pct"] == pytest.approx(20.0)
+    assert found["choices_near_best_pct"] == 0.0
+    assert found["moves"]["median_ape_pct"] == pytest.approx(30.0)
+    assert found["largest_errors"][0]["plan"] == "y"
+
+
+def test_without_the_capability_a_study_is_skipped(monkeypatch, capsys):
+    monkeypatch.setattr("experiments.wan.start.reason_missing", lambda: "no such power")
+    assert main(["wan", "study"]) == 0
+    assert capsys.readouterr().out == "skipped: no such power\n"
+
+
+@needs_networks
+@pytest.mark.slow
+def test_a_study_in_the_small(tmp_path):
+    before = host_state()
+    body = yaml.safe_load(SHIPPED.with_name("quick.yaml").read_text())
+    body |= {"steps": 4, "seq": 8}
+    body["plans"] = {
+        "pipeline": {"groups": [["a", "b"]], "micro_batch": 6, "schedule": "gpipe"},
+        "data_parallel": {"groups": [["a"], ["b"], ["c"]], "micro_batch": 2},
+    }
+    body["families"] = {name: [name] for name in body["plans"]}
+    body["conditions"] = [
+        {"name": "seen", "rate_mbps": 200, "rtt_ms": 10, "calibrate": True},
+        {"name": "new", "rate_mbps": 100, "rtt_ms": 20, "jitter": 0.2},
+    ]
+    (tmp_path / "protocol.yaml").write_text(yaml.safe_dump(body))
+    out = tmp_path / "study"
+    assert (
+        main(["wan", "study", "--config", str(tmp_path / "protocol.yaml"), "--out", str(out)]) == 0
+    )
+    assert host_state() == before
+    record = load(out)
+    runs = record.table("runs")
+    assert len(runs) == 4 and (runs["measured_s"] > 0.01).all()
+    written = {name: (out / f"{name}.csv").stat().st_mtime_ns for name in ("predictions", "runs")}
+    began = json.loads((out / "conditions" / "new" / "run.json").read_text())["started"]
+    assert written["predictions"] < written["runs"]
+    assert pd.Timestamp(written["predictions"], unit="ns", tz="UTC") < pd.Timestamp(
+        began
+    ) + pd.Timedelta(1, "s")
+    assert main(["report", str(out)]) == 0
+    assert (out / "figures" / "sim-to-real.png").stat().st_size > 5000

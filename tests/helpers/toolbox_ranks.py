@@ -1,0 +1,88 @@
+"""What ranks of the toolbox's tests do: functions that a rank can import."""
+
+import os
+import signal
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_bench.communication import METHODS, Channel, SwitchingHook
+from ddp_bench.microbench.collectives import COLLECTIVES, rounds_on_rank
+
+
+def add_up(ranks, start):
+    """(own number, sum over ranks of start + own number)."""
+    total = torch.tensor(float(start + ranks.rank))
+    dist.all_reduce(total)
+    return ranks.rank, total.item()
+
+
+def fail(ranks, how, which):
+    """Rank `which` raises, dies or stalls; the others wait for it."""
+    if ranks.rank == which:
+        if how == "raise":
+            raise ValueError("three is too many\nand more")
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(3600)
+    dist.barrier()
+
+
+def fail_once(ranks, folder):
+    """The last rank dies in the first attempt."""
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if attempt == 0 and ranks.rank == ranks.ranks - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+    return attempt
+
+
+def die_while_measuring(ranks, after_s):
+    """The last rank is killed in the middle of timed collectives."""
+    if ranks.rank == ranks.ranks - 1:
+        threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    rounds_on_rank(ranks, ["all_reduce"], [1 << 16], 10**6)
+
+
+def send_everything(ranks):
+    """Kind -> what this rank's buffers hold after one message of numbers that tell ranks apart."""
+    held = {}
+    for name, collective in COLLECTIVES.items():
+        buffer = torch.full((2 * ranks.ranks,), float(ranks.rank + 1))
+        send = collective.make(buffer, ranks.rank, ranks.ranks)
+        send()
+        cells = [c.cell_contents for c in send.__closure__]
+        held[name] = [c.tolist() for c in cells if isinstance(c, torch.Tensor)]
+    return held
+
+
+def reduce_gradients(ranks, name, steps, poison):
+    """Sum over steps of what a method makes of known gradients, and whether a step with NaN on the last
+    rank was seen here and left nothing behind."""
+    method, channel = METHODS[name](), Channel(ranks.ranks)
+    total = torch.zeros(64 * 48 + 48)
+    seen = None
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(step // 1000 + ranks.rank)
+        flat = torch.randn(64 * 48 + 48, generator=generator)
+        if step == poison and ranks.rank == ranks.ranks - 1:
+            flat[7] = float("nan")
+        parts = [flat[: 64 * 48].view(64, 48), flat[64 * 48 :]]
+        method.reduce(0, flat, parts, channel)
+        if step == poison:
+            seen = not bool(torch.isfinite(flat).all())
+        else:
+            total += flat
+    return total.tolist(), seen, [tuple(m) for m in channel.take()]
+
+
+def train_with_a_raising_hook(ranks):
+    """The method of the last rank raises in the first step."""
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    hook = SwitchingHook(model, Channel(ranks.ranks), "exact")
+    if ranks.rank == ranks.ranks - 1:
+        hook._method.reduce = None  # calling it is a TypeError
+    model(torch.ones(2, 4)).sum().backward()

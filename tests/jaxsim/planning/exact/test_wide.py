@@ -1,0 +1,137 @@
+"""The search of the whole plan space against scoring every plan of it."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.toy_world import JOB, base_view, calibration, cluster_spec
+
+from jaxsim.files import InputError
+from jaxsim.plan import Problem, Recompute, Schedule, empty_plan
+from jaxsim.planning import Exchange, PlanFamily, PlanSpace, partitions, share_batch
+from jaxsim.planning.exact import SpaceSearch
+from jaxsim.step_time import job_step_cost
+from jaxsim.trees import stack
+from jaxsim.workload.workload import build_workload
+
+CHOICES = (
+    (1, Recompute.NONE, Schedule.ONE_F_ONE_B),
+    (2, Recompute.FULL, Schedule.EAGER_1F1B),
+)
+SPACE = PlanSpace(
+    max_pipeline=2,
+    groups=PlanFamily(cuts=("even",), tensor_parallel=(1,), choices=CHOICES),
+    periods=(30,),
+    bits=(16, 4),
+    activation_bits=(16, 8),
+    streams=((1, 0), (5, 1)),
+)
+WORK = build_workload([JOB]).job(0)
+
+
+@functools.cache
+def search(n):
+    """Of a toy cluster of n domains."""
+    cluster = cluster_spec(n, gpus=2).to_arrays()
+    return SpaceSearch(Problem(WORK, cluster, calibration()), SPACE)
+
+
+def test_partitions_of_three_by_hand():
+    found = set(partitions(3, 2))
+    by_hand = {(1,), (2,), (4,), (1, 2), (1, 4), (2, 4), (1, 2, 4), (3,), (5,), (6,)}
+    by_hand |= {(3, 4), (5, 2), (1, 6)}
+    assert found == by_hand and len(list(partitions(3, 2))) == len(found)
+    # All partitions of subsets of n things are those of n + 1 things: Bell numbers, less the empty.
+    assert [len(list(partitions(n, n))) for n in (1, 2, 3, 4, 5)] == [1, 4, 14, 51, 202]
+
+
+def test_the_space_says_what_it_holds_and_refuses_what_nothing_is_known_of():
+    ways = SPACE.exchanges()
+    assert ways[0] == Exchange() and len(set(ways)) == len(ways) == 4 + 2 * 2 * 2
+    assert PlanSpace("synchronous").exchanges() == [Exchange()]
+    assert "H 1, 30;" in SPACE.describe()
+    with pytest.raises(InputError, match=r"periods.*>= 10.*got 4"):
+        PlanSpace(periods=(4, 30))
+    with pytest.raises(InputError, match=r"allow.*synchronous or any.*most"):
+        PlanSpace("most")
+
+
+@functools.cache
+def every_plan(n):
+    """Every plan of the space, written down anew: (group settings of every order) x exchanges."""
+    plans = []
+    for masks in partitions(n, SPACE.max_pipeline):
+        members = [[k for k in range(n) if mask >> k & 1] for mask in masks]
+        options = [list(settings_of(group)) for group in members]
+        rings = [(0, *rest) for rest in itertools.permutations(range(1, len(members)))]
+        for ring, way in itertools.product(rings, SPACE.exchanges()):
+            for picked in itertools.product(*options):
+                plans.append(written([picked[g] for g in ring], way, n))
+    return stack(plans)
+
+
+def settings_of(group):
+    """(order, tp, dp, pp, choice) of a group of domains with two GPUs each."""
+    for order in itertools.permutations(group):
+        for tp, dp in ((1, 1), (1, 2)):
+            for choice in CHOICES:
+                yield order, tp, dp, 2 // (tp * dp), choice
+
+
+def written(groups, way, n):
+    plan = {n: np.array(v) for n, v in vars(empty_plan(n)).items()}
+    for g, (order, tp, dp, pp, choice) in enumerate(groups):
+        plan["dp"][g] = dp
+        plan["micro_batch"][g], plan["recompute"][g], plan["schedule"][g] = choice
+        for i, k in enumerate(order):
+            plan["group"][k], plan["position"][k] = g, i
+            plan["layers"][k] = 8 // len(order)
+            plan["pp"][k], plan["tp"][k] = pp, tp
+    plan |= {name: np.int32(value) for name, value in way.fields().items()}
+    return empty_plan(n).replace(**plan)
+
+
+@jax.jit
+def rates_of(plans, view, problem):
+    def one(plan):
+        done, legal = share_batch(plan, problem, view)
+        cost = job_step_cost(done, problem, view)
+        return jnp.where(legal & cost.runs, cost.efficiency / cost.step_s, 0.0)
+
+    return jax.lax.map(one, plans, batch_size=256)
+
+
+def views(n, count):
+    rng = np.random.default_rng(3)
+    base = base_view(search(n).problem.cluster)
+    for _ in range(count):
+        factor = np.exp(rng.normal(0.0, 1.0, (n, n))) * 10 ** rng.uniform(-1.5, 1.5)
+        yield base.replace(
+            bandwidth_gb_per_s=base.bandwidth_gb_per_s * jnp.asarray(factor, jnp.float32),
+            rtt_s=base.rtt_s * jnp.float32(rng.uniform(0.1, 4.0)),
+        )
+
+
+@pytest.mark.parametrize(("n", "count"), [(2, 3), pytest.param(3, 200, marks=pytest.mark.slow)])
+def test_nothing_in_the_space_is_faster_than_what_is_found(n, count):
+    everything, one = every_plan(n), search(n)
+    for view in views(n, count):
+        best = float(rates_of(everything, view, one.problem).max())
+        result = one.best(view, most_scored=10**6)
+        assert result.rate == pytest.approx(best, rel=1e-5)
+        assert result.gap_pct <= 0.02 and result.bound >= best * (1 - 1e-6)
+        plain = one.best(view, 10**6, [Exchange()])
+        assert plain.rate <= result.rate * (1 + 1e-6)
+        assert plain.exchange == Exchange() and float(plain.cost.efficiency) == 1.0
+
+
+def test_a_search_that_must_stop_early_says_how_far_off_it_may_be():
+    everything, one = every_plan(2), search(2)
+    view = next(views(2, 1))
+    best = float(rates_of(everything, view, one.problem).max())
+    hasty = one.best(view, most_scored=1)
+    assert hasty.bound >= best * (1 - 1e-6) and hasty.rate <= best * (1 + 1e-6)
+    assert hasty.gap_pct >= 100 * (best / hasty.rate - 1) - 1e-3
