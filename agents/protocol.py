@@ -339,11 +339,20 @@ def amortised_gain(
     would be done within the horizon, because the plan in force cannot run and every move takes longer,
     the horizon ends one interval after the quickest move: to wait would be to stand still for ever.
     """
-    span = horizon * interval_s
-    quickest = jnp.min(jnp.where(rate > 0, seen.switch_s, jnp.inf))
-    too_far = (quickest >= span) & jnp.isfinite(quickest)
-    span = jnp.where(too_far, quickest + interval_s, span)
+    span = amortised_span(rate, seen.switch_s, horizon * interval_s, interval_s)
     return after_move(rate, jnp.maximum(span - seen.switch_s, 0.0), seen.switch_worth)
+
+
+def amortised_span(
+    rate: Float[Array, " P"],
+    switch_s: Float[Array, " P"],
+    span_s: Float[Array, ""],
+    interval_s: Float[Array, ""],
+) -> Float[Array, ""]:
+    """[] [s] the horizon, or longer where nothing would be done within it: see `amortised_gain`."""
+    quickest = jnp.min(jnp.where(rate > 0, switch_s, jnp.inf))
+    too_far = (quickest >= span_s) & jnp.isfinite(quickest)
+    return jnp.where(too_far, quickest + interval_s, span_s)
 
 
 def after_move(

@@ -9,6 +9,8 @@ from agents.foresight.futures import Filter, Prospect, sample_paths
 from agents.foresight.programme import (
     MigrationTable,
     first_deployment,
+    landing,
+    make_course,
     migration_table,
     values_of_rows,
 )
@@ -20,6 +22,8 @@ __all__ = [
     "Prospect",
     "Rollout",
     "first_deployment",
+    "landing",
+    "make_course",
     "migration_table",
     "sample_paths",
     "values_of_rows",

@@ -9,6 +9,8 @@ local jobs take whole domains in the midst of moves, a schedule that uses this c
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -48,13 +50,27 @@ def migration_table(plans: Plan, problem: Problem) -> MigrationTable:
     return MigrationTable(*(of_moves(getattr(every, name)) for name in FIELDS))
 
 
-class _Course(Pytree):
+class Course(Pytree):
     """What a future holds for moves and for rows."""
 
     rate: Float[Array, "*batch T P"]  # [training steps / s], or [reward / s]
     worth: Worth | None  # [T, P]
     speed: Float[Array, "*batch T E"]  # [GB/s] of the links
     done_gb: Float[Array, "*batch _ E"]  # [T + 1, E] what a link carries until each interval begins
+
+
+def make_course(
+    rate: Float[Array, "*batch T P"],
+    bandwidth_gb_per_s: Float[Array, "*batch T K K"],
+    setup: Setup,
+    worth: Worth | None = None,
+) -> Course:
+    """From what rows bring and links carry in each interval."""
+    speed = bandwidth_gb_per_s * setup.problem.calibration.wan_efficiency
+    speed = speed.reshape(*speed.shape[:-2], -1)
+    done_gb = jnp.cumsum(speed * setup.interval_s, axis=-2)
+    nothing = jnp.zeros_like(speed[..., :1, :])
+    return Course(rate, worth, speed, jnp.concatenate([nothing, done_gb], axis=-2))
 
 
 def values_of_rows(
@@ -80,24 +96,15 @@ def values_of_rows(
     the GPUs in force stays the same during the move).
     """
     interval = setup.interval_s
-    n_futures, length, n_rows = rate.shape
-    speed = bandwidth_gb_per_s * setup.problem.calibration.wan_efficiency
-    speed = speed.reshape(n_futures, length, -1)
-    done_gb = jnp.cumsum(speed * interval, axis=1)
-    done_gb = jnp.concatenate([jnp.zeros_like(speed[:, :1]), done_gb], axis=1)
-    courses = _Course(rate, worth, speed, done_gb)
+    _, length, n_rows = rate.shape
+    courses = make_course(rate, bandwidth_gb_per_s, setup, worth)
     bytes_gb = moves.bytes_gb.reshape(n_rows, n_rows, -1)
     restart_s = moves.restart_s.max()  # the same for every move; the diagonal (stay) is zero
 
     def moved(course, values, t):
         """[P, P] what one future gives for each move begun at t."""
-        start = t.astype(jnp.float32) * interval + restart_s
-        arrival, since_gb = _arrival_s(bytes_gb, course.speed, course.done_gb, start, interval)
-        arrival = jnp.maximum(arrival, start + moves.fabric_s)
-        landed = jnp.floor(arrival / interval).astype(jnp.int32)
-        inside = landed < length
-        landed = jnp.minimum(landed, length - 1)
-        left_s = (landed + 1).astype(jnp.float32) * interval - arrival
+        land = landing(bytes_gb, moves.fabric_s, restart_s, course, t, interval)
+        landed, inside, left_s, since_gb = land
         column = jnp.broadcast_to(jnp.arange(n_rows)[None, :], landed.shape)
         gained = course.rate[landed, column] * left_s + values[landed + 1, column]
         meanwhile = moves.goes_on * _meanwhile(course, landed, inside, left_s, t, interval)
@@ -125,8 +132,34 @@ def values_of_rows(
     return jax.lax.scan(backward, empty, jnp.arange(length), reverse=True)
 
 
+class Landing(NamedTuple):
+    """When the moves begun in one interval end."""
+
+    landed: Array  # [P, P] int32 interval of arrival, the last where it comes too late
+    inside: Array  # [P, P] bool, does it come in time?
+    left_s: Array  # [P, P] [s] of that interval that are left then
+    since_gb: (
+        Array  # [T + 1, E] [GB] that links carry from the moves' start until an interval begins
+    )
+
+
+def landing(
+    bytes_gb: Array, fabric_s: Array, restart_s: Array, course: Course, t: Array, interval: Array
+) -> Landing:
+    """Moves [P, P] that carry `bytes_gb` [P, P, E] and begin with a restart in interval t."""
+    length = course.speed.shape[0]
+    start = t.astype(jnp.float32) * interval + restart_s
+    arrival, since_gb = _arrival_s(bytes_gb, course.speed, course.done_gb, start, interval)
+    arrival = jnp.maximum(arrival, start + fabric_s)
+    landed = jnp.floor(arrival / interval).astype(jnp.int32)
+    inside = landed < length
+    landed = jnp.minimum(landed, length - 1)
+    left_s = (landed + 1).astype(jnp.float32) * interval - arrival
+    return Landing(landed, inside, left_s, since_gb)
+
+
 def _meanwhile(
-    course: _Course, landed: Array, inside: Array, left_s: Array, t: Array, interval: Array
+    course: Course, landed: Array, inside: Array, left_s: Array, t: Array, interval: Array
 ) -> Array:
     """[P, P] what training brings from interval t until the arrival in `landed`, if all of it went on:
     the old row's until that interval, and there the new one's."""

@@ -1,43 +1,40 @@
-"""What Hi-PPO remembers and sees: statistics of every row's rate, proposals, their features."""
+"""What Hi-PPO remembers and sees: statistics of every row's rate, features of rows and of moves."""
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
 from agents.hi_ppo.networks import GraphInputs, LowerInputs, UpperInputs
-from agents.protocol import Setup
+from agents.protocol import Setup, amortised_span
 from jaxsim.env import JOB_NODE_FEATURES, NODE_FEATURES, Observation
 from jaxsim.plan import Recompute, Schedule
 from jaxsim.pytree import Pytree
 
-PROPOSAL_HORIZONS = (2.0, 4.0, 6.0, 8.0, 10.0, 14.0, 20.0, 40.0)  # intervals, on measured rates
-AVERAGE_HORIZONS = (6.0, 12.0, 24.0)  # intervals, on averaged rates
-GAIN_HORIZONS = (4.0, 8.0, 16.0, 32.0)
-PRIOR_HORIZON = 10.0  # intervals, of the hysteresis that the scorer starts from
-PRIOR_SHARPNESS = 20.0  # logits per unit of relative gain over that horizon
+HORIZONS = (4.0, 20.0)  # intervals over which a move's gain is told, at measured and averaged rates
+PRIOR_HORIZON = 20.0  # intervals, of the tuned rule that the scorer starts from
+PRIOR_SHARPNESS = 60.0  # logits per unit of relative gain over that horizon
 CHOICE_SHARPNESS = 300.0  # logits per unit of relative rate
-# Sizes of what the networks see: of a proposal, of a lower choice, of a domain.
-CANDIDATE_FEATURES = 18 + len(GAIN_HORIZONS)
+# Sizes of what the networks see: of a row, of a move to it, of a lower choice, of a domain.
+ROW_FEATURES = 11
+MOVE_FEATURES = 2 + 2 * len(HORIZONS)
 CHOICE_FEATURES = 5
 GRAPH_NODE_FEATURES = NODE_FEATURES + JOB_NODE_FEATURES
-FAST, SLOW = 0.7, 0.95  # decays per interval of the running averages
+# Decays per interval of the running averages. The fast one is the average of the tuned rule.
+FAST, SLOW = 0.8, 0.95
 
 
 class Statistics(Pytree):
-    """Running statistics of measured rates, [P] each; part of the scheduler's memory."""
+    """Running statistics of measured rates, [P] each; part of the scheduler's memory. They are the same
+    whatever row is in force."""
 
     last: Float[Array, "*batch P"]  # [training steps / s]
-    fast: Float[Array, "*batch P"]  # average over about 3 intervals
+    fast: Float[Array, "*batch P"]  # average over about 5 intervals, from the base on
     slow: Float[Array, "*batch P"]  # average over about 20 intervals
     square: Float[Array, "*batch P"]  # average squared deviation from `slow`
     product: Float[Array, "*batch P"]  # average product of successive deviations
     count: Float[Array, "*batch"]  # intervals seen
-    row: Int[Array, "*batch"]  # row in force or being moved to
-    previous: Int[Array, "*batch"]  # row before that
-    since_switch: Float[Array, "*batch"]  # intervals
 
 
 class Measurement(Pytree):
@@ -64,74 +61,87 @@ def make_reference(base_rate: Float[Array, " P"]) -> Reference:
 
 
 def init_statistics(reference: Reference) -> Statistics:
-    """Before anything was measured, the base is the best guess; the row is not known yet."""
-    row = jnp.int32(0)
+    """Before anything was measured, the base is the best guess."""
     base = reference.base_rate
     zeros = jnp.zeros_like(base)
-    return Statistics(
-        last=base,
-        fast=base,
-        slow=base,
-        square=zeros,
-        product=zeros,
-        count=jnp.float32(0.0),
-        row=row,
-        previous=row,
-        since_switch=jnp.float32(100.0),
-    )
+    return Statistics(base, base, base, zeros, zeros, jnp.float32(0.0))
 
 
-def update_statistics(stats: Statistics, measured: Measurement) -> Statistics:
-    """Take in one interval's measured rates."""
-    rate = measured.rates.max(axis=-1)
-    # Both averages start as plain means; their decays hold once enough was measured.
-    fast = jnp.minimum(stats.count / (stats.count + 1.0), FAST)
+def update_statistics(stats: Statistics, rate: Float[Array, " P"]) -> Statistics:
+    """Take in one interval's measured rates, each of the row's best lower choice."""
+    # The slow average starts as a plain mean; its decay holds once enough was measured.
     slow = jnp.minimum((stats.count + 1.0) / (stats.count + 2.0), SLOW)
     mean = slow * stats.slow + (1.0 - slow) * rate
     deviation, before = rate - mean, stats.last - mean
-    moved = (measured.row != stats.row) & (stats.count > 0)
     return Statistics(
         last=rate,
-        fast=fast * stats.fast + (1.0 - fast) * rate,
+        fast=FAST * stats.fast + (1.0 - FAST) * rate,
         slow=mean,
         square=slow * stats.square + (1.0 - slow) * deviation**2,
         product=slow * stats.product + (1.0 - slow) * deviation * before,
         count=stats.count + 1.0,
-        row=measured.row,
-        previous=jnp.where(
-            stats.count > 0, jnp.where(moved, stats.row, stats.previous), measured.row
-        ),
-        since_switch=jnp.where(moved, 0.0, stats.since_switch + 1.0),
     )
 
 
-def gains(rate: Array, switch_s: Array, row: Array, horizon: Array, interval_s: Array) -> Array:
-    """[P] work gained over `horizon` intervals by moving to each row, per interval and in units of
-    `rate`; 0 for staying."""
-    span = horizon * interval_s
-    work = rate * jnp.maximum(span - switch_s, 0.0) - rate[row] * span
-    return work / span
+def row_features(
+    setup: Setup, stats: Statistics, before: Float[Array, " P"], reference: Reference
+) -> Float[Array, "P F"]:
+    """What is known of each row, whatever is in force: rates in units of the best static one.
+
+    `before` [P] are the rates of the measurement before the last.
+    """
+    levels = jnp.stack([stats.last, stats.fast, stats.slow, reference.base_rate]) / reference.scale
+    correlation = stats.product / (stats.square + (1e-3 * reference.scale) ** 2)
+    plans = setup.table.plans
+    used = plans.group >= 0
+    n_rows = stats.last.size
+    columns = [
+        *levels,
+        (stats.last - before) / reference.scale,
+        jnp.sqrt(stats.square) / reference.scale * 4.0,
+        jnp.clip(correlation, -1.0, 1.0),
+        (jnp.arange(n_rows) == reference.static_row).astype(jnp.float32),
+        jnp.sum(used, axis=1).astype(jnp.float32) * 0.2,
+        jnp.log2(plans.sync_period.astype(jnp.float32)) * 0.1,
+        jnp.broadcast_to(jnp.log1p(stats.count) * 0.2, (n_rows,)),
+    ]
+    return jnp.clip(jnp.stack(columns, axis=-1), -5.0, 5.0)
 
 
-def propose(
-    setup: Setup, stats: Statistics, reference: Reference, measured: Measurement
-) -> tuple[Array, Array]:
-    """Rows on the table [C] int32 and a mask [C] that is False for repetitions; row 0 = stay."""
-    rate = measured.rates.max(axis=-1)
+def move_features(
+    stats: Statistics,
+    reference: Reference,
+    switch_s: Float[Array, " P"],
+    row: Int[Array, ""],
+    interval_s: Float[Array, ""],
+) -> tuple[Float[Array, "P M"], Float[Array, " P"]]:
+    """What a move from `row` to each row takes and promises, and the logits [P] of the tuned rule."""
+    args = (switch_s, row)
 
-    def best(rates, horizon):
-        work = gains(rates, measured.switch_s, measured.row, horizon, setup.interval_s)
-        return jnp.argmax(jnp.where(setup.table.mask, work, -jnp.inf)).astype(jnp.int32)
+    def gained(rate, horizon):
+        return gains(rate, *args, jnp.float32(horizon), interval_s) / reference.scale
 
-    by_now = jax.vmap(best, (None, 0))(rate, jnp.asarray(PROPOSAL_HORIZONS))
-    by_mean = jax.vmap(best, (None, 0))(stats.slow, jnp.asarray(AVERAGE_HORIZONS))
-    by_fast = best(stats.fast, jnp.float32(PRIOR_HORIZON))
-    special = jnp.stack([measured.row, stats.previous, reference.static_row])
-    rows = jnp.concatenate([special, by_now, by_mean, by_fast[None], jnp.argmax(rate)[None]])
-    rows = rows.astype(jnp.int32)
-    earlier = jnp.tril(jnp.ones((rows.size, rows.size), bool), -1)
-    repeats = jnp.any((rows[:, None] == rows[None, :]) & earlier, axis=1)
-    return rows, ~repeats
+    # A row that cannot run as measured counts as standing still, whatever its average.
+    believed = jnp.where(stats.last != 0, stats.fast, 0.0)
+    promised = [2.0 * gained(rate, h) for rate in (stats.last, believed) for h in HORIZONS]
+    here = (jnp.arange(switch_s.size) == row).astype(jnp.float32)
+    columns = [here, jnp.log1p(switch_s / interval_s), *promised]
+    prior = PRIOR_SHARPNESS * gained(believed, PRIOR_HORIZON)
+    return jnp.clip(jnp.stack(columns, axis=-1), -5.0, 5.0), prior
+
+
+def gains(
+    rate: Float[Array, " P"],
+    switch_s: Float[Array, " P"],
+    row: Int[Array, ""],
+    horizon: Float[Array, ""],
+    interval_s: Float[Array, ""],
+) -> Float[Array, " P"]:
+    """[P] work gained by moving to each row, per interval of the horizon and in units of `rate`; 0 for
+    staying. The horizon is `amortised_span`'s."""
+    span = amortised_span(rate, switch_s, horizon * interval_s, interval_s)
+    work = rate * jnp.maximum(span - switch_s, 0.0)
+    return (work - work[row]) / (horizon * interval_s)
 
 
 def graph_inputs(observation: Observation, job: int = 0) -> GraphInputs:
@@ -140,32 +150,37 @@ def graph_inputs(observation: Observation, job: int = 0) -> GraphInputs:
     return GraphInputs(observation.graph._replace(nodes=nodes), observation.graph_mask)
 
 
+def layer_shares(setup: Setup) -> Float[Array, "P K"]:
+    """[P, K] share of each plan's layers in each domain."""
+    plans = setup.table.plans
+    share = jnp.where(plans.group >= 0, plans.layers, 0).astype(jnp.float32)
+    return share / jnp.maximum(share.sum(axis=1, keepdims=True), 1.0)
+
+
 def upper_inputs(
     setup: Setup,
     observation: Observation,
     stats: Statistics,
+    before: Float[Array, " P"],
     reference: Reference,
     measured: Measurement,
     job: int = 0,
-) -> tuple[UpperInputs, Array]:
-    """Inputs of the upper policy and the proposed rows [C]."""
-    rows, mask = propose(setup, stats, reference, measured)
+) -> UpperInputs:
+    """Inputs of the upper policy; `stats` holds the measurement, `before` the rates before it."""
     may_switch = observation.mask.retarget[job] & ~observation.moving[job]
-    stay_only = jnp.arange(rows.size) == 0
-    rate = measured.rates.max(axis=-1)
-    args = (measured.switch_s, measured.row)
-    prior = gains(rate, *args, jnp.float32(PRIOR_HORIZON), setup.interval_s) / reference.scale
-    plans = setup.table.plans
-    share = jnp.where(plans.group >= 0, plans.layers, 0).astype(jnp.float32)
-    share = share / jnp.maximum(share.sum(axis=1, keepdims=True), 1.0)
-    inputs = UpperInputs(
-        wan=graph_inputs(observation, job),
-        candidates=_candidate_features(setup, stats, reference, measured, rows),
-        domains=share[rows],
-        mask=mask & (may_switch | stay_only),
-        prior=PRIOR_SHARPNESS * prior[rows],
+    stay = jnp.arange(setup.table.mask.size) == measured.row
+    moves, prior = move_features(
+        stats, reference, measured.switch_s, measured.row, setup.interval_s
     )
-    return inputs, rows
+    return UpperInputs(
+        wan=GraphInputs(observation.graph, observation.graph_mask),
+        rows=row_features(setup, stats, before, reference),
+        domains=layer_shares(setup),
+        moves=moves,
+        row=measured.row,
+        mask=(setup.table.mask & may_switch) | stay,
+        prior=prior,
+    )
 
 
 def lower_inputs(
@@ -181,37 +196,6 @@ def lower_inputs(
         mask=mine > 0,
         prior=CHOICE_SHARPNESS * (relative - 1.0),
     )
-
-
-def _candidate_features(
-    setup: Setup, stats: Statistics, reference: Reference, measured: Measurement, rows: Array
-) -> Array:
-    """[C, F] float32: rates in units of the best static one, times in intervals."""
-    rate = measured.rates.max(axis=-1)
-    spread = jnp.sqrt(stats.square)
-    levels = jnp.stack([rate, stats.fast, stats.slow, reference.base_rate]) / reference.scale
-    args = (measured.switch_s, measured.row)
-    by_horizon = jax.vmap(lambda h: gains(rate, *args, h, setup.interval_s) / reference.scale)(
-        jnp.asarray(GAIN_HORIZONS)
-    )
-    average = gains(stats.slow, *args, jnp.float32(16.0), setup.interval_s) / reference.scale
-    correlation = stats.product / (stats.square + (1e-3 * reference.scale) ** 2)
-    columns = [
-        *levels,
-        *(levels - levels[:, measured.row][:, None]),
-        (rate - stats.last) / reference.scale,
-        spread / reference.scale * 4.0,
-        jnp.clip(correlation, -1.0, 1.0),
-        jnp.log1p(measured.switch_s / setup.interval_s),
-        *(2.0 * by_horizon),
-        2.0 * average,
-    ]
-    table = jnp.stack(columns, axis=-1)[rows]  # [C, F0]
-    same = [rows == r for r in (measured.row, stats.previous, reference.static_row)]
-    flags = jnp.stack(same, axis=-1).astype(jnp.float32)
-    age = jnp.stack([jnp.log1p(stats.since_switch), jnp.log1p(stats.count)]) * 0.2
-    ages = jnp.broadcast_to(age[None, :], (rows.size, 2))
-    return jnp.concatenate([jnp.clip(table, -5.0, 5.0), flags, ages], axis=-1)
 
 
 def _choice_features(setup: Setup, relative: Array) -> Array:

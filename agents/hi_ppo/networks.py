@@ -1,4 +1,4 @@
-"""Networks of Hi-PPO: a graph encoder, a scorer over proposed plans, a lower policy shared across
+"""Networks of Hi-PPO: a graph encoder, a scorer over the rows of a table, a lower policy shared across
 domains. None of their shapes depends on the number of domains, plans or choices."""
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ class GraphInputs(Pytree):
 
 
 class UpperInputs(Pytree):
-    """A decision between proposed plans."""
+    """A decision between the rows of a plan table."""
 
-    wan: GraphInputs
-    candidates: Array  # [C, F] features of the proposed plans
-    domains: Array  # [C, K] share of the layers each domain would hold
-    mask: Array  # [C] bool, False for a proposal that repeats an earlier one or is not allowed
-    prior: Array  # [C] hysteresis logits, where the scorer starts
+    wan: GraphInputs  # without a plan
+    rows: Array  # [P, F] features of the rows, whatever is in force
+    domains: Array  # [P, K] share of the layers each domain would hold
+    moves: Array  # [P, M] features of the moves from the row in force
+    row: Array  # [] int32 in force
+    mask: Array  # [P] bool, False for what is not allowed
+    prior: Array  # [P] logits of the tuned rule, where the scorer starts
 
 
 class LowerInputs(Pytree):
@@ -89,29 +91,49 @@ class GraphEncoder(nn.Module):
 
 
 class UpperNetwork(nn.Module):
-    """Scorer over proposals and its value; starts at the prior, whose scale is learned."""
+    """Scorer over the rows of a table and its value; starts at the prior, whose scale is learned.
+
+    Rows are encoded whatever is in force, so that one encoding serves a decision from every row; what
+    tells origins apart is one layer over both ends of a move and its features.
+    """
 
     hidden: int = 32
 
-    @nn.compact
+    def setup(self):
+        self.encoder = GraphEncoder(self.hidden)
+        self.row_layers = [nn.Dense(2 * self.hidden), nn.Dense(self.hidden)]
+        self.to, self.origin, self.way = (nn.Dense(self.hidden) for _ in range(3))
+        self.score = nn.Dense(1, kernel_init=nn.initializers.zeros)
+        self.value_layers = [nn.Dense(2 * self.hidden), nn.Dense(1)]
+        self.prior_scale = self.param("prior_scale", nn.initializers.zeros, ())
+
     def __call__(self, inputs: UpperInputs) -> tuple[Array, Array]:
-        """Return logits [C] and value []."""
-        nodes = GraphEncoder(self.hidden)(inputs.wan)
-        real = inputs.wan.mask.astype(jnp.float32)
-        pooled = (nodes * real[:, None]).sum(axis=0) / jnp.maximum(real.sum(), 1.0)
-        embedding = inputs.domains @ nodes  # [C, H]
-        everywhere = jnp.broadcast_to(pooled[None, :], embedding.shape)
-        x = jnp.concatenate([inputs.candidates, embedding, everywhere], axis=-1)
-        for _ in range(2):
-            x = nn.tanh(nn.Dense(2 * self.hidden)(x))
-        correction = nn.Dense(1, kernel_init=nn.initializers.zeros)(x)[:, 0]
-        scale = self.param("prior_scale", nn.initializers.constant(1.0), ())
-        logits = _masked(scale * inputs.prior + correction, inputs.mask)
+        """Return logits [P] and value []."""
+        rows, wan = self.encode(inputs.wan, inputs.rows, inputs.domains)
+        origin = jnp.take(rows, inputs.row, axis=0)
+        logits = self.logits(rows, origin, inputs.moves, inputs.prior, inputs.mask)
         seen = inputs.mask.astype(jnp.float32)[:, None]
-        mean = (x * seen).sum(axis=0) / jnp.maximum(seen.sum(), 1.0)
-        summary = jnp.concatenate([x[0], mean, pooled])
-        value = nn.Dense(1)(nn.tanh(nn.Dense(2 * self.hidden)(summary)))[0]
-        return logits, value
+        mean = (rows * seen).sum(axis=0) / jnp.maximum(seen.sum(), 1.0)
+        summary = jnp.concatenate([origin, mean, wan])
+        first, last = self.value_layers
+        return logits, last(nn.tanh(first(summary)))[0]
+
+    def encode(self, wan: GraphInputs, rows: Array, domains: Array) -> tuple[Array, Array]:
+        """Return [P, hidden] of the rows and [hidden] of the WAN as a whole."""
+        nodes = self.encoder(wan)
+        real = wan.mask.astype(jnp.float32)
+        pooled = (nodes * real[:, None]).sum(axis=0) / jnp.maximum(real.sum(), 1.0)
+        everywhere = jnp.broadcast_to(pooled[None, :], (rows.shape[0], pooled.size))
+        x = jnp.concatenate([rows, domains @ nodes, everywhere], axis=-1)
+        for layer in self.row_layers:
+            x = nn.tanh(layer(x))
+        return x, pooled
+
+    def logits(self, rows: Array, origin: Array, moves: Array, prior: Array, mask: Array) -> Array:
+        """Return [P] of the moves from a row, whose encoding is `origin` [hidden]."""
+        x = nn.relu(self.to(rows) + self.origin(origin)[None, :] + self.way(moves))
+        correction = self.score(x)[:, 0]
+        return _masked(jnp.exp(self.prior_scale) * prior + correction, mask)
 
 
 class LowerNetwork(nn.Module):

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import jraph
 from flax import struct
 from jax import Array
-from jaxtyping import Int, Key
+from jaxtyping import Float, Int, Key
 
 from agents.hi_ppo.features import (
-    CANDIDATE_FEATURES,
     CHOICE_FEATURES,
     GRAPH_NODE_FEATURES,
+    MOVE_FEATURES,
+    ROW_FEATURES,
     Measurement,
     Reference,
     Statistics,
@@ -40,7 +41,7 @@ from agents.protocol import (
     score_table,
     switch_times,
 )
-from jaxsim.env import EDGE_FEATURES, Observation
+from jaxsim.env import EDGE_FEATURES, NODE_FEATURES, Observation
 from jaxsim.plan import Plan
 from jaxsim.pytree import Pytree
 from jaxsim.trees import take
@@ -53,25 +54,34 @@ class PolicyParams(Pytree):
     lower: Any
 
 
-def policy_shapes(hidden: int) -> PolicyParams:
-    """Names, shapes and types of the parameters of both policies, in place of their values."""
+def init_policy(key: Key[Array, ""], hidden: int) -> PolicyParams:
+    """Fresh parameters of both policies: none of their shapes depends on a world."""
+    upper_key, lower_key = jax.random.split(key)
 
     def zeros(*shape):
         return jnp.zeros(shape, jnp.float32)
 
     one = jnp.zeros((1,), jnp.int32)
-    graph = jraph.GraphsTuple(
-        zeros(1, GRAPH_NODE_FEATURES), zeros(1, EDGE_FEATURES), one, one, None, one, one
-    )
     yes = jnp.ones((1,), bool)
-    wan = GraphInputs(graph, yes)
-    upper = UpperInputs(wan, zeros(1, CANDIDATE_FEATURES), zeros(1, 1), yes, zeros(1))
-    lower = LowerInputs(wan, yes, zeros(1, CHOICE_FEATURES), yes, zeros(1))
-    key = jax.random.key(0)
-    return PolicyParams(
-        upper=jax.eval_shape(UpperNetwork(hidden).init, key, upper),
-        lower=jax.eval_shape(LowerNetwork(hidden).init, key, lower),
+
+    def wan(features):
+        nodes, edges = zeros(1, features), zeros(1, EDGE_FEATURES)
+        return GraphInputs(jraph.GraphsTuple(nodes, edges, one, one, None, one, one), yes)
+
+    moves, row = zeros(1, MOVE_FEATURES), jnp.int32(0)
+    upper = UpperInputs(
+        wan(NODE_FEATURES), zeros(1, ROW_FEATURES), zeros(1, 1), moves, row, yes, zeros(1)
     )
+    lower = LowerInputs(wan(GRAPH_NODE_FEATURES), yes, zeros(1, CHOICE_FEATURES), yes, zeros(1))
+    return PolicyParams(
+        upper=UpperNetwork(hidden).init(upper_key, upper),
+        lower=LowerNetwork(hidden).init(lower_key, lower),
+    )
+
+
+def policy_shapes(hidden: int) -> PolicyParams:
+    """Names, shapes and types of the parameters of both policies, in place of their values."""
+    return jax.eval_shape(lambda key: init_policy(key, hidden), jax.random.key(0))
 
 
 class Memory(Pytree):
@@ -101,13 +111,15 @@ def decide_upper(
     hidden: int,
     observation: Observation,
     stats: Statistics,
+    before: Float[Array, " P"],
     reference: Reference,
     measured: Measurement,
 ) -> Int[Array, ""]:
-    """[] int32 row of the table that the upper level would be in; `stats` holds the measurement."""
-    inputs, rows = upper_inputs(setup, observation, stats, reference, measured)
+    """[] int32 row of the table that the upper level would be in; `stats` holds the measurement,
+    `before` [P] the rates before it."""
+    inputs = upper_inputs(setup, observation, stats, before, reference, measured)
     logits, _ = UpperNetwork(hidden).apply(params.upper, inputs)
-    return rows[jnp.argmax(logits)]
+    return jnp.argmax(logits).astype(jnp.int32)
 
 
 def decide_lower(
@@ -156,8 +168,9 @@ class HiPPO(Pytree, Scheduler):
         del key, truth
         networks = (self.setup, self.policy, self.hidden, observation)
         measured = measure(self.setup, observation, self.reference)
-        stats = update_statistics(memory.stats, measured)
-        wanted = decide_upper(*networks, stats, self.reference, measured)
+        stats = update_statistics(memory.stats, measured.rates.max(axis=-1))
+        seen = (stats, memory.stats.last, self.reference, measured)
+        wanted = decide_upper(*networks, *seen)
         row = jnp.where(memory.clock == 0, wanted, measured.row)
         plan = decide_lower(*networks, measured, row)
         clock = jax.lax.rem(memory.clock + 1, jnp.int32(self.every))

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from jaxsim.files import check_counts, check_fields, is_non_negative, is_positive, is_share
+from jaxsim.files import (
+    check_counts,
+    check_fields,
+    is_non_negative,
+    is_positive,
+    is_share,
+    listed,
+)
+
+ALGORITHMS = ("exact", "ppo")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +49,34 @@ class PPOSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class ExactSettings:
+    """Gradient ascent on the expected progress of recorded scenarios.
+
+    Attributes:
+        learning_rate: of Adam, decays to zero by half a cosine over the run
+        max_grad_norm: gradients are clipped by their global norm
+        batch: scenarios per update
+        updates: per epoch
+    """
+
+    learning_rate: float = 5e-3
+    max_grad_norm: float = 1.0
+    batch: int = 8
+    updates: int = 5
+
+    def __post_init__(self):
+        check_fields(self, ("learning_rate", "max_grad_norm"), "a number > 0", is_positive)
+        check_counts(self, {"batch": 100_000, "updates": 1_000_000})
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainSettings:
     """Sizes of Hi-PPO and of its training.
 
     Attributes:
+        algorithm: exact (the exact gradient on recorded scenarios, of the upper policy; it decides in
+            every interval) or ppo (of both policies, by playing; what follows is of ppo, but for
+            `hidden` and `exact`)
         envs: scenarios played at once, per policy seed
         rollout: intervals between two updates; must divide the horizon and be a multiple of `every`
         every: intervals between two decisions of the upper policy
@@ -55,8 +88,10 @@ class TrainSettings:
             row
         upper: PPO of the upper policy
         lower: PPO of the lower policy
+        exact: the exact gradient's settings
     """
 
+    algorithm: str = "exact"
     envs: int = 128
     rollout: int = 32
     every: int = 2
@@ -69,16 +104,25 @@ class TrainSettings:
     lower: PPOSettings = dataclasses.field(
         default_factory=lambda: PPOSettings(learning_rate=3e-4, epochs=1)
     )
+    exact: ExactSettings = dataclasses.field(default_factory=ExactSettings)
 
     def __post_init__(self):
         most = {"envs": 1_000_000, "rollout": 1_000_000, "every": 1_000_000, "hidden": 65_536}
         check_counts(self, most)
+        check_fields(self, ("algorithm",), listed(ALGORITHMS), ALGORITHMS.__contains__)
         shares = ("upper_discount", "lower_discount", "shaping", "idle_start")
         check_fields(self, shares, "a number from 0 to 1", is_share)
+
+    @property
+    def cadence(self) -> int:
+        """Intervals between two decisions of the upper policy that is trained so."""
+        return 1 if self.algorithm == "exact" else self.every
 
 
 def check_sizes(settings: TrainSettings, horizon: int) -> None:
     """Raise ValueError where batches would not divide: cheap, so ask before solving scenarios."""
+    if settings.algorithm == "exact":
+        return
     if horizon % settings.rollout or settings.rollout % settings.every:
         raise ValueError("rollout must divide the horizon and be a multiple of every")
     if settings.envs * settings.rollout // settings.every % settings.upper.minibatches:

@@ -22,9 +22,9 @@ from agents.hi_ppo.features import (
     upper_inputs,
 )
 from agents.hi_ppo.gae import advantages
-from agents.hi_ppo.networks import LowerNetwork, UpperNetwork
+from agents.hi_ppo.networks import LowerNetwork, UpperInputs, UpperNetwork
 from agents.hi_ppo.ppo import Decisions, Losses, make_optimizer, ppo_update
-from agents.hi_ppo.scheduler import PolicyParams
+from agents.hi_ppo.scheduler import PolicyParams, init_policy
 from agents.hi_ppo.settings import TrainSettings, check_sizes
 from agents.oracles import solve_truth
 from agents.protocol import (
@@ -78,6 +78,24 @@ class EpochMetrics(Pytree):
     upper: Losses
     lower: Losses
 
+    def columns(self) -> dict[str, Array]:
+        """What a run records of an epoch, by name."""
+        parts = (
+            "progress_rel",
+            "reward",
+            "reward_eff",
+            "reward_util",
+            "reward_cost",
+            "reward_fair",
+        )
+        levels = {"upper": self.upper, "lower": self.lower}
+        losses = {"entropy": "entropy", "kl": "kl", "value_loss": "value"}
+        return {
+            **{name: getattr(self, name) for name in parts},
+            **{f"{k}_{n}": getattr(x, f) for n, f in losses.items() for k, x in levels.items()},
+            "switch_rate": self.switch_rate,
+        }
+
 
 class _Carry(Pytree):
     """One environment between two intervals."""
@@ -86,6 +104,7 @@ class _Carry(Pytree):
     observation: Observation
     measured: Measurement  # what `observation` says of the plans of the table
     stats: Statistics  # of all measurements so far, `measured` among them
+    before: Array  # [P] the rates of the measurement before it
     potential: Array  # [] the clairvoyant value when the job last trained
 
 
@@ -138,11 +157,8 @@ class Trainer:
     def _init(self, seed: Array) -> TrainState:
         """Fresh state for a seed (uint32)."""
         key = jax.random.key(seed)
-        upper_key, lower_key, run_key = jax.random.split(key, 3)
-        carry, tape = self._start(run_key)
-        setup = make_setup(tape.params, self.table)
-        high, low = self._inputs(setup, carry, make_reference(tape.base_rate))
-        policy = PolicyParams(self.upper.init(upper_key, high), self.lower.init(lower_key, low))
+        policy_key, run_key = jax.random.split(key)
+        policy = init_policy(policy_key, self.settings.hidden)
         return TrainState(
             policy=policy,
             upper_opt=self.upper_optimizer.init(policy.upper),
@@ -168,8 +184,10 @@ class Trainer:
         plan = jax.tree.map(deploy, pick_row(self.table, row), nothing)
         state, timestep = reset(tape.key, tape.params.replace(initial_plan=plan))
         measured = self._measured(timestep.observation, tape)
-        stats = update_statistics(init_statistics(make_reference(tape.base_rate)), measured)
-        return _Carry(state, timestep.observation, measured, stats, tape.value[1, row]), tape
+        fresh = init_statistics(make_reference(tape.base_rate))
+        stats = update_statistics(fresh, measured.rates.max(axis=-1))
+        value = tape.value[1, row]
+        return _Carry(state, timestep.observation, measured, stats, fresh.last, value), tape
 
     def _epoch(self, train: TrainState) -> tuple[TrainState, EpochMetrics]:
         """Play one batch of episodes with an update every `rollout` intervals."""
@@ -228,8 +246,7 @@ class Trainer:
         upper_key, lower_key = jax.random.split(key)
         setup = make_setup(tape.params, self.table)
         reference = make_reference(tape.base_rate)
-        seen = (carry.observation, carry.stats, reference, carry.measured)
-        inputs, rows = upper_inputs(setup, *seen)
+        inputs = _upper_inputs(setup, carry, reference)
         high = _sample(upper_key, self.upper.apply(policy.upper, inputs), inputs)
 
         def interval(held, i):
@@ -240,7 +257,7 @@ class Trainer:
 
         # A loop, so that the interval is compiled once.
         numbers = jnp.arange(self.settings.every)
-        (carry, _), out = jax.lax.scan(interval, (carry, rows[high.action]), numbers)
+        (carry, _), out = jax.lax.scan(interval, (carry, high.action), numbers)
         return carry, (high, *out)
 
     def _interval(self, policy: PolicyParams, tape: Tape, carry: _Carry, key: Array, row: Array):
@@ -271,8 +288,9 @@ class Trainer:
             record.switched[0].astype(jnp.float32),
         )
         measured = self._measured(timestep.observation, tape)
-        stats = update_statistics(carry.stats, measured)
-        carry = _Carry(state, timestep.observation, measured, stats, potential)
+        stats = update_statistics(carry.stats, measured.rates.max(axis=-1))
+        before = carry.stats.last
+        carry = _Carry(state, timestep.observation, measured, stats, before, potential)
         return carry, low, reward, info
 
     def _measured(self, observation: Observation, tape: Tape) -> Measurement:
@@ -305,10 +323,14 @@ class Trainer:
 
     def _inputs(self, setup: Setup, carry: _Carry, reference: Reference):
         """What the networks of both levels see."""
-        seen = (carry.observation, carry.stats, reference, carry.measured)
-        high, _ = upper_inputs(setup, *seen)
+        high = _upper_inputs(setup, carry, reference)
         rates, row = carry.measured.rates, carry.measured.row
         return high, lower_inputs(setup, carry.observation, rates, row)
+
+
+def _upper_inputs(setup: Setup, carry: _Carry, reference: Reference) -> UpperInputs:
+    seen = (carry.observation, carry.stats, carry.before, reference, carry.measured)
+    return upper_inputs(setup, *seen)
 
 
 def _sample(key: Array, output: tuple[Array, Array], inputs: Any) -> _Choice:

@@ -111,9 +111,10 @@ def _whole(scheduler: Scheduler, observation):
 def _upper(ours: HiPPO, observation):
     """[] int32 row."""
     measured = measure(ours.setup, observation, ours.reference)
-    stats = update_statistics(init_statistics(ours.reference), measured)
+    fresh = init_statistics(ours.reference)
+    stats = update_statistics(fresh, measured.rates.max(axis=-1))
     networks = (ours.setup, ours.policy, ours.hidden, observation)
-    return decide_upper(*networks, stats, ours.reference, measured)
+    return decide_upper(*networks, stats, fresh.last, ours.reference, measured)
 
 
 @jax.jit

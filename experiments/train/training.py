@@ -16,12 +16,13 @@ from tqdm import tqdm
 
 from agents.hi_ppo import (
     FILE_NAME,
-    EpochMetrics,
+    ExactTrainer,
     HiPPO,
     Trainer,
     check_sizes,
     load_checkpoint,
     make_tape,
+    record,
     restore,
     save_checkpoint,
 )
@@ -29,6 +30,7 @@ from analysis.records import RunWriter, load
 from experiments.common import load_world, note_efficiency, progress
 from experiments.evaluate import Evaluator
 from experiments.train.config import TrainConfig, recorded
+from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.scenario import scenario_bank
 from jaxsim.trees import take
@@ -43,6 +45,11 @@ class TrainingRun:
             check_sizes(config.train, config.scenario.horizon)
         except ValueError as error:
             raise InputError(f"train: {error}") from None
+        if config.train.algorithm == "exact" and any(config.weights[1:]):
+            raise InputError(
+                "train: weights: the exact gradient is of progress alone, so 1,0,0,0 is allowed; "
+                "train.algorithm ppo takes any"
+            )
         config.scenario.links()  # refuse a bad jitter file before anything is computed
         self.spec, self.world, self.info = load_world(
             *(config.cluster, config.model, config.global_batch, config.seq, config.table_size),
@@ -62,13 +69,22 @@ class TrainingRun:
         tqdm.write(
             f"{self.spec.name}: {self.info.plans_in_table} plans of {self.info.plans_scored}"
         )
-        make = jax.jit(jax.vmap(make_tape, in_axes=(0, None, 0, None)), static_argnums=3)
-        tapes = _in_chunks(make, params, self.world.table, keys, self.horizon)
-        self.trainer = Trainer(config.train, self.world.table, tapes, self.horizon, config.epochs)
+        self.trainer = self._make_trainer(params, keys)
         self.evaluator = Evaluator(
             self.world, config.scenario, range(config.eval_scenarios), "held-out", config.weights
         )
         self.state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
+
+    def _make_trainer(self, params: EnvParams, keys: Any) -> Trainer | ExactTrainer:
+        """Record the bank of scenarios [S] as the algorithm needs them."""
+        settings, table = self.config.train, self.world.table
+        exact = settings.algorithm == "exact"
+        one = record if exact else make_tape
+        make = jax.jit(jax.vmap(one, in_axes=(0, None, 0, None)), static_argnums=3)
+        bank = _in_chunks(make, params, table, keys, self.horizon)
+        if exact:
+            return ExactTrainer(settings, bank, self.config.epochs)
+        return Trainer(settings, table, bank, self.horizon, self.config.epochs)
 
     def resume(self, writer: RunWriter) -> tuple[int, float]:
         """Take up where the last checkpoint left off, forget what was recorded after it, and return
@@ -86,7 +102,7 @@ class TrainingRun:
         settings = self.config.train
         meta = {
             "hidden": settings.hidden,
-            "every": settings.every,
+            "every": settings.cadence,
             "seeds": list(self.config.seeds),
             "epoch": int(self.state.epoch[0]),
             "config": recorded(self.config),
@@ -134,33 +150,14 @@ class TrainingRun:
         return epoch % self.config.eval_every == 0 or epoch == self.config.epochs
 
     def _record(
-        self, writer: RunWriter, epoch: int, metrics: EpochMetrics, wall_s: float, speed: float
+        self, writer: RunWriter, epoch: int, metrics: Any, wall_s: float, speed: float
     ) -> None:
         rows = []
         for i, seed in enumerate(self.config.seeds):
-            m: Any = jax.tree.map(lambda x, i=i: float(x[i]), metrics)
-            rows.append(
-                {
-                    "seed": seed,
-                    "update": epoch,
-                    "env_steps": epoch * self.trainer.steps_per_epoch,
-                    "wall_s": wall_s,
-                    "steps_per_s": speed,
-                    "progress_rel": m.progress_rel,
-                    "reward": m.reward,
-                    "reward_eff": m.reward_eff,
-                    "reward_util": m.reward_util,
-                    "reward_cost": m.reward_cost,
-                    "reward_fair": m.reward_fair,
-                    "upper_entropy": m.upper.entropy,
-                    "lower_entropy": m.lower.entropy,
-                    "upper_kl": m.upper.kl,
-                    "lower_kl": m.lower.kl,
-                    "upper_value_loss": m.upper.value,
-                    "lower_value_loss": m.lower.value,
-                    "switch_rate": m.switch_rate,
-                }
-            )
+            steps = epoch * self.trainer.steps_per_epoch
+            own = {name: float(column[i]) for name, column in metrics.columns().items()}
+            time = {"wall_s": wall_s, "steps_per_s": speed}
+            rows.append({"seed": seed, "update": epoch, "env_steps": steps, **time, **own})
         writer.append("metrics", rows)
 
     def evaluate(self, writer: RunWriter, epoch: int) -> dict[int, float]:
@@ -169,7 +166,7 @@ class TrainingRun:
         for i, seed in enumerate(self.config.seeds):
             policy = take(self.state.policy, i)
             settings = self.config.train
-            scheduler = HiPPO(policy, jnp.int32(settings.every), settings.hidden)
+            scheduler = HiPPO(policy, jnp.int32(settings.cadence), settings.hidden)
             regret = self.evaluator.regret_pct(scheduler)
             # Scenarios in which nothing can run say nothing.
             regret = regret[np.isfinite(regret)] if np.isfinite(regret).any() else regret

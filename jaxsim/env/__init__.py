@@ -13,7 +13,13 @@ sharing      who holds which GPUs, and how jobs share links
 """
 
 from jaxsim.env.env import auto_reset, first_states, reset, step, world_tape
-from jaxsim.env.observation import EDGE_FEATURES, JOB_NODE_FEATURES, NODE_FEATURES, observe
+from jaxsim.env.observation import (
+    EDGE_FEATURES,
+    JOB_NODE_FEATURES,
+    NODE_FEATURES,
+    observe,
+    wan_graph,
+)
 from jaxsim.env.prepare import with_rows
 from jaxsim.env.resizing import Resizing, resize
 from jaxsim.env.rows import PlanRows
@@ -43,6 +49,7 @@ __all__ = [
     "resize",
     "step",
     "step_cost",
+    "wan_graph",
     "with_rows",
     "world_tape",
 ]

@@ -13,7 +13,7 @@ from jaxsim.env.status import active, may_retarget
 from jaxsim.env.types import ActionMask, EnvParams, Observation, State
 from jaxsim.materialise import materialised
 from jaxsim.plan import Plan, n_groups, per_domain
-from jaxsim.step_time import NetworkView, Transition, choice_fits
+from jaxsim.step_time import NetworkView, choice_fits
 from jaxsim.workload import Workload
 
 NODE_FEATURES = 5
@@ -39,7 +39,7 @@ def observe(state: State, params: EnvParams) -> Observation:
         nodes = params.rows.job_nodes[state.row] * present.astype(jnp.float32)[:, None, None]
         lower = state.lower
     return Observation(
-        graph=_graph(problem.cluster, view, state.transition, params.interval_s),
+        graph=wan_graph(problem.cluster, view, state.transition.bytes_gb, params.interval_s),
         graph_mask=problem.cluster.mask,
         job_nodes=nodes,
         view=view,
@@ -78,9 +78,10 @@ def _of_plans(state: State, params: EnvParams, present: Array) -> tuple[Array, A
     )
 
 
-def _graph(
-    cluster: Cluster, view: NetworkView, transition: Transition, interval_s: Array
+def wan_graph(
+    cluster: Cluster, view: NetworkView, pending_gb: Array, interval_s: Array
 ) -> jraph.GraphsTuple:
+    """Domains and links as measured; `pending_gb` [J, K, K] is what moves have still to carry."""
     n = cluster.mask.shape[0]
     real = cluster.mask.astype(jnp.float32)
     gpus = cluster.gpus.astype(jnp.float32)
@@ -98,7 +99,7 @@ def _graph(
     link = real[:, None] * real[None, :] * (1.0 - jnp.eye(n, dtype=jnp.float32))
     base = jnp.maximum(cluster.bandwidth_gb_per_s, 1e-9)
     measured = jnp.maximum(view.bandwidth_gb_per_s, 1e-3 * base)
-    pending = jnp.sum(transition.bytes_gb, axis=0)
+    pending = jnp.sum(pending_gb, axis=0)
     edges = _columns(
         [
             link,

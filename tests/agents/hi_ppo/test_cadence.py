@@ -38,12 +38,11 @@ def test_between_its_decisions_the_row_in_force_stays(every, monkeypatch):
 
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_training_plays_one_upper_decision_and_then_what_is_in_force(every, monkeypatch):
-    inputs = SimpleNamespace(mask=jnp.array([True, False, False]))
-    rows = jnp.array([WANTED, IN_FORCE, IN_FORCE], jnp.int32)
+    inputs = SimpleNamespace(mask=jnp.arange(3) == WANTED)
     monkeypatch.setattr(training, "make_setup", lambda *_: None)
     monkeypatch.setattr(training, "make_reference", lambda *_: None)
     monkeypatch.setattr(training, "update_statistics", lambda stats, _: stats + 1)
-    monkeypatch.setattr(training, "upper_inputs", lambda *_: (inputs, rows))
+    monkeypatch.setattr(training, "upper_inputs", lambda *_: inputs)
     trainer = object.__new__(Trainer)
     trainer.settings, trainer.table = TrainSettings(every=every), None
     logits = jnp.where(inputs.mask, 0.0, -jnp.inf)
@@ -55,14 +54,18 @@ def test_training_plays_one_upper_decision_and_then_what_is_in_force(every, monk
         return after, row, jnp.float32(10.0), carry.stats
 
     trainer._interval = interval
-    carry = training._Carry(None, None, measured(), jnp.int32(1), jnp.float32(0.0))
+    carry = training._Carry(None, None, measured(), jnp.int32(1), None, jnp.float32(0.0))
     tape = SimpleNamespace(params=None, base_rate=None)
     carry, (high, rows, rewards, stats) = trainer._segment(
         SimpleNamespace(upper=None), tape, carry, jax.random.key(0)
     )
     assert rows.tolist() == [WANTED] + [IN_FORCE] * (every - 1)
     assert stats.tolist() == list(range(1, every + 1)), "it measures before each"
-    assert int(high.action) == 0 and float(high.value) == 0.5 and rewards.tolist() == [10.0] * every
+    assert (
+        int(high.action) == WANTED
+        and float(high.value) == 0.5
+        and rewards.tolist() == [10.0] * every
+    )
 
 
 @pytest.mark.parametrize("moving", [False, True])
@@ -79,7 +82,7 @@ def test_shaping_adds_what_the_clairvoyant_still_gets_more(moving, monkeypatch):
     monkeypatch.setattr(training, "carry_out", lambda setup, row, choice, view: (row, choice))
     monkeypatch.setattr(training, "step", lambda *_: (state, timestep))
     monkeypatch.setattr(training, "make_setup", lambda *_: None)
-    monkeypatch.setattr(training, "update_statistics", lambda stats, _: stats + 1)
+    monkeypatch.setattr(training, "update_statistics", lambda stats, rate: (stats, rate))
     trainer = object.__new__(Trainer)
     trainer.table, trainer._measured = None, measured
     trainer.settings = TrainSettings(shaping=0.5)
@@ -88,7 +91,8 @@ def test_shaping_adds_what_the_clairvoyant_still_gets_more(moving, monkeypatch):
     value = jnp.array([[90.0, 0.0], [80.0, 0.0], [64.0, 0.0]])
     params = SimpleNamespace(progress_ref=jnp.array([40.0]), weights=jnp.array([0.8, 0, 0, 0]))
     seen = SimpleNamespace(view=None)
-    before = training._Carry(None, seen, measured(), jnp.int32(4), jnp.float32(80.0))
+    stats = SimpleNamespace(last="rates")
+    before = training._Carry(None, seen, measured(), stats, None, jnp.float32(80.0))
     after, low, reward, info = trainer._interval(
         SimpleNamespace(lower=None),
         SimpleNamespace(params=params, value=value),
@@ -100,6 +104,8 @@ def test_shaping_adds_what_the_clairvoyant_still_gets_more(moving, monkeypatch):
     expected = 0.25 + 0.5 * 0.8 * (1 + (potential - 80.0) / 40.0)
     assert float(reward) == pytest.approx(expected)
     assert float(after.potential) == potential and after.observation == "seen"
-    assert int(after.stats) == 5, "what was seen is in the averages before the next decision"
+    # What was seen is in the averages before the next decision, and what was seen before is kept.
+    assert after.stats[0] is stats and after.stats[1].tolist() == [1.0, 1.0, 1.0]
+    assert after.before == "rates"
     assert float(info[0]) == 0.75 and info[2:6] == (1.0, 2.0, 3.0, 4.0) and float(info[6]) == 1.0
     assert int(low.action) == 0 and float(low.weight) == 1.0

@@ -23,16 +23,10 @@ BASE = np.array([1.0, 2.0])
 update = jax.jit(update_statistics)
 
 
-def measurement(rates, row=0):
-    """Rates [P] of the best of two lower choices."""
-    best = jnp.asarray(rates, jnp.float32)
-    return Measurement(jnp.stack([0.5 * best, best], axis=1), jnp.zeros(2), jnp.int32(row))
-
-
-def statistics_after(series, rows=None):
+def statistics_after(series):
     stats = init_statistics(make_reference(jnp.asarray(BASE, jnp.float32)))
-    for t, rates in enumerate(series):
-        stats = update(stats, measurement(rates, 0 if rows is None else rows[t]))
+    for rates in series:
+        stats = update(stats, jnp.asarray(rates, jnp.float32))
     return stats
 
 
@@ -51,23 +45,25 @@ def test_averages_of_a_constant_rate_are_that_rate():
     np.testing.assert_array_equal(stats.last, constant.astype(np.float32))
 
 
-def test_first_measurements_count_fully():
-    """The fast average is the plain mean of what was measured, the slow one counts the base as one
-    measurement, until their decays are reached."""
+def test_averages_start_at_the_base():
+    """The fast one is the tuned rule's, a fifth of what is measured; the slow one counts the base as
+    one measurement, until its decay is reached."""
     series = np.array([[3.0, 1.0], [5.0, 1.5], [1.0, 4.0]])
+    fast = BASE
     for n in (1, 2, 3):
         stats = statistics_after(series[:n])
-        np.testing.assert_allclose(stats.fast, series[:n].mean(axis=0), rtol=1e-6)
+        fast = 0.8 * fast + 0.2 * series[n - 1]
+        np.testing.assert_allclose(stats.fast, fast, rtol=1e-6)
         slow = np.vstack([BASE, series[:n]]).mean(axis=0)
         np.testing.assert_allclose(stats.slow, slow, rtol=1e-6)
         assert float(stats.count) == n
 
 
 def test_averages_settle_to_their_decays():
-    """After 100 intervals at one rate, a jump shows in 3 of 10 and 1 of 20 parts."""
+    """After 100 intervals at one rate, a jump shows in 1 of 5 and 1 of 20 parts."""
     calm, jump = np.array([1.0, 2.0]), np.array([2.0, 1.0])
     stats = statistics_after([calm] * 100 + [jump])
-    np.testing.assert_allclose(stats.fast, calm + 0.3 * (jump - calm), rtol=1e-4)
+    np.testing.assert_allclose(stats.fast, calm + 0.2 * (jump - calm), rtol=1e-4)
     np.testing.assert_allclose(stats.slow, calm + 0.05 * (jump - calm), rtol=1e-4)
     # Deviations are from the new mean, 0.95 of the jump now and 0.05 the other way before it.
     np.testing.assert_allclose(stats.square, 0.05 * 0.95**2, rtol=1e-3)
@@ -85,15 +81,6 @@ def test_successive_deviations_tell_trends_from_noise():
     assert abs(product_of(2 + np.random.default_rng(0).normal(size=400))) < 0.5
 
 
-def test_the_row_before_and_the_time_since_are_remembered():
-    rows = [2, 2, 5, 5, 5, 1]
-    expected = [(2, 2, 101), (2, 2, 102), (5, 2, 0), (5, 2, 1), (5, 2, 2), (1, 5, 0)]
-    for n, (row, previous, since) in enumerate(expected, start=1):
-        stats = statistics_after([BASE] * n, rows)
-        assert (int(stats.row), int(stats.previous)) == (row, previous), n
-        assert float(stats.since_switch) == since, n
-
-
 def test_a_move_pays_where_the_rest_of_the_horizon_makes_up_for_the_way():
     rate, switch_s = jnp.array([1.0, 1.5, 4.0, 0.5]), jnp.array([0.0, 120.0, 900.0, 0.0])
     got = gains(rate, switch_s, jnp.int32(0), jnp.float32(10.0), jnp.float32(60.0))
@@ -101,9 +88,18 @@ def test_a_move_pays_where_the_rest_of_the_horizon_makes_up_for_the_way():
     np.testing.assert_allclose(got, [0.0, 1.5 * 0.8 - 1.0, -1.0, 0.5 - 1.0], rtol=1e-5)
 
 
+def test_where_every_move_outlasts_the_horizon_a_standstill_still_ends():
+    """The row in force cannot run, the quickest move takes 900 s of a horizon of 600: the horizon ends
+    one interval after that move."""
+    rate, switch_s = jnp.array([0.0, 2.0, 3.0]), jnp.array([0.0, 900.0, 920.0])
+    got = gains(rate, switch_s, jnp.int32(0), jnp.float32(10.0), jnp.float32(60.0))
+    np.testing.assert_allclose(got, [0.0, 2.0 * 60 / 600, 3.0 * 40 / 600], rtol=1e-5)
+
+
 # Row 1 is in force; 2 is a little better and near, 3 much better and far, 4 worse, 5 padding.
 RATES, SWITCH_S = np.array([0.9, 1.0, 1.1, 1.5, 0.2, 0.0]), np.array([90, 0, 6, 500, 0, 0.0])
 BASE_RATES = np.array([1.4, 1.0, 1.1, 1.2, 0.2, 0.0])
+FACTORS = (0.8, 1.1, 1.3, 1.0)
 STAY, NEAR, FAR, WORSE, PADDING = 1, 2, 3, 4, 5
 
 
@@ -115,7 +111,11 @@ def world(interval_s=60.0, may=True, moving=False):
         interval_s=jnp.float32(interval_s),
         table=SimpleNamespace(
             mask=jnp.arange(6) != PADDING,
-            plans=SimpleNamespace(group=jnp.asarray(groups), layers=jnp.asarray(layers)),
+            plans=SimpleNamespace(
+                group=jnp.asarray(groups),
+                layers=jnp.asarray(layers),
+                sync_period=jnp.array([1, 1, 1, 32, 1, 1], jnp.int32),
+            ),
         ),
         problem=SimpleNamespace(
             choices=SimpleNamespace(
@@ -136,67 +136,78 @@ def world(interval_s=60.0, may=True, moving=False):
     return setup, observation
 
 
-def upper(unit=1.0, seconds=1.0, **changes):
-    """Inputs and rows after a few intervals, with rates and times in other units."""
+def upper(unit=1.0, seconds=1.0, row=STAY, **changes):
+    """Inputs after a few intervals, with rates and times in other units."""
     reference = make_reference(jnp.asarray(BASE_RATES * unit, jnp.float32))
     stats = init_statistics(reference)
-    for factor in (0.8, 1.1, 1.3, 1.0):
-        rates = jnp.asarray(RATES * factor * unit, jnp.float32)
-        switch_s = jnp.asarray(SWITCH_S * seconds, jnp.float32)
-        measured = Measurement(jnp.stack([0.5 * rates, rates], 1), switch_s, jnp.int32(STAY))
-        stats = update(stats, measured)
+    for factor in FACTORS:
+        rates, before = jnp.asarray(RATES * factor * unit, jnp.float32), stats.last
+        stats = update(stats, rates)
+    switch_s = jnp.asarray(SWITCH_S * seconds, jnp.float32)
+    measured = Measurement(jnp.stack([0.5 * rates, rates], 1), switch_s, jnp.int32(row))
     setup, observation = world(60.0 * seconds, **changes)
-    return upper_inputs(setup, observation, stats, reference, measured)
+    return upper_inputs(setup, observation, stats, before, reference, measured)
 
 
-def test_proposals_are_to_stay_and_the_best_rows_of_near_and_far_horizons():
-    inputs, rows = upper()
-    assert int(rows[0]) == STAY and bool(inputs.mask[0])
-    allowed = np.asarray(rows)[np.asarray(inputs.mask)].tolist()
-    assert len(set(allowed)) == len(allowed), "a repetition is masked"
-    assert {STAY, NEAR, FAR} <= set(allowed) and WORSE not in allowed and PADDING not in allowed
-    assert 0 in allowed, "the best static row"
+def test_all_rows_but_padding_may_be_chosen():
+    np.testing.assert_array_equal(upper().mask, [True, True, True, True, True, False])
 
 
 @pytest.mark.parametrize("changes", [{"may": False}, {"moving": True}])
 def test_who_may_not_move_can_only_stay(changes):
-    mask = upper(**changes)[0].mask
-    assert bool(mask[0]) and int(mask.sum()) == 1
+    mask = upper(**changes).mask
+    assert bool(mask[STAY]) and int(mask.sum()) == 1
 
 
 def test_inputs_have_no_units():
     """Rates in tokens instead of steps, times in minutes: the policy sees the same."""
-    plain, rows = upper()
-    for other, other_rows in (upper(unit=1000.0), upper(seconds=1 / 60)):
-        np.testing.assert_array_equal(other_rows, rows)
-        np.testing.assert_allclose(other.candidates, plain.candidates, rtol=1e-3, atol=1e-4)
-        np.testing.assert_allclose(other.prior, plain.prior, rtol=1e-3, atol=1e-4)
+    plain = upper()
+    for other in (upper(unit=1000.0), upper(seconds=1 / 60)):
+        for name in ("rows", "moves", "prior"):
+            close = {"rtol": 1e-3, "atol": 1e-4}
+            np.testing.assert_allclose(getattr(other, name), getattr(plain, name), **close)
 
 
-def test_candidates_are_told_apart_by_what_they_promise():
-    inputs, rows = upper()
-    place = {int(row): i for i, row in reversed(list(enumerate(rows)))}
-    stay, near, far = (np.asarray(inputs.candidates[place[r]], float) for r in (STAY, NEAR, FAR))
-    # Now and before, in units of the best static rate 1.4, and what is more than in force.
-    np.testing.assert_allclose(far[[0, 3]], [1.5 / 1.4, 1.2 / 1.4], rtol=1e-5)
-    np.testing.assert_allclose(far[[4, 7]], [0.5 / 1.4, 0.2 / 1.4], rtol=1e-5)
-    assert np.all(stay[4:8] == 0) and np.all(stay[12:17] == 0), "to stay gains nothing"
-    np.testing.assert_allclose(near[11], np.log(1 + 6 / 60), rtol=1e-5)
-    # Twice the gain per interval over 4, 8, 16, 32 intervals: too far is a loss at first.
-    horizons = 60.0 * np.array([4, 8, 16, 32])
-    gained = 1.5 * np.maximum(horizons - 500, 0) / horizons - 1.0
-    np.testing.assert_allclose(far[12:16], 2 * gained / 1.4, rtol=1e-4)
-    assert far[12] < 0 < near[12] and near[15] < far[15]
-    # In force, before that, best static.
-    for i, row in enumerate(rows.tolist()):
-        expected = [row == STAY, row == STAY, row == 0]
-        np.testing.assert_array_equal(inputs.candidates[i, 17:20], expected)
-    np.testing.assert_allclose(inputs.candidates[:, 20], 0.2 * np.log(1 + 104), rtol=1e-5)
-    np.testing.assert_allclose(inputs.candidates[:, 21], 0.2 * np.log(1 + 4), rtol=1e-5)
-    # The prior is hysteresis: 20 logits for all of the best static rate, gained over 10 intervals.
-    np.testing.assert_allclose(inputs.prior[place[FAR]], 20 * (1.5 / 6 - 1.0) / 1.4, rtol=1e-3)
-    shares = np.asarray(inputs.domains)[[place[r] for r in (STAY, NEAR, FAR)]]
+def test_rows_look_the_same_from_wherever_one_is():
+    """That lets one encoding serve a decision from every row."""
+    here, there = upper(), upper(row=FAR)
+    np.testing.assert_array_equal(here.rows, there.rows)
+    assert np.any(np.asarray(here.moves) != np.asarray(there.moves))
+
+
+def test_rows_are_told_apart_by_what_they_bring():
+    rows = np.asarray(upper().rows, float)
+    # Now and at base, in units of the best static rate 1.4, and what changed since the last time.
+    np.testing.assert_allclose(rows[FAR, [0, 3]], [1.5 / 1.4, 1.2 / 1.4], rtol=1e-5)
+    np.testing.assert_allclose(rows[FAR, 4], 1.5 * (1.0 - 1.3) / 1.4, rtol=1e-5)
+    np.testing.assert_array_equal(rows[:, 7], [1, 0, 0, 0, 0, 0])  # the best static row
+    np.testing.assert_allclose(rows[:, 8], 0.2 * np.array([1, 1, 2, 2, 2, 2]), rtol=1e-6)
+    np.testing.assert_allclose(rows[:, 9], 0.1 * np.array([0, 0, 0, 5, 0, 0]), rtol=1e-6)
+    np.testing.assert_allclose(rows[:, 10], 0.2 * np.log(1 + 4), rtol=1e-5)
+    shares = np.asarray(upper().domains)[[STAY, NEAR, FAR]]
     np.testing.assert_allclose(shares, [[0, 1], [0.75, 0.25], [0.5, 0.5]])
+
+
+def test_moves_are_told_apart_by_what_they_promise():
+    inputs = upper()
+    moves = np.asarray(inputs.moves, float)
+    np.testing.assert_array_equal(moves[:, 0], np.arange(6) == STAY)
+    assert np.all(moves[STAY, 1:] == 0), "to stay takes no time and gains nothing"
+    np.testing.assert_allclose(moves[NEAR, 1], np.log(1 + 6 / 60), rtol=1e-5)
+    # Twice the gain per interval over 4 and 20 intervals: too far is a loss at first.
+    horizons = 60.0 * np.array([4, 20])
+    gained = 1.5 * np.maximum(horizons - 500, 0) / horizons - 1.0
+    np.testing.assert_allclose(moves[FAR, 2:4], 2 * gained / 1.4, rtol=1e-4)
+    assert moves[FAR, 2] < 0 < moves[NEAR, 2] and moves[NEAR, 3] < moves[FAR, 3]
+
+
+def test_the_prior_is_the_tuned_rule():
+    """60 logits for all of the best static rate, gained over 20 intervals at averaged rates."""
+    average = BASE_RATES
+    for factor in FACTORS:
+        average = 0.8 * average + 0.2 * RATES * factor
+    gained = average * (1 - SWITCH_S / 1200) - average[STAY]
+    np.testing.assert_allclose(upper().prior, 60 * gained / 1.4, rtol=1e-3, atol=1e-3)
 
 
 def test_a_setting_that_is_one_per_cent_slower_starts_with_odds_of_one_to_twenty():

@@ -23,7 +23,7 @@ from jaxsim.env.env import reset
 from jaxsim.env.observation import EDGE_FEATURES, JOB_NODE_FEATURES, NODE_FEATURES
 
 PLAN = make_plan([(2, 0), (3,)], [(5, 3), (8,)], [3, 2], 4, dp=2, micro_batch=2)
-CANDIDATES, FEATURES, CHOICES, CHOICE_FEATURES = 7, 6, 5, 4
+ROWS, FEATURES, MOVES, CHOICES, CHOICE_FEATURES = 7, 6, 3, 5, 4
 first_observation = jax.jit(lambda key, params: reset(key, params)[1].observation)
 
 
@@ -39,13 +39,15 @@ def draw(*shape, seed=0):
 
 
 def upper_inputs(k=4):
-    share = jax.nn.softmax(draw(CANDIDATES, 4, seed=1), axis=1)
+    share = jax.nn.softmax(draw(ROWS, 4, seed=1), axis=1)
     return UpperInputs(
         wan=wan(k),
-        candidates=draw(CANDIDATES, FEATURES, seed=2),
+        rows=draw(ROWS, FEATURES, seed=2),
         domains=jnp.pad(share, ((0, 0), (0, k - 4))),
+        moves=draw(ROWS, MOVES, seed=6),
+        row=jnp.int32(3),
         mask=jnp.array([True, True, False, True, True, False, True]),
-        prior=3.0 * draw(CANDIDATES, seed=3),
+        prior=3.0 * draw(ROWS, seed=3),
     )
 
 
@@ -160,14 +162,14 @@ def test_padded_domains_have_no_embedding():
     assert np.all(out[4:] == 0) and np.all(out[:4].sum(axis=1) > 0)
 
 
-def test_upper_logits_follow_their_candidates_and_the_value_stays():
+def test_upper_logits_follow_their_rows_and_the_value_stays():
     inputs = upper_inputs()
     logits, value = apply["upper"](parameters("upper"), inputs)
     assert np.unique(np.asarray(logits)[np.asarray(inputs.mask)]).size == 5
-    # Candidate 0 is the plan in force, which the value looks at: it keeps its place.
     order = jnp.array([0, 4, 2, 6, 1, 5, 3])
-    fields = ("candidates", "domains", "mask", "prior")
+    fields = ("rows", "domains", "moves", "mask", "prior")
     moved = inputs.replace(**{name: getattr(inputs, name)[order] for name in fields})
+    moved = moved.replace(row=jnp.int32(6))  # where row 3, which is in force, has gone
     again, same_value = apply["upper"](parameters("upper"), moved)
     np.testing.assert_allclose(again, logits[order], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(same_value, value, rtol=1e-5)
@@ -238,12 +240,13 @@ def sized(level, k, n, v):
     )
     world = GraphInputs(graph, flags((k,)))
     if level == "upper":
-        return UpperInputs(world, shape((n, FEATURES)), shape((n, k)), flags((n,)), shape((n,)))
+        rows, moves = shape((n, FEATURES)), shape((n, MOVES))
+        return UpperInputs(world, rows, shape((n, k)), moves, index(()), flags((n,)), shape((n,)))
     return LowerInputs(world, flags((k,)), shape((v, CHOICE_FEATURES)), flags((v,)), shape((v,)))
 
 
 @LEVELS
-def test_parameters_do_not_depend_on_domains_candidates_or_choices(level):
+def test_parameters_do_not_depend_on_domains_rows_or_choices(level):
     network = CASES[level][0]
     key = jax.eval_shape(lambda: jax.random.key(0))
     sizes = [(4, 7, 5), (2, 7, 5), (64, 7, 5), (4, 30, 5), (4, 7, 12), (1, 1, 1)]

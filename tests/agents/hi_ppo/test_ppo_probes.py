@@ -74,7 +74,8 @@ def inputs_of(level, t, seen, before, mask):
     wan = GraphInputs(graph, jnp.ones(2, bool))
     names, prior = jnp.eye(ACTIONS, dtype=jnp.float32), jnp.zeros(ACTIONS, jnp.float32)
     if level == "upper":
-        return UpperInputs(wan, names, jnp.full((ACTIONS, 2), 0.5, jnp.float32), mask, prior)
+        held = jnp.full((ACTIONS, 2), 0.5, jnp.float32)
+        return UpperInputs(wan, names, held, jnp.zeros((ACTIONS, 1)), before, mask, prior)
     return LowerInputs(wan, jnp.ones(2, bool), names, mask, prior)
 
 

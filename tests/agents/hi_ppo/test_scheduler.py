@@ -68,7 +68,7 @@ def policy_of(setup, observation):
     reference = make_reference(score_table(setup, setup.prior).rate)
     measured = measure(setup, observation, reference)
     stats = init_statistics(reference)
-    high, _ = upper_inputs(setup, observation, stats, reference, measured)
+    high = upper_inputs(setup, observation, stats, stats.last, reference, measured)
     low = lower_inputs(setup, observation, measured.rates, measured.row)
     params = PolicyParams(
         UpperNetwork(HIDDEN).init(jax.random.key(0), high),
@@ -121,8 +121,8 @@ def played():
             (measure(setup, observation, live_reference), live_reference),
             (trainer._measured(observation, tape), taped_reference),
         ):
-            now = update_statistics(stats, measured)
-            high = upper_inputs(setup, observation, now, reference, measured)
+            now = update_statistics(stats, measured.rates.max(axis=-1))
+            high = upper_inputs(setup, observation, now, stats.last, reference, measured)
             low = lower_inputs(setup, observation, measured.rates, measured.row)
             out.append((measured, now, high, low))
         return out

@@ -1,0 +1,125 @@
+"""Gradient ascent on the expected progress, over batches of recorded scenarios."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jaxtyping import Float, Int, UInt32
+
+from agents.hi_ppo.exact.recording import Recording
+from agents.hi_ppo.exact.value import expected_progress
+from agents.hi_ppo.networks import UpperNetwork
+from agents.hi_ppo.scheduler import PolicyParams, init_policy
+from agents.hi_ppo.settings import TrainSettings
+from jaxsim.pytree import Pytree
+from jaxsim.trees import take
+
+
+class ExactState(Pytree):
+    """Everything that training carries from epoch to epoch, for one policy seed."""
+
+    policy: PolicyParams
+    upper_opt: Any
+    key: UInt32[Array, "*batch 2"]  # raw key data, uint32; epochs fold their number into it
+    epoch: Int[Array, "*batch"]  # epochs done
+
+
+class ExactMetrics(Pytree):
+    """Means over one epoch, [] each."""
+
+    progress_rel: Float[Array, "*batch"]  # expected progress / that of the best static plan at base
+    gradient_norm: Float[Array, "*batch"]
+    prior_scale: Float[Array, "*batch"]
+
+    def columns(self) -> dict[str, Array]:
+        """What a run records of an epoch, by name."""
+        return dataclasses.asdict(self)  # pyright: ignore[reportArgumentType]
+
+
+class ExactTrainer:
+    """Compiled pieces of a training run; all state is in ExactState.
+
+    The loss is minus the expected progress, half of it from idle domains and half from a row that
+    might be any: good play must not depend on a good start. Its gradient is exact (the policy
+    gradient of Sutton et al. 2000 with the true Q of every action), by differentiation through the
+    programme. The lower level stays at its prior, the choice that is best as measured: the upper
+    level's recordings are made with it.
+    """
+
+    def __init__(self, settings: TrainSettings, recordings: Recording, epochs: int):
+        self.settings, self.recordings = settings, recordings
+        self.n_scenarios, self.horizon = recordings.stayed.shape[:2]
+        exact = settings.exact
+        rate = optax.cosine_decay_schedule(exact.learning_rate, max(1, epochs * exact.updates))
+        clip = optax.clip_by_global_norm(exact.max_grad_norm)
+        self.optimizer = optax.chain(clip, optax.adam(rate))
+        self.network = UpperNetwork(settings.hidden)
+        self.init = jax.jit(jax.vmap(self._init))
+        self._epochs = jax.jit(jax.vmap(self._epoch, (0, None)))
+
+    def run_epoch(self, state: ExactState) -> tuple[ExactState, ExactMetrics]:
+        """Some updates, each on a batch of other scenarios."""
+        return self._epochs(state, self.recordings)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Intervals of scenarios in one epoch, of one policy seed; each is seen from every row."""
+        exact = self.settings.exact
+        return exact.updates * min(exact.batch, self.n_scenarios) * self.horizon
+
+    def _init(self, seed: Array) -> ExactState:
+        """Fresh state for a seed (uint32)."""
+        policy_key, run_key = jax.random.split(jax.random.key(seed))
+        policy = init_policy(policy_key, self.settings.hidden)
+        return ExactState(
+            policy=policy,
+            upper_opt=self.optimizer.init(policy.upper),
+            key=jax.random.key_data(run_key),
+            epoch=jnp.int32(0),
+        )
+
+    def _epoch(self, train: ExactState, bank: Recording) -> tuple[ExactState, ExactMetrics]:
+        key = jax.random.fold_in(jax.random.wrap_key_data(train.key), train.epoch)
+
+        def update(carry, key):
+            params, opt_state = carry
+            size = min(self.settings.exact.batch, self.n_scenarios)
+            which = jax.random.permutation(key, self.n_scenarios)[:size]
+            gradient, progress = self._gradient(params, bank, which)
+            # optax raises a float to an int power, which strict promotion refuses.
+            with jax.numpy_dtype_promotion("standard"):
+                changes, opt_state = self.optimizer.update(gradient, opt_state, params)
+            metrics = ExactMetrics(
+                progress_rel=progress,
+                gradient_norm=optax.global_norm(gradient),
+                prior_scale=jnp.exp(params["params"]["prior_scale"]),
+            )
+            return (optax.apply_updates(params, changes), opt_state), metrics
+
+        keys = jax.random.split(key, self.settings.exact.updates)
+        carry = (train.policy.upper, train.upper_opt)
+        (upper, upper_opt), metrics = jax.lax.scan(update, carry, keys)
+        policy = train.policy.replace(upper=upper)
+        train = train.replace(policy=policy, upper_opt=upper_opt, epoch=train.epoch + 1)
+        return train, jax.tree.map(jnp.mean, metrics)
+
+    def _gradient(self, params: Any, bank: Recording, which: Array) -> tuple[Any, Array]:
+        """The gradient of the loss in per cent, in the mean over scenarios `which` [B], one after the
+        other: together they would not fit a small machine's memory."""
+
+        def loss(params, recording):
+            idle, anywhere = expected_progress(self.network, params, recording)
+            return -50.0 * (idle + anywhere), idle
+
+        def add(total, index):
+            one = jax.grad(loss, has_aux=True)(params, take(bank, index))
+            return jax.tree.map(jnp.add, total, one), None
+
+        nothing = jax.tree.map(jnp.zeros_like, (params, jnp.float32(0.0)))
+        total, _ = jax.lax.scan(add, nothing, which)
+        return jax.tree.map(lambda x: x / which.size, total)
