@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from ddp_bench.errors import RankLost
 from ddp_bench.ranks import comm
 
 ROOT = Path(__file__).parents[2]
+AFTER_A_BROKEN_MESSAGE_S = 2.0
 PRELOAD = ["torch", "torch.distributed.elastic.multiprocessing", __name__]
 
 
@@ -59,6 +61,9 @@ def _on_rank(function: Callable[..., Any], timeout_s: float, notes: str, argumen
         cause = f"{type(error).__name__}: {line}" if line else type(error).__name__
         kind = "message" if _is_broken_message(error) else "own"
         Path(notes, f"{kind}-{rank}").write_text(cause)
+        if kind == "message":
+            # The agent ends all ranks at the first that it sees fail: let it see who was killed first.
+            time.sleep(AFTER_A_BROKEN_MESSAGE_S)
         raise
     dist.destroy_process_group()
     return result

@@ -84,7 +84,7 @@ class Predictor:
         )
         work = build_workload([self._job]).job(0)
         together = (plan.group[:, None] == plan.group[None, :]) & (plan.group >= 0)[:, None]
-        bits = plan.wire_bits.astype(jnp.float32) / FULL_PRECISION_BITS
+        bits = plan.activation_bits.astype(jnp.float32) / FULL_PRECISION_BITS
         size = per_domain(plan, plan.micro_batch).astype(jnp.float32)
         message_gb = jnp.maximum(work.boundary_gb * size * bits, TINY)[:, None]
         rate = jnp.maximum(cluster.bandwidth_gb_per_s, TINY)

@@ -86,6 +86,7 @@ def plan_of(body: Any, where: str, spec: ClusterSpec, job: JobSpec) -> tuple[Pla
         described = _described(described, where)
     described.setdefault("pp", 1)
     described.setdefault("wire_bits", FP32_BITS)
+    described["activation_bits"] = FP32_BITS  # pipelines here pass activations on as they are
     try:
         plan = Plan.build(spec, job, described.pop("groups"), **described)
     except InputError as error:

@@ -48,7 +48,8 @@ def test_scenes_of_the_suites_are_the_worlds_of_the_same_name():
         wanted = {**defaults["scenario"], **scene.get("scenario", {}), "jitter": scene["jitter"]}
         given = dataclasses.asdict(world.scenario)
         assert {key: given[key] for key in wanted} == wanted, name
-        assert (world.model, world.global_batch) == (defaults["model"], defaults["global_batch"])
+        job = {**defaults, **scene}
+        assert (world.model, world.global_batch) == (job["model"], job["global_batch"]), name
 
 
 def test_unknown_names_are_refused_with_the_nearest_known():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from jaxsim.plan import FULL_PRECISION_BITS, Plan, Problem
 from jaxsim.planning import Exchange, PlanFamily, PlanSpace, make_plan, plan_key
@@ -20,7 +21,7 @@ from jaxsim.trees import take
 NEAR = 0.75  # of a partition's bound: plans that are bounded below are not tried at first
 
 
-def score(plans: Plan, view: NetworkView, problem: Problem) -> np.ndarray:
+def score(plans: Plan, view: NetworkView, problem: Problem) -> Float[np.ndarray, " P"]:
     """[P] training steps per second, efficiency included, of plans [P, ...] with NumPy leaves whose
     shares are open; 0 where a plan cannot run. Any number of plans: one program serves all."""
     size = plans.group.shape[0]

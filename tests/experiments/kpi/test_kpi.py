@@ -71,7 +71,7 @@ class Theatre:
 
     def points(self, who, preferences):
         self.asked[who] = preferences
-        at = {"hi_ppo": [1.0, 1.0, 3.0], "hysteresis": [9.0, 9.0, 9.0]}[who]
+        at = [1.0, 1.0, 3.0] if who == "hi_ppo" else [9.0, 9.0, 9.0]
         return np.tile(at, (4, 1, len(preferences), 1))
 
     def fronts(self):
@@ -149,11 +149,12 @@ def test_the_scoreboard_states_all_eight_for_both(scoreboard, tmp_path, capsys):
     assert load(tmp_path / "run").run["kind"] == "kpi"
 
 
-def coverage_row(monkeypatch, tmp_path, **info):
+def coverage_row(monkeypatch, tmp_path, candidates="hysteresis", **info):
     """The first scoreboard's row on the front where tables say `info` of themselves."""
     monkeypatch.setattr(Theatre, "info", dataclasses.replace(Theatre.info, **info))
-    argv = ["--candidates", "hysteresis", "--json", str(tmp_path / "kpi.json")]
-    assert command.main([*argv, "--out", str(tmp_path / "run")]) == 0
+    argv = ["--candidates", candidates, "--json", str(tmp_path / "kpi.json")]
+    run = str(tmp_path / "run" if candidates == "hysteresis" else tmp_path / candidates)
+    assert command.main([*argv, "--out", run]) == 0
     rows = json.loads((tmp_path / "kpi.json").read_text())["kpis"]
     return next(row for row in rows if row["name"] == "Pareto coverage")
 
@@ -185,9 +186,12 @@ def test_preferences_are_asked_only_of_who_can_be_told_them(
     # The module, not the function of this name that the index offers.
     module = importlib.import_module("experiments.evaluate.contestants")
     monkeypatch.setattr(module, "load_trained", lambda path: checkpoint)
+    progress_alone = ((1.0, 0.0, 0.0, 0.0),)
     coverage_row(monkeypatch, tmp_path)
-    assert Theatre.asked["hi_ppo"] == (PREFERENCES if conditioned else ((1.0, 0.0, 0.0, 0.0),))
-    assert len(Theatre.asked["hysteresis"]) == 1
+    assert Theatre.asked["hi_ppo"] == (PREFERENCES if conditioned else progress_alone)
+    assert Theatre.asked["hysteresis"] == PREFERENCES  # it maximises what it is told
+    coverage_row(monkeypatch, tmp_path, candidates="zero")
+    assert Theatre.asked["zero"] == progress_alone
 
 
 def test_the_report_of_a_scoreboard_counts_what_passes(scoreboard, tmp_path, monkeypatch):
