@@ -12,6 +12,9 @@ from jaxsim.env import EDGE_FEATURES
 from jaxsim.pytree import Pytree
 
 
+CORRECTION = 10.0
+
+
 class GraphInputs(Pytree):
     """The WAN with the plan in force, of one scenario and one job."""
 
@@ -132,8 +135,8 @@ class UpperNetwork(nn.Module):
     def logits(self, rows: Array, origin: Array, moves: Array, prior: Array, mask: Array) -> Array:
         """Return [P] of the moves from a row, whose encoding is `origin` [hidden]."""
         x = nn.relu(self.to(rows) + self.origin(origin)[None, :] + self.way(moves))
-        correction = self.score(x)[:, 0]
-        return _masked(jnp.exp(self.prior_scale) * prior + correction, mask)
+        correction = CORRECTION * self.score(x)[:, 0]
+        return _masked(jnp.exp(self.prior_scale) * (prior + correction), mask)
 
 
 class LowerNetwork(nn.Module):

@@ -24,7 +24,8 @@ SEEDS = (0, 1)
 WORLD = ["--global-batch", "256", "--table-size", "4", "--scenario.base-spread", "0.5"]
 ARGV = [
     *WORLD,
-    *("--scenario.horizon", "8", "--train.envs", "4", "--train.rollout", "4"),
+    *("--train.algorithm", "ppo", "--scenario.horizon", "8"),
+    *("--train.envs", "4", "--train.rollout", "4"),
     *("--train.hidden", "8", "--epochs", str(EPOCHS), "--scenarios", "4"),
     *("--eval-scenarios", "3", "--eval-every", str(EPOCHS), "--checkpoint-every", "60"),
     *("--seeds", "[0,1]"),

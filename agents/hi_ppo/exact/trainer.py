@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -38,7 +37,8 @@ class ExactMetrics(Pytree):
 
     def columns(self) -> dict[str, Array]:
         """What a run records of an epoch, by name."""
-        return dataclasses.asdict(self)  # pyright: ignore[reportArgumentType]
+        names = ("progress_rel", "gradient_norm", "prior_scale")
+        return {name: getattr(self, name) for name in names}
 
 
 class ExactTrainer:
@@ -96,7 +96,7 @@ class ExactTrainer:
                 changes, opt_state = self.optimizer.update(gradient, opt_state, params)
             metrics = ExactMetrics(
                 progress_rel=progress,
-                gradient_norm=optax.global_norm(gradient),
+                gradient_norm=optax.tree.norm(gradient),
                 prior_scale=jnp.exp(params["params"]["prior_scale"]),
             )
             return (optax.apply_updates(params, changes), opt_state), metrics

@@ -198,7 +198,7 @@ def test_moves_are_told_apart_by_what_they_promise():
     horizons = 60.0 * np.array([4, 20])
     gained = 1.5 * np.maximum(horizons - 500, 0) / horizons - 1.0
     np.testing.assert_allclose(moves[FAR, 2:4], 2 * gained / 1.4, rtol=1e-4)
-    assert moves[FAR, 2] < 0 < moves[NEAR, 2] and moves[NEAR, 3] < moves[FAR, 3]
+    assert moves[FAR, 2] < moves[FAR, 3] < 0 < moves[NEAR, 2] < moves[NEAR, 3]
 
 
 def test_the_prior_is_the_tuned_rule():

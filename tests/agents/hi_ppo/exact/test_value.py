@@ -91,7 +91,7 @@ def test_the_gradient_is_that_of_finite_differences(seed):
         )
     np.testing.assert_allclose(value, expected(logits, first), rtol=1e-12)
     step_size = 1e-5
-    for which, exact in ((logits, of_policy), (first, of_first)):
+    for which, exact in ((logits, np.asarray(of_policy)), (first, np.asarray(of_first))):
         for index in np.ndindex(which.shape):
             kept, sides = which[index], []
             for sign in (1, -1):
@@ -109,7 +109,7 @@ def test_sampled_returns_times_scores_have_the_gradient_as_their_mean():
     logits = rng.normal(size=(LENGTH, ROWS, ROWS)).astype(np.float32)
     first, n = np.zeros(ROWS, np.float32), 40_000
     known = jax.tree.map(jnp.asarray, r)
-    exact = jax.grad(by_programme)(jnp.asarray(logits), jnp.asarray(first), known)
+    exact = np.asarray(jax.grad(by_programme)(jnp.asarray(logits), jnp.asarray(first), known))
     policy = softmax(logits.astype(float))
     row = rng.integers(0, ROWS, n)
     gained, due = r.started[row].astype(float), np.full(n, int(r.after_start))

@@ -1,0 +1,127 @@
+"""Gradient ascent on recordings: it learns what pays, resumes exactly, and compiles once."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.hi_ppo.checkpoint import load_checkpoint, restore, save_checkpoint
+from agents.hi_ppo.exact import ExactTrainer, Recording
+from agents.hi_ppo.features import ROW_FEATURES, Statistics, make_reference
+from agents.hi_ppo.settings import ExactSettings, TrainSettings
+from jaxsim.env import EDGE_FEATURES, NODE_FEATURES
+from jaxsim.trees import stack
+
+LENGTH, ROWS, DOMAINS, EPOCHS = 6, 3, 2, 12
+SETTINGS = TrainSettings(hidden=8, exact=ExactSettings(learning_rate=0.02, batch=2, updates=5))
+META = {"hidden": 8, "every": 1, "seeds": [0, 1], "epoch": 0, "config": {}}
+SEEDS = jnp.asarray([0, 1], jnp.uint32)
+
+
+def scenario(seed):
+    """One of the last two rows, which a feature tells, brings 1 and the others nothing; a move takes
+    one interval. By their averages all rows are alike, so that the prior says stay."""
+    rng = np.random.default_rng(seed)
+    good = 1 + seed % 2
+    alike = np.ones((LENGTH, ROWS))
+    rows = rng.normal(size=(LENGTH, ROWS, ROW_FEATURES)) * 0.1
+    rows[:, good, 0] = 1.0
+    stayed = np.zeros((LENGTH, ROWS))
+    stayed[:, good] = 1.0
+    after = np.broadcast_to(np.arange(LENGTH)[:, None, None] + 1, (LENGTH, ROWS, ROWS))
+    body = {
+        "stats": Statistics(*(jnp.asarray(alike, jnp.float32),) * 5, jnp.zeros(LENGTH)),
+        "reference": make_reference(jnp.ones(ROWS)),
+        "rows": rows,
+        "nodes": rng.normal(size=(LENGTH, DOMAINS, NODE_FEATURES)),
+        "edges": rng.normal(size=(LENGTH, DOMAINS**2, EDGE_FEATURES)),
+        "switch_s": np.full((LENGTH, ROWS, ROWS), 60.0) * (1 - np.eye(ROWS)),
+        "stayed": stayed,
+        "moved": np.zeros((LENGTH, ROWS, ROWS)),
+        "interval_s": 60.0,
+        "domains": np.full((ROWS, DOMAINS), 0.5),
+        "start_s": 30.0,
+        "started": np.eye(ROWS)[good] * 0.5,
+    }
+    numbers = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), body)
+    numbers["reference"] = body["reference"]
+    return Recording(
+        **numbers,
+        after=jnp.asarray(after, jnp.int16),
+        mask=jnp.ones(ROWS, bool),
+        wan_mask=jnp.ones(DOMAINS, bool),
+        after_start=jnp.int32(1),
+    )
+
+
+@functools.cache
+def trainer():
+    return ExactTrainer(SETTINGS, stack([scenario(seed) for seed in range(4)]), EPOCHS)
+
+
+def train(state, epochs):
+    metrics = []
+    for _ in range(epochs):
+        state, one = trainer().run_epoch(state)
+        metrics.append(one)
+    return state, metrics
+
+
+@functools.cache
+def trained():
+    return train(trainer().init(SEEDS), EPOCHS)
+
+
+def test_it_learns_what_pays():
+    """The best is to deploy the good row and to stay: 0.5 in the first interval, 1 in each of 5."""
+    progress = np.array([m.progress_rel for m in trained()[1]])  # [epochs, seeds]
+    best = 5.5 / LENGTH
+    assert np.all(progress[0] < 0.6 * best) and np.all(progress[-1] > 0.95 * best)
+    assert np.all(progress < best + 1e-5)
+
+
+def test_interrupted_and_resumed_equals_never_interrupted(tmp_path):
+    """Bit for bit, with a process's memory replaced by the file in between."""
+    state, first = train(trainer().init(SEEDS), 5)
+    save_checkpoint(tmp_path / "it.msgpack", state, META)
+    other = trainer().init(jnp.asarray([7, 9], jnp.uint32))  # nothing of it may survive
+    state, rest = train(restore(load_checkpoint(tmp_path / "it.msgpack"), other), EPOCHS - 5)
+    for a, b in ((state, trained()[0]), ([*first, *rest], trained()[1])):
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_the_lower_policy_and_the_value_stay_as_they_were():
+    """The recordings are made with the lower choice that is best as measured; no critic is needed."""
+    fresh, after = trainer().init(SEEDS).policy, trained()[0].policy
+    for a, b in zip(jax.tree.leaves(fresh.lower), jax.tree.leaves(after.lower), strict=True):
+        np.testing.assert_array_equal(a, b)
+    changed = set()
+    for name, before in fresh.upper["params"].items():
+        now = after.upper["params"][name]
+        pairs = zip(jax.tree.leaves(before), jax.tree.leaves(now), strict=True)
+        changed |= {name} if any(np.any(a != b) for a, b in pairs) else set()
+    assert set(fresh.upper["params"]) - changed == {
+        "value_layers_0",
+        "value_layers_1",
+    }
+
+
+def test_an_epoch_compiles_once_and_counts_its_intervals():
+    trained()
+    assert trainer()._epochs._cache_size() == 1
+    assert trainer().steps_per_epoch == 5 * 2 * LENGTH
+
+
+def test_what_is_recorded_of_an_epoch():
+    columns = trained()[1][-1].columns()
+    assert set(columns) == {"progress_rel", "gradient_norm", "prior_scale"}
+    assert all(np.shape(column) == (2,) for column in columns.values())
+
+
+@pytest.mark.parametrize("change", [{"batch": 0}, {"learning_rate": 0.0}, {"updates": 0}])
+def test_settings_without_sense_are_refused(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        ExactSettings(**change)
