@@ -117,13 +117,14 @@ def load_world(
     preferences: tuple[tuple[float, ...], ...] = (),
     efficiency: str = "published",
     allow: str = "synchronous",
+    note: bool = True,
 ) -> tuple[ClusterSpec, World, TableInfo]:
     """Load a cluster file (None = the embedded one), with its regions repeated to `domains` where
     that is given, and enumerate plans for one job on it.
 
     `rules`, such as `agents.registry.plan_rules` returns: rivals whose plans join the table;
     `loaded`: local jobs will hold GPUs; `preferences`: weights that the table is made for as well;
-    `efficiency` and `allow` are those of `build_world`.
+    `efficiency` and `allow` are those of `build_world`; `note`: call `note_efficiency`.
     Raises InputError that names the file and the key, or says what memory is short.
     """
     sizes = {"global_batch": global_batch, "seq": seq, "table_size": table_size}
@@ -139,7 +140,8 @@ def load_world(
     about |= {"efficiency": efficiency, "allow": allow}
     arguments = (spec, job, table_size, layout_limit, calibration, about)
     world, info = _built(pickle.dumps(arguments))
-    note_efficiency(spec)
+    if note:
+        note_efficiency(spec)
     return spec, world, info
 
 

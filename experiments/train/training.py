@@ -56,6 +56,7 @@ class TrainingRun:
             loaded=config.scenario.load_share > 0,
             efficiency=config.efficiency,
             allow=config.allow,
+            note=False,  # there may be more to refuse, in one line
         )
         self.horizon = config.scenario.horizon
         scenarios = config.scenario, range(config.scenarios), "train", config.weights
@@ -66,6 +67,7 @@ class TrainingRun:
                 f"train: no plan runs at mean load in {stuck} of {config.scenarios} scenarios: "
                 "scenario.load_share must leave GPUs for one"
             )
+        note_efficiency(self.spec)
         tqdm.write(
             f"{self.spec.name}: {self.info.plans_in_table} plans of {self.info.plans_scored}"
         )

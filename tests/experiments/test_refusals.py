@@ -129,7 +129,7 @@ LATE = [("train", ["--scenario.load_share", "1", "--scenarios", "1"], ["load_sha
 
 @pytest.mark.parametrize(
     ("program", "argv", "named"),
-    [*BAD, *(pytest.param(*bad, marks=pytest.mark.slow) for bad in LATE)],
+    [*BAD, *(pytest.param(*bad, marks=pytest.mark.nightly) for bad in LATE)],
     ids=[" ".join(b[1]) for b in (*BAD, *LATE)],
 )
 def test_bad_input_is_one_line_that_names_it_and_leaves_nothing(

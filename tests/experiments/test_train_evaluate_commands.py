@@ -296,7 +296,7 @@ def strict(text):
     return json.loads(text, parse_constant=refuse)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_large_family_is_bounded_by_those_that_come_near_the_best(evaluated, monkeypatch):
     bank = next(iter(evaluators.values()))
     whole, size = bank.bound(), bank.n_bounding
@@ -356,8 +356,10 @@ def test_the_same_seeds_give_the_same_numbers_and_nothing_else_on_standard_outpu
     paths = {"hi_ppo": str(trained)}
     for name, row in again["schedulers"].items():
         other = before["schedulers"][paths.get(name, name)]
-        for key in SUMMARY_KEYS - {"decision_ms_p50", "decision_ms_p99"}:
+        for key in SUMMARY_KEYS - {"decision_ms_p50", "decision_ms_p99", "gain_over_pct"}:
             assert row[key] == other[key], (name, key)
+        for rival, gain in row["gain_over_pct"].items():
+            assert gain == other["gain_over_pct"][paths.get(rival, rival)], (name, rival)
     assert again["scenario"] == before["scenario"]
 
 
@@ -379,7 +381,7 @@ def test_the_seeds_alone_name_the_scenarios(evaluated):
             assert not np.any(some[0] == other)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_where_nothing_can_run_nothing_is_guessed(tmp_path, capsys):
     """Local jobs hold all GPUs: no regret, no step time, no price."""
     argv = [*EVALUATE, "--scenario.load-share", "1.0", "--schedulers", "best_static,clairvoyant"]
@@ -409,7 +411,7 @@ def test_headroom_is_what_clairvoyant_gains_over_each(evaluated):
     assert text.index("headroom") < text.index("% of clairvoyant")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_interrupted_evaluation_goes_on_with_the_same_numbers(
     trained, evaluated, tmp_path, capsys
 ):

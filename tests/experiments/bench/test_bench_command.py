@@ -229,7 +229,7 @@ def test_the_measured_plan_has_the_promised_size():
         assert int(plan.batch_share[0]) == bench_plans.MICRO_BATCHES == 64
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_decisions_are_timed_level_by_level_beside_the_exact_search():
     result = bench_decision.decision(
         bench_episodes.bench_cluster(2), repeats=1, gpus=4, model="gpt2-small"

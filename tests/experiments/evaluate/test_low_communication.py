@@ -59,7 +59,7 @@ def test_a_step_is_worth_what_the_default_says_or_all_of_it(world):
     assert shares[0] == 1.0 and 0.5 < shares[1] < shares[2] < 0.95
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_keeps_every_scenario_of_both_settings(tmp_path, monkeypatch, capsys):
     """On two sites over thin links: nobody beats clairvoyant, whoever syncs in every step gets the same
     either way, and whoever does not gets more where nothing is lost."""
