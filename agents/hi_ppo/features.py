@@ -12,13 +12,13 @@ from jaxsim.env import JOB_NODE_FEATURES, NODE_FEATURES, Observation
 from jaxsim.plan import Recompute, Schedule
 from jaxsim.pytree import Pytree
 
-HORIZONS = (4.0, 20.0)  # intervals over which a move's gain is told, at measured and averaged rates
+HORIZONS = (3.0, 8.0, 20.0, 60.0)  # intervals over which a move's gain is told
 PRIOR_HORIZON = 20.0  # intervals, of the tuned rule that the scorer starts from
-PRIOR_SHARPNESS = 60.0  # logits per unit of relative gain over that horizon
+PRIOR_SHARPNESS = 300.0  # logits per unit of relative gain over that horizon
 CHOICE_SHARPNESS = 300.0  # logits per unit of relative rate
 # Sizes of what the networks see: of a row, of a move to it, of a lower choice, of a domain.
 ROW_FEATURES = 11
-MOVE_FEATURES = 2 + 2 * len(HORIZONS)
+MOVE_FEATURES = 2 + 3 * len(HORIZONS)
 CHOICE_FEATURES = 5
 GRAPH_NODE_FEATURES = NODE_FEATURES + JOB_NODE_FEATURES
 # Decays per interval of the running averages. The fast one is the average of the tuned rule.
@@ -123,7 +123,8 @@ def move_features(
 
     # A row that cannot run as measured counts as standing still, whatever its average.
     believed = jnp.where(stats.last != 0, stats.fast, 0.0)
-    promised = [2.0 * gained(rate, h) for rate in (stats.last, believed) for h in HORIZONS]
+    rates = stats.last, believed, jnp.where(stats.last != 0, stats.slow, 0.0)
+    promised = [5.0 * gained(rate, h) for rate in rates for h in HORIZONS]
     here = (jnp.arange(switch_s.size) == row).astype(jnp.float32)
     columns = [here, jnp.log1p(switch_s / interval_s), *promised]
     prior = PRIOR_SHARPNESS * gained(believed, PRIOR_HORIZON)

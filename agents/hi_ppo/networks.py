@@ -12,7 +12,7 @@ from jaxsim.env import EDGE_FEATURES
 from jaxsim.pytree import Pytree
 
 
-CORRECTION = 10.0
+CORRECTION = 30.0
 
 
 class GraphInputs(Pytree):

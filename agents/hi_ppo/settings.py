@@ -59,7 +59,7 @@ class ExactSettings:
         updates: per epoch
     """
 
-    learning_rate: float = 5e-3
+    learning_rate: float = 1e-2
     max_grad_norm: float = 1.0
     batch: int = 8
     updates: int = 5
