@@ -1,13 +1,14 @@
-"""Hi-PPO: features, networks, PPO on two time scales, checkpoints, the trained scheduler.
+"""Hi-PPO: features, networks, exact gradients and PPO, checkpoints, the trained scheduler.
 
 checkpoint  Checkpoints: one file, written whole or not at all, that says what it is
-features    What Hi-PPO remembers and sees: statistics of every row's rate, proposals, their
+exact       Training of the upper policy by the exact gradient on recorded scenarios
+features    What Hi-PPO remembers and sees: statistics of every row's rate, features of rows, moves
 gae         Generalised advantage estimation on one time scale; the upper one is semi-Markov
-networks    Networks of Hi-PPO: a graph encoder, a scorer over proposed plans, a lower policy
+networks    Networks of Hi-PPO: a graph encoder, a scorer over the rows of a table, a lower policy
 ppo         Clipped policy optimisation of one policy: loss and update, the same for both levels
 scheduler   A trained Hi-PPO behind the protocol of all schedulers
 settings    How Hi-PPO is trained: sizes, schedule, both levels
-training    Training Hi-PPO: one compiled epoch is one batch of whole episodes, the host loops
+training    Training by PPO: one compiled epoch is one batch of whole episodes, the host loops
 """
 
 import lazy_loader

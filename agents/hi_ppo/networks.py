@@ -11,7 +11,6 @@ from jax import Array
 from jaxsim.env import EDGE_FEATURES
 from jaxsim.pytree import Pytree
 
-
 CORRECTION = 30.0
 
 

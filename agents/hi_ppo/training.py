@@ -1,4 +1,4 @@
-"""Training Hi-PPO: one compiled epoch is one batch of whole episodes, the host loops over epochs."""
+"""Training by PPO: one compiled epoch is one batch of whole episodes, the host loops over epochs."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from agents.hi_ppo import Trainer, TrainSettings, make_tape
+from agents.hi_ppo import ExactTrainer, Trainer, TrainSettings, make_tape, record
 from analysis.records import RunWriter
 from experiments.bench import decision as bench_decision
 from experiments.bench import jobs as bench_jobs
@@ -118,17 +118,22 @@ def _env_row(n_domains: int, n_envs: int, n_jobs: int, steps: int, at_once: int,
 
 
 def bench_train(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
-    """One row of the table for training: play, advantage and both updates."""
+    """One row of the table for training by PPO: play, advantage and both updates; the exact gradient's
+    intervals per second beside it, each of which is seen from every row of the table."""
     settings = ScenarioSettings(base_spread=0.25, horizon=EPISODE)
     job = JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)
     world, _ = build_world(bench_cluster(n_domains), job, 48, layout_limit=500)
     params, keys = scenario_bank(world, settings, range(16), "bench")
-    tapes = jax.jit(jax.vmap(functools.partial(make_tape, horizon=EPISODE), (0, None, 0)))(
-        params, world.table, keys
-    )
-    trainer = Trainer(TrainSettings(envs=n_envs), world.table, tapes, EPISODE, 100)
-    state = trainer.init(jnp.zeros((1,), jnp.uint32))
-    result = timed([(trainer.run_epoch, (state,))], repeats)
+
+    def recorded(one):
+        of_bank = jax.jit(jax.vmap(functools.partial(one, horizon=EPISODE), (0, None, 0)))
+        return of_bank(params, world.table, keys)
+
+    training, seed = TrainSettings(envs=n_envs), jnp.zeros((1,), jnp.uint32)
+    trainer = Trainer(training, world.table, recorded(make_tape), EPISODE, 100)
+    result = timed([(trainer.run_epoch, (trainer.init(seed),))], repeats)
+    exact = ExactTrainer(training, recorded(record), 100)
+    other = timed([(exact.epoch_on, (exact.init(seed), exact.recordings))], repeats)
     return {
         "what": "train",
         "domains": n_domains,
@@ -138,6 +143,7 @@ def bench_train(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
         "flops_per_step": None,
         "peak_memory_gb": peak_memory_gb(),
         "device": device(),
+        "peers": {"exact gradient": exact.steps_per_epoch / other["best_s"]},
     }
 
 

@@ -60,11 +60,11 @@ class ExactTrainer:
         self.optimizer = optax.chain(clip, optax.adam(rate))
         self.network = UpperNetwork(settings.hidden)
         self.init = jax.jit(jax.vmap(self._init))
-        self._epochs = jax.jit(jax.vmap(self._epoch, (0, None)))
+        self.epoch_on = jax.jit(jax.vmap(self._epoch, (0, None)))
 
     def run_epoch(self, state: ExactState) -> tuple[ExactState, ExactMetrics]:
         """Some updates, each on a batch of other scenarios."""
-        return self._epochs(state, self.recordings)
+        return self.epoch_on(state, self.recordings)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -111,7 +111,7 @@ def test_the_lower_policy_and_the_value_stay_as_they_were():
 
 def test_an_epoch_compiles_once_and_counts_its_intervals():
     trained()
-    assert trainer()._epochs._cache_size() == 1
+    assert trainer().epoch_on._cache_size() == 1
     assert trainer().steps_per_epoch == 5 * 2 * LENGTH
 
 
