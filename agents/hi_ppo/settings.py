@@ -100,7 +100,9 @@ class TrainSettings:
     lower_discount: float = 0.5
     shaping: float = 1.0
     idle_start: float = 0.15
-    upper: PPOSettings = dataclasses.field(default_factory=PPOSettings)
+    upper: PPOSettings = dataclasses.field(
+        default_factory=lambda: PPOSettings(learning_rate=1e-4)
+    )
     lower: PPOSettings = dataclasses.field(
         default_factory=lambda: PPOSettings(learning_rate=3e-4, epochs=1)
     )
@@ -121,8 +123,6 @@ class TrainSettings:
 
 def check_sizes(settings: TrainSettings, horizon: int) -> None:
     """Raise ValueError where batches would not divide: cheap, so ask before solving scenarios."""
-    if settings.algorithm == "exact":
-        return
     if horizon % settings.rollout or settings.rollout % settings.every:
         raise ValueError("rollout must divide the horizon and be a multiple of every")
     if settings.envs * settings.rollout // settings.every % settings.upper.minibatches:

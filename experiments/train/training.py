@@ -42,7 +42,8 @@ class TrainingRun:
     def __init__(self, config: TrainConfig):
         self.config = config
         try:
-            check_sizes(config.train, config.scenario.horizon)
+            if config.train.algorithm == "ppo":
+                check_sizes(config.train, config.scenario.horizon)
         except ValueError as error:
             raise InputError(f"train: {error}") from None
         if config.train.algorithm == "exact" and any(config.weights[1:]):

@@ -6,6 +6,7 @@ reward for the action that the observation names (inputs), a tempting action tha
 (masks). Episodes have two decisions; all five are learned in one compiled program.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -22,7 +23,9 @@ from jaxsim.env.observation import EDGE_FEATURES
 from jaxsim.trees import stack, take
 
 ACTIONS, OBSERVATIONS, STEPS, BATCH, UPDATES = 3, 2, 2, 64, 100
-SETTINGS = PPOSettings(learning_rate=0.02, epochs=2, minibatches=2)
+# The upper network's last layer counts for many logits.
+RATES = {"upper": 0.002, "lower": 0.02}
+SETTINGS = PPOSettings(epochs=2, minibatches=2)
 INTERVALS = 3  # between the two decisions of the upper policy
 DISCOUNTS = {"upper": 0.95**INTERVALS, "lower": 0.5}
 NAMES = ("constant", "two_step", "action", "observation", "masked")
@@ -86,7 +89,7 @@ NETWORKS = {"upper": UpperNetwork(16), "lower": LowerNetwork(16)}
 def learned(level):
     """[5] parameters learned, and how often each action was taken [5, ACTIONS]."""
     network = NETWORKS[level]
-    optimizer = make_optimizer(SETTINGS, UPDATES)
+    optimizer = make_optimizer(dataclasses.replace(SETTINGS, learning_rate=RATES[level]), UPDATES)
     show = functools.partial(inputs_of, level)
 
     def episode(key, params, probe):

@@ -185,7 +185,7 @@ def test_the_networks_are_given_live_what_they_were_trained_on():
                 if name != "upper" or not bool(interval["observation"].moving[0]):
                     close(a, b, rtol=1e-3, atol=1e-3)
                     compared += name == "upper"
-    assert STEPS < compared < 2 * STEPS, "some intervals are spent moving, most are not"
+    assert STEPS // 2 < compared < 2 * STEPS, "some intervals are spent moving, many are not"
 
 
 def test_every_decision_can_be_carried_out():

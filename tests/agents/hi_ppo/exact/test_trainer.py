@@ -78,7 +78,7 @@ def test_it_learns_what_pays():
     """The best is to deploy the good row and to stay: 0.5 in the first interval, 1 in each of 5."""
     progress = np.array([m.progress_rel for m in trained()[1]])  # [epochs, seeds]
     best = 5.5 / LENGTH
-    assert np.all(progress[0] < 0.6 * best) and np.all(progress[-1] > 0.95 * best)
+    assert np.all(progress[0] < 0.75 * best) and np.all(progress[-1] > 0.95 * best)
     assert np.all(progress < best + 1e-5)
 
 
