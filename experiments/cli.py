@@ -39,6 +39,10 @@ COMMANDS = {
         "what re-planners lose, and what of it is foresight",
     ),
     "respond": ("experiments.respond.__main__", "answer measurements with plans, line by line"),
+    "watch": (
+        "experiments.watch.__main__",
+        "follow live measurements, say when the plan should change",
+    ),
     "bench": ("experiments.bench.__main__", "measure speed"),
     "wan": ("experiments.wan.__main__", "a wide-area network on one machine, for real training"),
     "ddp": ("experiments.ddp", "compare micro-batch schedules in real data-parallel training"),

@@ -22,6 +22,7 @@ from experiments.respond.config import RespondConfig
 from experiments.runs.config import RunsConfig
 from experiments.train.config import TrainConfig
 from experiments.validate.config import ValidateConfig
+from experiments.watch.config import WatchConfig
 from jaxsim.files.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +38,7 @@ CONFIGS = {
     "runs": RunsConfig,
     "train": TrainConfig,
     "validate": ValidateConfig,
+    "watch": WatchConfig,
 }
 REQUIRED = {"calibrate": ["--data", "d", "--out", "o"], "jobs": ["--out", "o"]}
 
