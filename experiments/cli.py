@@ -46,6 +46,10 @@ COMMANDS = {
     "bench": ("experiments.bench.__main__", "measure speed"),
     "wan": ("experiments.wan.__main__", "a wide-area network on one machine, for real training"),
     "ddp": ("experiments.ddp", "compare micro-batch schedules in real data-parallel training"),
+    "doctor": (
+        "experiments.doctor.__main__",
+        "what is installed here, and what is missing for what",
+    ),
     "runs": ("experiments.runs.__main__", "list run folders, compare two of them"),
     "memory": ("experiments.memory", "predict training's memory, choose what to recompute"),
     "microbench": ("experiments.microbench", "measure messages, operators and whole steps"),

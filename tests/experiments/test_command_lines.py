@@ -13,6 +13,7 @@ from experiments.bench.config import BenchConfig
 from experiments.calibrate.config import CalibrateConfig
 from experiments.common import known
 from experiments.common.options import _leaves, _parser, from_mapping, given_keys, parse
+from experiments.doctor.config import DoctorConfig
 from experiments.evaluate.config import EvaluateConfig
 from experiments.fidelity.config import FidelityConfig
 from experiments.jobs.config import JobsConfig
@@ -29,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = {
     "bench": BenchConfig,
     "calibrate": CalibrateConfig,
+    "doctor": DoctorConfig,
     "evaluate": EvaluateConfig,
     "fidelity": FidelityConfig,
     "jobs": JobsConfig,
