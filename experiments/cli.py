@@ -43,6 +43,7 @@ COMMANDS = {
         "experiments.watch.__main__",
         "follow live measurements, say when the plan should change",
     ),
+    "probe": ("experiments.probe.__main__", "measure links between hosts, write a cluster file"),
     "bench": ("experiments.bench.__main__", "measure speed"),
     "wan": ("experiments.wan.__main__", "a wide-area network on one machine, for real training"),
     "ddp": ("experiments.ddp", "compare micro-batch schedules in real data-parallel training"),

@@ -51,7 +51,7 @@ class LineReader:
         try:
             return _json(text) if text[0] in "{[" else self._csv(text)
         except Unreadable as error:
-            return error
+            return error.with_traceback(None)  # which would hold the frames, and they the text
 
     def _csv(self, text: str) -> dict[str, Any] | None:
         """A row under the last header; None for a header."""

@@ -109,15 +109,14 @@ class Watcher:
 
     def _take(self, found: dict[str, Any] | Unreadable, now: float) -> None:
         self.lines += 1
+        if isinstance(found, Unreadable):
+            self._refuse(str(found), now)
+            return
         try:
-            if isinstance(found, Unreadable):
-                raise found
             stamp, body = stamped(found)
             self.responder.measured.take(body)
-        except (ValueError, OverflowError) as error:  # Unreadable and InputError among them
-            self.refused += 1
-            self.metrics.add("lines_total", result="refused")
-            self._note(str(error), now)
+        except (ValueError, OverflowError) as error:  # InputError among them
+            self._refuse(str(error), now)
             return
         self.metrics.add("lines_total", result="used")
         self._stamp, self._dirty = stamp, True
@@ -125,8 +124,10 @@ class Watcher:
             names = self.responder.spec.domains
             self._heard[names.index(body["src"]), names.index(body["dst"])] = now
 
-    def _note(self, why: str, now: float) -> None:
-        """Say on standard error that lines are refused: at most one line in NOTE_S seconds."""
+    def _refuse(self, why: str, now: float) -> None:
+        """Count a line that cannot be used; say so on standard error, at most once in NOTE_S seconds."""
+        self.refused += 1
+        self.metrics.add("lines_total", result="refused")
         self._untold += 1
         if now - self._clock.noted < NOTE_S:
             return
