@@ -19,7 +19,7 @@ EXAMPLES = {
     "serve": "hippo probe serve --token token.txt --bind 10.0.0.1",
     "run": "hippo probe run --token token.txt --hosts north=10.0.0.1:5410,south=10.1.0.1:5410 "
     "--gpus 16 --out two-sites.yaml --trace two-sites.csv",
-    "iperf3": "hippo probe iperf3 --results tests --gpus 16 --out two-sites.yaml",
+    "iperf3": "hippo probe iperf3 --results iperf3-results --gpus 16 --out two-sites.yaml",
 }
 PORT = 5410
 MOST_MBYTES, MOST_S = 2000.0, 30.0  # of one measurement, unless `serve` says otherwise

@@ -69,19 +69,23 @@ class WatchConfig(RespondConfig):
             raise InputError("folder, listen: both are given; expected one of them")
         if self.plan_file is not None and self.apply is None:
             raise InputError("plan_file: is written for --apply; expected both")
-        _ = self.command  # a program that is not there is refused at once
+        if self.apply is not None and not self._words():
+            raise InputError("apply: expected a command, got nothing")
+
+    def _words(self) -> list[str]:
+        try:
+            return shlex.split(self.apply or "")
+        except ValueError as error:
+            raise InputError(f"apply: {error}: {self.apply!r}") from None
 
     @property
     def command(self) -> list[str] | None:
-        """The words of `apply`, its program found. Raises InputError."""
+        """The words of `apply`. Raises InputError where its program is not there."""
         if self.apply is None:
             return None
-        try:
-            words = shlex.split(self.apply)
-        except ValueError as error:
-            raise InputError(f"apply: {error}: {self.apply!r}") from None
-        if not words or shutil.which(words[0]) is None:
-            raise InputError(f"apply: {words[0] if words else self.apply!r}: no such program")
+        words = self._words()
+        if shutil.which(words[0]) is None:
+            raise InputError(f"apply: {words[0]}: no such program")
         return words
 
     @property

@@ -125,7 +125,7 @@ class Watcher:
             self._heard[names.index(body["src"]), names.index(body["dst"])] = now
 
     def _refuse(self, why: str, now: float) -> None:
-        """Count a line that cannot be used; say so on standard error, at most once in NOTE_S seconds."""
+        """Count a line that cannot be used; say so on standard error, once in NOTE_S seconds."""
         self.refused += 1
         self.metrics.add("lines_total", result="refused")
         self._untold += 1

@@ -279,7 +279,7 @@ def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"apply": "no-such-program --now"}, "no-such-program"),
+        ({"apply": " "}, "apply: expected a command"),
         ({"apply": "'unclosed"}, "apply"),
         ({"plan_file": "plan.json"}, "--apply"),
         ({"folder": ".", "listen": 0}, "folder, listen"),
@@ -290,6 +290,13 @@ def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path):
 def test_settings_that_do_not_go_together_are_refused(settings, named):
     with pytest.raises(ValueError, match=named):
         WatchConfig(**settings)
+
+
+def test_a_program_that_is_not_there_is_refused_before_anything_is_loaded(monkeypatch):
+    monkeypatch.setattr(module, "make_responder", lambda config: pytest.fail("was loaded"))
+    config = WatchConfig(apply="no-such-program --now")
+    with pytest.raises(InputError, match="apply: no-such-program: no such program"):
+        watch(config, io.StringIO(), io.StringIO())
 
 
 # --- the whole loop -------------------------------------------------------------------------------
