@@ -6,6 +6,9 @@ plan           a plan in seconds: search, price, thresholds, what-if
 train          train Hi-PPO
 evaluate       schedulers on the same scenarios
 respond        answers measurements with plans
+watch          follows live measurements, says when the plan should change
+probe          links measured between hosts, as a cluster file
+doctor         what is installed, what is missing for what
 kpi            the eight key figures
 validate       predictions beside measured runs
 calibrate      efficiencies fitted to measured runs

@@ -39,9 +39,18 @@ COMMANDS = {
         "what re-planners lose, and what of it is foresight",
     ),
     "respond": ("experiments.respond.__main__", "answer measurements with plans, line by line"),
+    "watch": (
+        "experiments.watch.__main__",
+        "follow live measurements, say when the plan should change",
+    ),
+    "probe": ("experiments.probe.__main__", "measure links between hosts, write a cluster file"),
     "bench": ("experiments.bench.__main__", "measure speed"),
     "wan": ("experiments.wan.__main__", "a wide-area network on one machine, for real training"),
     "ddp": ("experiments.ddp", "compare micro-batch schedules in real data-parallel training"),
+    "doctor": (
+        "experiments.doctor.__main__",
+        "what is installed here, and what is missing for what",
+    ),
     "runs": ("experiments.runs.__main__", "list run folders, compare two of them"),
     "memory": ("experiments.memory", "predict training's memory, choose what to recompute"),
     "microbench": ("experiments.microbench", "measure messages, operators and whole steps"),

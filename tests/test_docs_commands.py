@@ -20,10 +20,11 @@ from jaxsim.files import InputError
 ALL = commands()
 # Programs whose options are their own affair.
 PROGRAMS = ("source", "pip", "diff", ".venv/bin/pytest")
-BY_ARGPARSE = ("cluster", "network", "report", "wan")
+BY_ARGPARSE = ("cluster", "network", "report", "wan", "probe")
 SUBCOMMANDS = {
     "cluster": ("from-grid", "trace"),
     "network": ("fit", "predict"),
+    "probe": ("serve", "run", "iperf3"),
     "wan": ("up", "run", "study", "link", "counters", "down", "check"),
 }
 

@@ -5,6 +5,7 @@ work on what earlier ones wrote, so the walk is one test.
 """
 
 import io
+import itertools
 import json
 import os
 import shlex
@@ -32,6 +33,7 @@ SMALL = {
     "train": f"{WORLD.partition(' --layout')[0]} --scenario.horizon 4 --scenarios 2 --seeds [0,1] "
     "--eval_scenarios 2 --epochs 1 --train.envs 4 --train.rollout 4 --train.hidden 8",
     "respond": WORLD,
+    "watch": f"{WORLD} --seconds 3",
     "plan": "--quick --global_batch 64",
     "fidelity": "--samples 1 --micro_batches 4",
     "memory": "--settings 1 --capacity_mb 8 --repeats 1",
@@ -99,6 +101,82 @@ def test_a_plan_is_made_questioned_and_exported(folder, capsys):
     assert (folder / "launch" / "README.md").is_file()
     assert json.loads((folder / "plan.json").read_text())["step_s"] > 0
     assert len(list((folder / "outputs").glob("plan-*/figures/plan.png"))) == 2
+
+
+@pytest.mark.slow
+def test_live_links_are_watched_and_a_plan_is_put_into_force(folder, monkeypatch, capsys):
+    dead = [
+        f"{a},{b},0.001" for a in ("north", "south", "west") for b in ("north", "south", "west")
+    ]
+    rows = [row for row in dead if len(set(row.split(",")[:2])) == 2]
+    (folder / "measurements").mkdir()
+    (folder / "measurements" / "1.csv").write_text(
+        "\n".join(["src,dst,bandwidth_gbps", *rows, "domain,gpus_available", "north,0", ""])
+    )
+    (folder / "launch.sh").write_text('#!/bin/sh\ncp "$1" launched.json\n')
+    (folder / "launch.sh").chmod(0o755)
+    measured = {"src": "north", "dst": "south", "bandwidth_gbps": 2.1}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(measured) + "\n"))
+    monkeypatch.setitem(SMALL, "watch", f"{SMALL['watch']} --metrics 0")  # any free port
+    watched = "hippo watch --cluster three-sites.yaml --model llama-13b --scheduler hysteresis"
+    walk(
+        watched,
+        f"{watched} --folder measurements --state watch.state --apply ./launch.sh --metrics 9464",
+    )
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    first = next(n for n, line in enumerate(lines) if "end" in line)
+    assert lines[0]["ready"] and lines[first]["lines"] == 1
+    decision = next(line for line in lines[first:] if "decision" in line)
+    assert "north" not in decision["plan"] and any(x.get("in_force") for x in lines[first:])
+    assert json.loads((folder / "launched.json").read_text())["pipelines"]
+    assert (folder / "watch.state").is_file()
+
+
+def test_links_are_probed_between_hosts(folder, capsys):
+    (folder / "token.txt").write_text("a token of the tests")
+    sites = ("north", "south", "west")
+    (folder / "iperf3-results").mkdir()
+    for a, b in itertools.permutations(sites, 2):
+        end = {"streams": [{"sender": {"min_rtt": 30_000}}]}
+        end["sum_received"] = {"bits_per_second": 3e9}
+        body = {"start": {"timestamp": {"timesecs": 1_700_000_000}}, "end": end}
+        (folder / "iperf3-results" / f"{a}--{b}.json").write_text(json.dumps(body))
+    walk("hippo probe iperf3 --results iperf3-results --gpus 16,16,8 --out three-sites.yaml")
+    assert load_cluster("three-sites.yaml").rtt_ms[0, 1] == 30.0
+    # The same commands on loopback: the last of two options of one name counts.
+    serve = small("hippo probe serve --token token.txt --bind 10.0.0.1")
+    run = small(
+        "hippo probe run --token token.txt --hosts north=10.0.0.1:5410,south=10.1.0.1:5410,"
+        "west=10.2.0.1:5410 --gpus 16,16,8 --rounds 10 --out three-sites.yaml --trace "
+        "three-sites.csv"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.cli",
+        *serve,
+        "--bind",
+        "127.0.0.1",
+        "--port",
+        "0",
+    ]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            where = server.stdout.readline().split()[-1]
+            hosts = ",".join(f"{name}={where}" for name in sites)
+            tiny = "--mbytes 0.1 --seconds 0.5 --pings 1 --flows 1 --every 0.01 --rounds 2"
+            assert main([*run, "--hosts", hosts, *shlex.split(tiny)]) == 0
+        finally:
+            server.kill()
+    assert load_cluster("three-sites.yaml").domains == sites
+    assert len((folder / "three-sites.csv").read_text().splitlines()) == 1 + 12
+
+
+def test_the_doctor_finds_what_is_here(folder, capsys):
+    walk("hippo doctor --json doctor.json", "hippo doctor")
+    found = json.loads((folder / "doctor.json").read_text())
+    assert found["commands"]["plan"]["ready"] and "commands" in capsys.readouterr().out
 
 
 def test_jobs_are_drawn(folder):

@@ -18,8 +18,9 @@ from .options import (
     parse_weights,
 )
 from .progress import progress
-from .real_training import room_command, run_module
+from .real_training import module_output, room_command, run_module
 from .setup import (
+    compile_cache,
     compile_for_evaluation,
     load_regions,
     load_world,
@@ -49,6 +50,7 @@ __all__ = [
     "as_text",
     "best_plan_text",
     "check_output",
+    "compile_cache",
     "compile_for_evaluation",
     "default_scenario",
     "did_you_mean",
@@ -58,6 +60,7 @@ __all__ = [
     "load_regions",
     "load_world",
     "make_room_for_programs",
+    "module_output",
     "note_efficiency",
     "number",
     "one_line",

@@ -22,9 +22,9 @@ def run_module(*arguments: str) -> int:
     return subprocess.run([sys.executable, "-m", *arguments], env=_environment()).returncode
 
 
-def _help_of(name: str) -> str:
-    """What a room of `ddp_bench` says of its options."""
-    command = [sys.executable, "-m", f"ddp_bench.{name}", "--help"]
+def module_output(*arguments: str) -> str:
+    """What `python -m arguments` of this installation prints. Raises CalledProcessError."""
+    command = [sys.executable, "-m", *arguments]
     done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=True)
     return done.stdout.rstrip()
 
@@ -36,7 +36,9 @@ def room_command(name: str) -> Callable[[list[str] | None], int]:
         """The room's exit status."""
         arguments = sys.argv[1:] if argv is None else argv
         if {"-h", "--help"} & set(arguments):
-            print(f"{_help_of(name)}\n\nexample:\n  hippo {name} --quick")
+            print(
+                f"{module_output(f'ddp_bench.{name}', '--help')}\n\nexample:\n  hippo {name} --quick"
+            )
             raise SystemExit(0)
         try:
             return run_module(f"ddp_bench.{name}", *arguments)

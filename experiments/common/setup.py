@@ -32,11 +32,15 @@ from jaxsim.scenario import World, build_world
 from jaxsim.workload import JobSpec, load_model
 
 
+def compile_cache() -> Path:
+    """Where compiled programs are kept between runs."""
+    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", root / "hippo" / "jax"))
+
+
 def use_compile_cache() -> None:
     """Keep compiled programs between runs, unless the environment already says where."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-        jax.config.update("jax_compilation_cache_dir", str(root / "hippo" / "jax"))
+    jax.config.update("jax_compilation_cache_dir", str(compile_cache()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 

@@ -32,9 +32,9 @@ when the next measurement comes. The end of the input ends the process.
 from __future__ import annotations
 
 import json
-import math
 import time
-from typing import Any, TextIO
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TextIO
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,9 @@ from agents.registry import plan_rules, rivals_with_rules
 from experiments.common import load_world, one_line
 from experiments.evaluate import contestants, requested_without_truth
 from experiments.respond.config import RespondConfig
-from jaxsim.cluster import GBIT_PER_GBYTE, ClusterSpec
+from experiments.respond.measurements import Measured, stamped
+from experiments.respond.memory import as_numbers, digest, from_numbers
+from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams, State, observe
 from jaxsim.files import InputError
 from jaxsim.network import init_network
@@ -60,9 +62,6 @@ from jaxsim.step_time import (
     transition_s,
 )
 from jaxsim.trees import take
-
-LINK_KEYS = ("src", "dst", "bandwidth_gbps", "rtt_ms")
-DOMAIN_KEYS = ("domain", "gpus_available")
 
 
 class Service(Pytree):
@@ -153,6 +152,14 @@ def _outcome(
     )
 
 
+class Proposal(NamedTuple):
+    """A decision that is not carried out yet."""
+
+    answer: dict[str, Any]
+    plan: Plan  # of the one job, on the host
+    service: Service  # once it is carried out
+
+
 class Responder:
     """A scheduler as a service: the network as last measured, the plan as last decided."""
 
@@ -161,12 +168,9 @@ class Responder:
         settings = ScenarioSettings(jitter="none", interval_s=interval_s)
         bank, _ = scenario_bank(world, settings, range(1), "respond")
         params = take(bank, 0)
-        cluster = params.problem.cluster
         self.spec = spec
         self._args = (scheduler, params, world.table)
-        # The host's own copies, one measurement at a time is written into them.
-        self._bandwidth = np.array(cluster.bandwidth_gb_per_s)
-        self._rtt, self._free = np.array(cluster.rtt_s), np.array(cluster.gpus)
+        self.measured = Measured(spec, params.problem.cluster)
         n_jobs = params.initial_plan.group.shape[0]
         memory = scheduler.bind(make_setup(params, world.table)).init(jax.random.key(0))
         self._service = Service(
@@ -175,86 +179,92 @@ class Responder:
         self.first = self.decide()
 
     def decide(self) -> dict[str, Any]:
-        """The answer to the network as it is now known."""
+        """The answer to the network as it is now known, carried out."""
+        proposal = self.propose()
+        self.accept(proposal)
+        return proposal.answer
+
+    def propose(self) -> Proposal:
+        """The answer to the network as it is now known; nothing changes until it is accepted."""
         start = time.perf_counter()
-        view = NetworkView(self._bandwidth, self._rtt, self._free)
+        view = self.measured.view
         before = self._service.plan
-        self._service, outcome = respond(*self._args, self._service, view)
+        service, outcome = respond(*self._args, self._service, view)
         plan, old, outcome = jax.tree.map(
-            lambda x: np.asarray(x)[0], (self._service.plan, before, outcome)
+            lambda x: np.asarray(x)[0], (service.plan, before, outcome)
         )
         decision_ms = 1e3 * (time.perf_counter() - start)
         feasible = bool(outcome.feasible)
-        fields = {name: np.asarray(getattr(plan, name)).tolist() for name in vars(plan)}
         figures = ("step_s", "gain_pct", "switch_s", "switch_gb", "switch_usd")
-        return {
+        answer = {
             "feasible": feasible,
             "plan": describe(plan, self.spec.domains) if feasible else None,
             "switch": bool(outcome.switch),
             **{name: _figure(getattr(outcome, name), feasible) for name in figures},
             "reason": _reason(old, plan, outcome),
             "decision_ms": decision_ms,
-            "fields": fields if feasible else None,
+            "fields": _fields(plan) if feasible else None,
+        }
+        return Proposal(answer, plan, service)
+
+    def accept(self, proposal: Proposal, keep_plan: bool = False) -> None:
+        """Carry a proposal out: its plan is in force, and the scheduler remembers one interval more.
+        With `keep_plan` the plan of before stays, as while a switch is under way."""
+        new, old = proposal.service, self._service
+        if keep_plan:
+            new = new.replace(plan=old.plan, since_switch=old.since_switch + 1)
+        self._service = new
+
+    @property
+    def plan(self) -> Plan:
+        """In force, on the host."""
+        return jax.tree.map(lambda x: np.asarray(x)[0], self._service.plan)
+
+    @property
+    def in_force(self) -> dict[str, Any]:
+        """The plan in force as answers name it: `plan` and `fields`."""
+        plan = self.plan
+        return {"plan": describe(plan, self.spec.domains), "fields": _fields(plan)}
+
+    def snapshot(self) -> list[np.ndarray]:
+        """All that it remembers: the network as last measured, the plan, the scheduler's memory."""
+        return [*self.measured.arrays, *(as_numbers(x) for x in jax.tree.leaves(self._service))]
+
+    def restore(self, snapshot: Sequence[np.ndarray]) -> None:
+        """Go on from a snapshot of a process like this one. Raises InputError for another's."""
+        now = self.snapshot()
+        if [(x.shape, x.dtype) for x in snapshot] != [(x.shape, x.dtype) for x in now]:
+            raise InputError("holds the memory of another scheduler, or of another release")
+        self.measured.put(*snapshot[:3])
+        leaves, treedef = jax.tree.flatten(self._service)
+        back = [from_numbers(x, leaf) for x, leaf in zip(snapshot[3:], leaves, strict=True)]
+        self._service = jax.tree.unflatten(treedef, back)
+
+    def identity(self) -> dict[str, str]:
+        """Digests of what a snapshot belongs to: the cluster, the job with its table of plans, the
+        scheduler with its settings."""
+        scheduler, params, table = self._args
+        job = (params.problem.work, params.problem.calibration, table.plans)
+        return {
+            "cluster": digest((), self.spec.to_yaml()),
+            "job": digest(job, ""),
+            "scheduler": digest((scheduler, params.interval_s), type(scheduler).__name__),
         }
 
     def answer(self, line: str) -> dict[str, Any]:
         """The new plan after one measurement, or {"error": why} for a line that is none."""
         stamp: dict[str, Any] = {}
         try:
-            body = json.loads(line)
-            if isinstance(body, dict) and "time" in body:
-                stamp = {"time": _time(body.pop("time"))}
-            self.measure(body)
+            stamp, body = stamped(json.loads(line))
+            self.measured.take(body)
         # Broken JSON or InputError; JSON nested too deep; a number too large for a float.
         except (ValueError, RecursionError, OverflowError) as error:
             return {**stamp, "error": one_line(str(error))}
         return {**stamp, **self.decide()}
 
-    def measure(self, body: Any) -> None:
-        """Write one measurement into the view. Raises InputError that names the key."""
-        keys = set(body) if isinstance(body, dict) else set()
-        if keys == set(DOMAIN_KEYS):
-            k = self._domain(body, "domain")
-            most = self.spec.gpus[k]
-            self._free[k] = int(_number(body, "gpus_available", 0, most, whole=True))
-        elif keys <= set(LINK_KEYS) and keys >= {"src", "dst"} and len(keys) > 2:
-            i, j = self._domain(body, "src"), self._domain(body, "dst")
-            if i == j:
-                raise InputError(f"src, dst: both are {body['src']!r}; no link leads there")
-            new = {key: _number(body, key, 1e-6, 1e6) for key in keys - {"src", "dst"}}
-            if "bandwidth_gbps" in new:
-                self._bandwidth[i, j] = new["bandwidth_gbps"] / GBIT_PER_GBYTE
-            if "rtt_ms" in new:
-                self._rtt[i, j] = new["rtt_ms"] * 1e-3
-        else:
-            raise InputError(
-                "expected one JSON object with the keys src, dst and bandwidth_gbps or rtt_ms (or "
-                f"both), or with {' and '.join(DOMAIN_KEYS)}; got {sorted(keys) or body!r}"
-            )
 
-    def _domain(self, body: dict, key: str) -> int:
-        if body[key] not in self.spec.domains:
-            known = ", ".join(self.spec.domains)
-            raise InputError(f"{key}: {body[key]!r} is no domain; known: {known}")
-        return self.spec.domains.index(body[key])
-
-
-def _number(body: dict, key: str, low: float, high: float, whole: bool = False) -> float:
-    value = body[key]
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or not low <= value <= high or (whole and value != int(value)):
-        kind = "a whole number" if whole else "a number"
-        raise InputError(f"{key}: expected {kind} from {low:g} to {high:g}, got {value!r}")
-    return value
-
-
-def _time(value: Any) -> float | str:
-    """A time stamp as it was given. Raises InputError for what is neither text nor a finite number."""
-    text = isinstance(value, str) and 0 < len(value) <= 64
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not text and not (number and math.isfinite(value)):
-        raise InputError(f"time: expected seconds or text of at most 64 characters, got {value!r}")
-    return value
+def _fields(plan: Plan) -> dict[str, Any]:
+    return {name: np.asarray(getattr(plan, name)).tolist() for name in vars(plan)}
 
 
 def _figure(value: np.ndarray, feasible: bool) -> float | None:

@@ -13,6 +13,7 @@ from experiments.bench.config import BenchConfig
 from experiments.calibrate.config import CalibrateConfig
 from experiments.common import known
 from experiments.common.options import _leaves, _parser, from_mapping, given_keys, parse
+from experiments.doctor.config import DoctorConfig
 from experiments.evaluate.config import EvaluateConfig
 from experiments.fidelity.config import FidelityConfig
 from experiments.jobs.config import JobsConfig
@@ -22,12 +23,14 @@ from experiments.respond.config import RespondConfig
 from experiments.runs.config import RunsConfig
 from experiments.train.config import TrainConfig
 from experiments.validate.config import ValidateConfig
+from experiments.watch.config import WatchConfig
 from jaxsim.files.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = {
     "bench": BenchConfig,
     "calibrate": CalibrateConfig,
+    "doctor": DoctorConfig,
     "evaluate": EvaluateConfig,
     "fidelity": FidelityConfig,
     "jobs": JobsConfig,
@@ -37,6 +40,7 @@ CONFIGS = {
     "runs": RunsConfig,
     "train": TrainConfig,
     "validate": ValidateConfig,
+    "watch": WatchConfig,
 }
 REQUIRED = {"calibrate": ["--data", "d", "--out", "o"], "jobs": ["--out", "o"]}
 
@@ -88,7 +92,7 @@ def test_help_keeps_line_breaks_and_ends_with_an_example(name, capsys):
     assert end.value.code == 0
     out = capsys.readouterr().out
     assert "Attributes:" not in out and "null" not in out
-    if name in ("network", "cluster", "wan"):  # several commands, each with its own
+    if name in ("network", "cluster", "wan", "probe"):  # several commands, each with its own
         assert f"    python -m experiments.{name} " in out  # as it stands in the docstring
         for command in importlib.import_module(f"experiments.{name}.__main__").EXAMPLES:
             with pytest.raises(SystemExit):

@@ -193,6 +193,28 @@ def test_bad_input_is_one_line(argv, named, capsys, monkeypatch):
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and named in err
 
 
+def test_what_a_process_remembers_goes_on_in_another_one(config):
+    """A proposal changes nothing; what is restored decides as the first would have."""
+    first, second = make_responder(config), make_responder(config)
+    for line in (domain("ohio", 4), '{"src": "ohio", "dst": "oregon", "bandwidth_gbps": 0.3}'):
+        first.answer(line)
+    before = [x.tobytes() for x in first.snapshot()]
+    proposal = first.propose()
+    assert [x.tobytes() for x in first.snapshot()] == before
+    second.restore(first.snapshot())
+    assert [x.tobytes() for x in second.snapshot()] == before
+    assert first.identity() == second.identity() and second.in_force == first.in_force
+    again = second.propose()
+    first.accept(proposal)
+    second.accept(again)
+    for key in set(proposal.answer) - {"decision_ms"}:
+        assert proposal.answer[key] == again.answer[key], key
+    assert [x.tobytes() for x in second.snapshot()] == [x.tobytes() for x in first.snapshot()]
+    with pytest.raises(InputError, match="another scheduler"):
+        second.restore(first.snapshot()[:-1])
+    assert np.array_equal(first.plan.group, np.array(first.in_force["fields"]["group"]))
+
+
 ECHO = """
 import json, sys, time
 print(json.dumps({"ready": True, "plan": "a"}), flush=True)

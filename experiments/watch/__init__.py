@@ -1,0 +1,10 @@
+"""`hippo watch`: follow live measurements, and say when the plan should change.
+
+config    What is watched, and what a change of plan sets off
+lines     Measurements from text: JSON objects or CSV
+sources   Where they come from: standard input, new files in a folder, a socket
+watcher   The loop: measurements in, decisions out
+hook      The user's command that puts a plan into force
+state     What survives the process
+metrics   Counters for Prometheus
+"""

@@ -1,0 +1,63 @@
+"""The user's command that puts a plan into force."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.records import write_json
+from jaxsim.plan import Plan, whole_plan
+
+SCALARS = ("sync_period", "fragments", "overlap", "wire_bits")
+
+
+def plan_file(plan: Plan, domains: tuple[str, ...]) -> dict[str, Any]:
+    """A plan as the content of a plan file (docs/file-formats.md), for one job."""
+    settings = {name: int(np.asarray(getattr(plan, name))) for name in SCALARS}
+    return {"pipelines": whole_plan(plan, domains), **settings}
+
+
+class Hook:
+    """Runs the command, one plan at a time, without waiting for it."""
+
+    def __init__(self, words: list[str], path: Path, timeout_s: float) -> None:
+        """`path` is the plan file, the command's last argument."""
+        self._words, self._path, self._timeout_s = [*words, str(path)], path, timeout_s
+        self._process: subprocess.Popen | None = None
+        self._since = 0.0
+
+    @property
+    def running(self) -> bool:
+        """Is a plan being put into force?"""
+        return self._process is not None
+
+    def start(self, content: dict[str, Any]) -> None:
+        """Write the plan file and start the command; what it prints goes to standard error."""
+        write_json(self._path, content)
+        self._since = time.monotonic()
+        self._process = subprocess.Popen(
+            self._words, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
+        )
+
+    def poll(self) -> dict[str, Any] | None:
+        """How the command ended, {"status", "seconds"}; None where it did not. One that takes too long
+        is killed, with all that it started."""
+        if self._process is None:
+            return None
+        seconds = time.monotonic() - self._since
+        status = self._process.poll()
+        if status is None:
+            if seconds < self._timeout_s:
+                return None
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            status = self._process.wait()
+        self._process = None
+        return {"status": status, "seconds": round(seconds, 3)}

@@ -1,0 +1,372 @@
+"""Measurements in, decisions out: one JSON line whenever the plan should change.
+
+Lines on standard output, told apart by their first key:
+
+    ready     what is watched, and the plan in force at the start
+    decision  its number; then as `hippo respond` answers (plan, switch, step_s, gain_pct, switch_s,
+              switch_gb, switch_usd, reason, decision_ms, fields), `time` of the last measurement if it
+              had one, `because`: what was measured otherwise than at the decision before, and
+              `latency_ms` from having read the measurement to the line
+    stale     links that were silent for longer than `stale_s`: their last values hold
+    fresh     stale links that were measured again
+    applied   the number of the decision that the apply command put into force, its exit status, seconds
+    end       lines read, lines refused, decisions
+
+All intervals are of the monotonic clock: `time` in a measurement is repeated, never computed with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from experiments.common import check_output, one_line
+from experiments.respond import Proposal, Responder, make_responder, stamped
+from experiments.watch.config import WatchConfig
+from experiments.watch.hook import Hook, plan_file
+from experiments.watch.lines import Unreadable
+from experiments.watch.metrics import Metrics, MetricsServer
+from experiments.watch.sources import Batch, Folder, Listener, Source, Stream
+from experiments.watch.state import packed, read_state, unpacked, write_state
+from jaxsim.cluster import GBIT_PER_GBYTE
+from jaxsim.files import InputError
+
+WAIT_S, WAIT_FOR_HOOK_S = 0.5, 0.02  # for something to come in
+NOTE_S = 10.0  # between two lines about lines that were refused
+MOST_REASONS = 4
+MOVED = 0.02  # relative change of a link that is worth telling
+
+
+@dataclasses.dataclass
+class Clock:
+    """Of the last step: [s] monotonic."""
+
+    interval_since: float  # the scheduler's memory moved on
+    busy_until: float = 0.0  # a switch is under way
+    waits_until: float = 0.0  # the apply command failed: nothing is tried before
+    noted: float = -np.inf  # a refused line was told
+
+
+class Watcher:
+    """The loop's state. `step` takes one batch of measurements."""
+
+    def __init__(
+        self,
+        responder: Responder,
+        config: WatchConfig,
+        say: Callable[[dict[str, Any]], None],
+        hook: Hook | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Go on from the state file, where there is one. Raises InputError."""
+        self.responder, self.config, self.metrics = responder, config, Metrics()
+        self._say, self._hook, self._now = say, hook, now
+        self._clock = Clock(interval_since=now())
+        k = len(responder.spec.domains)
+        self._heard = np.full((k, k), np.nan)  # [K, K] [s] of the last measurement of a link
+        self._stale = np.zeros((k, k), bool)
+        self._said: dict[str, Any] | None = responder.in_force["fields"]  # None: nothing can run
+        self._applying: tuple[int, Proposal] | None = None
+        self._dirty = False  # something was measured since the last decision
+        self._stamp: dict[str, Any] = {}
+        self.decisions = self.lines = self.refused = 0
+        self._untold = 0
+        self.position = ""
+        self._path = None if config.state is None else Path(config.state)
+        self._identity = {} if self._path is None else responder.identity()
+        self._known = [array.copy() for array in responder.measured.arrays]  # at the last decision
+        self.restored = self._path is not None and self._restore(self._path)
+        self.metrics.collect = self._collect
+
+    # --- one batch --------------------------------------------------------------------------------
+
+    @property
+    def applying(self) -> bool:
+        """Is the apply command running?"""
+        return self._applying is not None
+
+    def step(self, batch: Batch) -> None:
+        """Take a batch, which may be empty; say what there is to say."""
+        start = self._now()
+        for found in batch:
+            self._take(found, start)
+        committed = self._applied(start)
+        if self._dirty and not self.applying and start >= self._clock.waits_until:
+            self._dirty = False
+            committed |= self._decide(start)
+        self._tell_silence(start)
+        if batch or committed:
+            self.save(durable=committed)
+
+    def _take(self, found: dict[str, Any] | Unreadable, now: float) -> None:
+        self.lines += 1
+        if isinstance(found, Unreadable):
+            self._refuse(str(found), now)
+            return
+        try:
+            stamp, body = stamped(found)
+            self.responder.measured.take(body)
+        except (ValueError, OverflowError) as error:  # InputError among them
+            self._refuse(str(error), now)
+            return
+        self.metrics.add("lines_total", result="used")
+        self._stamp, self._dirty = stamp, True
+        if "src" in body:
+            names = self.responder.spec.domains
+            self._heard[names.index(body["src"]), names.index(body["dst"])] = now
+
+    def _refuse(self, why: str, now: float) -> None:
+        """Count a line that cannot be used; say so on standard error, once in NOTE_S seconds."""
+        self.refused += 1
+        self.metrics.add("lines_total", result="refused")
+        self._untold += 1
+        if now - self._clock.noted < NOTE_S:
+            return
+        others = f" (and {self._untold - 1:,} more before it)" if self._untold > 1 else ""
+        line = one_line(f"watch: line {self.lines:,} is refused{others}: {why}")
+        print(line, file=sys.stderr, flush=True)
+        self._untold, self._clock.noted = 0, now
+
+    # --- decisions --------------------------------------------------------------------------------
+
+    def _decide(self, start: float) -> bool:
+        """Ask the scheduler; returns whether it remembers an interval more."""
+        proposal = self.responder.propose()
+        self.metrics.add("decisions_total")
+        answer, fields = proposal.answer, proposal.answer["fields"]
+        self.metrics.put("feasible", float(answer["feasible"]))
+        if answer["step_s"] is not None:
+            self.metrics.put("step_seconds", answer["step_s"])
+        # While a switch is under way, only a plan that can no longer run makes way for another.
+        busy = answer["switch"] and start < self._clock.busy_until
+        busy = busy and answer["gain_pct"] is not None
+        over = start - self._clock.interval_since >= self.config.interval_s
+        if fields != self._said and not busy:
+            self._tell(proposal, start)
+            return self._carry_out(proposal, start)
+        if over:
+            self.responder.accept(proposal, keep_plan=busy)
+            self._clock.interval_since = start
+        self.metrics.observe_s(self._now() - start)
+        return over
+
+    def _tell(self, proposal: Proposal, start: float) -> None:
+        self.decisions += 1
+        latency_s = self._now() - start
+        self._say(
+            {
+                "decision": self.decisions,
+                **self._stamp,
+                **{key: value for key, value in proposal.answer.items() if key != "fields"},
+                "because": self._because(),
+                "stale": self._links(self._stale),
+                "latency_ms": round(1e3 * latency_s, 3),
+                "fields": proposal.answer["fields"],
+            }
+        )
+        self.metrics.observe_s(self._now() - start)
+        stops = "yes" if proposal.answer["switch"] else "no"
+        self.metrics.add("plans_total", stops=stops)
+        self._known = [array.copy() for array in self.responder.measured.arrays]
+
+    def _carry_out(self, proposal: Proposal, start: float) -> bool:
+        """Put a plan into force, by the apply command where there is one."""
+        feasible = proposal.answer["feasible"]
+        if self._hook is None or not feasible:
+            self._accept(proposal, start)
+            return True
+        self._applying = self.decisions, proposal
+        self._hook.start(plan_file(proposal.plan, self.responder.spec.domains))
+        return False
+
+    def _accept(self, proposal: Proposal, now: float) -> None:
+        self.responder.accept(proposal)
+        self._said = proposal.answer["fields"]
+        self._clock.interval_since = now
+        if proposal.answer["switch"]:
+            self._clock.busy_until = now + (proposal.answer["switch_s"] or 0.0)
+
+    def _applied(self, now: float) -> bool:
+        """Look after the apply command; returns whether a plan is in force now that was not."""
+        if self._applying is None or self._hook is None:
+            return False
+        ended = self._hook.poll()
+        if ended is None:
+            return False
+        (number, proposal), self._applying = self._applying, None
+        done = ended["status"] == 0
+        self._say({"applied": number, "in_force": done, **ended})
+        self.metrics.add("applied_total", result="done" if done else "failed")
+        if done:
+            self._accept(proposal, now)
+        else:
+            self._clock.waits_until, self._dirty = now + self.config.interval_s, True
+        return done
+
+    # --- what a reader wants to know --------------------------------------------------------------
+
+    def _because(self) -> list[str]:
+        """What is measured otherwise than at the decision before, the largest change first."""
+        names = self.responder.spec.domains
+        (old_rate, old_rtt, old_gpus), new = self._known, self.responder.measured.arrays
+        found = [
+            (np.inf, f"{names[k]}: {old_gpus[k]} -> {new[2][k]} GPUs available")
+            for k in np.flatnonzero(old_gpus != new[2])
+        ]
+        figures = (
+            (old_rate, new[0], "bandwidth", "Gbit/s", GBIT_PER_GBYTE),
+            (old_rtt, new[1], "round trip", "ms", 1e3),
+        )
+        for old, now, what, unit, scale in figures:
+            ratio = np.abs(np.log(np.maximum(now, 1e-12) / np.maximum(old, 1e-12)))
+            for i, j in np.argwhere(ratio > MOVED):
+                change = f"{scale * old[i, j]:.3g} -> {scale * now[i, j]:.3g} {unit}"
+                found.append((float(ratio[i, j]), f"{names[i]}>{names[j]}: {what} {change}"))
+        found.sort(key=lambda one: -one[0])
+        return [text for _, text in found[:MOST_REASONS]]
+
+    def _links(self, which: np.ndarray) -> list[str]:
+        names = self.responder.spec.domains
+        return [f"{names[i]}>{names[j]}" for i, j in np.argwhere(which)]
+
+    def _tell_silence(self, now: float) -> None:
+        """Say which links went silent, and which are back."""
+        with np.errstate(invalid="ignore"):
+            stale = now - self._heard > self.config.stale_s  # False where never measured
+        for key, which in (("stale", stale & ~self._stale), ("fresh", self._stale & ~stale)):
+            if which.any():
+                held = {"held": True} if key == "stale" else {}
+                self._say({key: self._links(which), **held})
+        self._stale = stale
+
+    def _collect(self) -> None:
+        """Gauges of links, when somebody asks for them."""
+        names, now = self.responder.spec.domains, self._now()
+        rate, rtt, gpus = self.responder.measured.arrays
+        for k, name in enumerate(names):
+            self.metrics.put("gpus_available", float(gpus[k]), domain=name)
+        for i, j in np.argwhere(~np.eye(len(names), dtype=bool)):
+            link = {"src": names[i], "dst": names[j]}
+            self.metrics.put("bandwidth_gbps", GBIT_PER_GBYTE * float(rate[i, j]), **link)
+            self.metrics.put("rtt_ms", 1e3 * float(rtt[i, j]), **link)
+            self.metrics.put("stale", float(self._stale[i, j]), **link)
+            if np.isfinite(self._heard[i, j]):
+                self.metrics.put("age_seconds", float(now - self._heard[i, j]), **link)
+
+    # --- what outlives the process ----------------------------------------------------------------
+
+    def save(self, durable: bool = False) -> None:
+        """Write the state file, if there is one."""
+        if self._path is None:
+            return
+        now = self._now()
+        body = {
+            "snapshot": packed(self.responder.snapshot()),
+            "known": packed(self._known),
+            "said": self._said,
+            "silent_s": [None if np.isnan(x) else float(x) for x in (now - self._heard).flat],
+            "interval_s": now - self._clock.interval_since,
+            "busy_s": max(0.0, self._clock.busy_until - now),
+            "decisions": self.decisions,
+            "position": self.position,
+        }
+        write_state(self._path, self._identity, body, durable)
+
+    def _restore(self, path: Path) -> bool:
+        """Is there a state to go on from? Time in which no process ran does not count."""
+        body = read_state(path, self._identity)
+        if body is None:
+            return False
+        try:
+            self.responder.restore(unpacked(body["snapshot"]))
+            self._known = unpacked(body["known"])
+            now = self._now()
+            silent = [np.nan if x is None else x for x in body["silent_s"]]
+            self._heard = now - np.array(silent, float).reshape(self._heard.shape)
+            self._clock = Clock(now - body["interval_s"], now + body["busy_s"])
+            self._said, self.position = body["said"], body["position"]
+            self.decisions = body["decisions"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path}: state: {error}") from None
+        return True
+
+
+def watch(config: WatchConfig, stdin: TextIO, stdout: TextIO) -> None:
+    """Follow the measurements to their end. Raises InputError."""
+
+    def say(line: dict[str, Any]) -> None:
+        stdout.write(json.dumps(line) + "\n")
+        stdout.flush()
+
+    for name in ("state", "plan_file"):
+        if getattr(config, name) is not None:
+            check_output(getattr(config, name), f"--{name}")
+    with _hook(config) as hook:
+        watcher = Watcher(make_responder(config.service), config, say, hook)
+        source = _source(config, stdin, watcher.position)
+        server = None
+        try:
+            if config.metrics is not None:
+                server = MetricsServer(watcher.metrics, config.metrics)
+            say(_greeting(watcher, source, server))
+            watcher.save()
+            _follow(watcher, source, config.seconds)
+        finally:
+            source.close()
+            if server is not None:
+                server.close()
+    say({"end": True, **{x: getattr(watcher, x) for x in ("lines", "refused", "decisions")}})
+
+
+def _follow(watcher: Watcher, source: Source, seconds: float | None) -> None:
+    """Until the source or the time ends; a command that runs then is waited for."""
+    ends = np.inf if seconds is None else time.monotonic() + seconds
+    while time.monotonic() < ends:
+        wait_s = WAIT_FOR_HOOK_S if watcher.applying else WAIT_S
+        batch = source.read(max(0.0, min(wait_s, ends - time.monotonic())))
+        if batch is None:
+            break
+        watcher.position = source.position
+        watcher.step(batch)
+    while watcher.applying:
+        time.sleep(WAIT_FOR_HOOK_S)
+        watcher.step([])
+
+
+@contextlib.contextmanager
+def _hook(config: WatchConfig) -> Iterator[Hook | None]:
+    """The apply command, with a folder for its plan file where none is given."""
+    words = config.command
+    if words is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="hippo-watch-") as folder:
+        path = Path(config.plan_file or Path(folder) / "plan.json").resolve()
+        yield Hook(words, path, config.apply_timeout_s)
+
+
+def _source(config: WatchConfig, stdin: TextIO, position: str) -> Source:
+    if config.folder is not None:
+        return Folder(config.folder, position)
+    return Stream(stdin) if config.listen is None else Listener(config.listen)
+
+
+def _greeting(watcher: Watcher, source: Source, server: MetricsServer | None) -> dict[str, Any]:
+    listens = source.port if isinstance(source, Listener) else None
+    return {
+        "ready": True,
+        "domains": watcher.responder.spec.domains,
+        "restored": watcher.restored,
+        "listen": listens,
+        "metrics": None if server is None else f"http://127.0.0.1:{server.port}/metrics",
+        **watcher.responder.in_force,
+    }

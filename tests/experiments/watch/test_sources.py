@@ -1,0 +1,85 @@
+"""Where measurements come from."""
+
+import io
+import os
+import socket
+
+import pytest
+
+from experiments.watch.sources import Folder, Listener, Stream
+from jaxsim.files.errors import InputError
+
+LINE = '{{"domain": "{}", "gpus_available": 1}}\n'
+
+
+def names(batch):
+    return [body["domain"] for body in batch]
+
+
+def until(source, count):
+    found = []
+    for _ in range(100):
+        found += source.read(0.05)
+        if len(found) >= count:
+            break
+    return names(found)
+
+
+def test_files_are_read_once_each_in_the_order_of_their_names(tmp_path):
+    for name in ("b", "a", ".hidden", "c.tmp", "c.part"):
+        (tmp_path / name).write_text(LINE.format(name))
+    source = Folder(str(tmp_path))
+    assert until(source, 2) == ["a", "b"] and source.read(0.01) == []
+    assert source.position == "b"
+    (tmp_path / "c").write_text(LINE.format("c").rstrip("\n"))  # its last line has no end
+    assert until(source, 1) == ["c"]
+    later = Folder(str(tmp_path), position="b")
+    assert until(later, 1) == ["c"] and later.read(0.01) == []
+
+
+def test_a_file_counts_as_read_only_at_its_end(tmp_path):
+    (tmp_path / "a").write_text(LINE.format("a") * 3)
+    source = Folder(str(tmp_path))
+    assert len(source.read(0.01)) == 3 and source.position == ""
+    assert source.read(0.01) == [] and source.position == "a"
+
+
+def test_clients_of_a_socket_do_not_disturb_each_other():
+    source = Listener(0)
+    with (
+        socket.create_connection(("127.0.0.1", source.port)) as one,
+        socket.create_connection(("127.0.0.1", source.port)) as two,
+    ):
+        one.sendall(b'{"domain": "o')
+        two.sendall(LINE.format("two").encode())
+        assert until(source, 1) == ["two"]
+        one.sendall(b'ne"}\n')
+        assert until(source, 1) == ["one"]
+    source.close()
+
+
+def test_a_port_that_is_taken_and_a_folder_that_is_not_there_are_refused(tmp_path):
+    source = Listener(0)
+    with pytest.raises(InputError, match=f"port {source.port}"):
+        Listener(source.port)
+    source.close()
+    with pytest.raises(InputError, match="nowhere"):
+        Folder(str(tmp_path / "nowhere"))
+
+
+def test_a_pipe_is_read_as_lines_come_and_ends():
+    read, write = os.pipe()
+    with os.fdopen(read) as stream:
+        source = Stream(stream)
+        assert source.read(0.01) == []
+        os.write(write, (LINE.format("a") + LINE.format("b")[:9]).encode())
+        assert names(source.read(1.0)) == ["a"]
+        os.write(write, LINE.format("b")[9:-1].encode())
+        os.close(write)
+        assert source.read(1.0) == [] and names(source.read(1.0)) == ["b"]
+        assert source.read(1.0) is None
+
+
+def test_text_without_a_file_is_read_too():
+    source = Stream(io.StringIO(LINE.format("a")))
+    assert names(source.read(1.0)) == ["a"] and source.read(1.0) is None

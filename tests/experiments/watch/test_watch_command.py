@@ -1,0 +1,103 @@
+"""The command as a process: killed and started again, and for a very long time."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SMALL = ["--scheduler", "hysteresis", "--global_batch", "64", "--table_size", "4"]
+SMALL += ["--layout_limit", "30"]
+LINKS = ("virginia", "ohio", "oregon", "ireland")
+
+
+def started(*words):
+    command = [sys.executable, "-m", "experiments.watch", *SMALL, *words]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env)
+
+
+def line(of):
+    return json.loads(of.stdout.readline())
+
+
+def tell(to, *bodies):
+    to.stdin.write("".join(json.dumps(body) + "\n" for body in bodies).encode())
+    to.stdin.flush()
+
+
+def dead(*names):
+    return [
+        {"src": a, "dst": b, "bandwidth_gbps": 0.001} for a in names for b in LINKS if a != b
+    ] + [{"src": b, "dst": a, "bandwidth_gbps": 0.001} for a in names for b in LINKS if a != b]
+
+
+@pytest.mark.slow
+def test_after_a_kill_the_next_decision_is_the_same(tmp_path):
+    file = tmp_path / "state"
+    first = started("--state", str(file), "--interval_s", "100000")
+    assert line(first)["restored"] is False
+    gone = {"domain": "ohio", "gpus_available": 0}
+    tell(first, gone)
+    moved = line(first)
+    assert moved["decision"] == 1 and "ohio" not in moved["plan"]
+    kept = tmp_path / "kept"
+    while not file.exists() or json.loads(file.read_text())["body"]["decisions"] < 1:
+        pass
+    kept.write_bytes(file.read_bytes())
+    first.kill()
+    first.wait()
+    told = []
+    for copy in (file, kept):
+        second = started("--state", str(copy), "--interval_s", "100000")
+        ready = line(second)
+        assert ready["restored"] and ready["plan"] == moved["plan"]
+        gpus = [{"domain": name, "gpus_available": 0} for name in ("virginia", "oregon")]
+        tell(second, *gpus)
+        told.append(line(second))
+        second.kill()
+        second.wait()
+    for answer in told:
+        answer.pop("decision_ms"), answer.pop("latency_ms")
+    assert told[0] == told[1] and told[0]["decision"] == 2
+
+
+@pytest.mark.nightly
+def test_a_million_lines_take_no_more_memory_than_the_first_ones(tmp_path):
+    process = started("--state", str(tmp_path / "state"))
+    assert line(process)["ready"]
+    rest = []
+    reader = threading.Thread(target=lambda: rest.extend(process.stdout.read().splitlines()))
+    reader.start()
+    block = "".join(
+        json.dumps({"src": a, "dst": b, "bandwidth_gbps": 2.0 + 0.001 * n}) + "\n"
+        for n in range(800)
+        for a in LINKS
+        for b in LINKS
+        if a != b
+    ).encode()
+    block += b"broken\n" * (10_000 - block.count(b"\n"))
+    sizes = []
+    for _ in range(100):
+        process.stdin.write(block)
+        process.stdin.flush()
+        sizes.append(resident_mb(process.pid))
+    process.stdin.close()
+    reader.join(timeout=600)
+    assert process.wait(timeout=60) == 0
+    end = json.loads(rest[-1])
+    assert end["lines"] == 1_000_000 and end["refused"] == 100 * 400
+    assert max(sizes[20:]) - sizes[19] < 16, sizes  # [MB]
+    assert len(process.stderr.read().splitlines()) < 100
+
+
+def resident_mb(pid):
+    for text in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if text.startswith("VmRSS:"):
+            return int(text.split()[1]) / 1024
+    raise AssertionError("the process has ended")
