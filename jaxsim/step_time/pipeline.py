@@ -131,7 +131,7 @@ def _throttled_s(
     inputs: PipelineInputs, way: Way, ends: Ends, ahead: Array, rough: Array | None
 ) -> Array:
     """[K] [s] per micro-batch that loops and round trips let pass."""
-    loop_s, passed = between(ends, way.before_s + ends.reach_s)
+    loop_s, passed = between(ends, way.before_s[None] + ends.reach_s)
     loops = strictly(inputs.topo.after)
     loops = loops if rough is None else loops & ~rough[None, :]
     throttled_s = largest(jnp.where(loops, loop_s / passed, 0.0))
