@@ -284,7 +284,7 @@ def _looped_s(
     rest = left - count * passed
     pairs = jnp.floor(rest / pair + 1e-4)
     rest_s = jnp.maximum(rest * single_s, pairs * pair_s + (rest - pairs * pair) * single_s)
-    due = count - jnp.clip(jnp.ceil((stage - rest) / passed - 1e-4), 0.0, count)
+    due = count - jnp.clip(jnp.ceil(stage / passed - 1e-4), 0.0, count)
     return jnp.where(count >= 1.0, count * loop_s + due * weight_s + rest_s, NEVER_S)
 
 
