@@ -145,6 +145,7 @@ class _Turns(Pytree):
     cooling_s: Array  # [s] and the backwards that come after its last forward
     tail_s: Array  # [s] of the step after its last backward has come back: ZB-H1, else 0
     alone_s: Array  # [s] per micro-batch that passes stage by stage, up to this one
+    early_s: Array  # [s] the same before the first loop: not by backwards alone
 
 
 def strictly(mask: Array) -> Array:
@@ -166,6 +167,7 @@ def _turns(inputs: PipelineInputs, p: StageParts, way: Way, ends: Ends) -> _Turn
         cooling_s=there_s + more * cool_s,
         tail_s=jnp.zeros_like(there_s),
         alone_s=jnp.maximum(ends.pass_s, jnp.maximum(warm_s, cool_s)),
+        early_s=jnp.maximum(ends.pass_s, warm_s),
     )
     return turns if way.back_before_s is None else _with_weights(inputs, p, way, ends, turns)
 
@@ -176,20 +178,26 @@ def _with_weights(
     """Add what the weight gradients of ZB-H1 do at the end of a step. They delay a stage from the
     micro-batch of its own number on; the others come last."""
     topo, m = inputs.topo, inputs.micro_batches[None]
-    first, backward_s = ends.stage[0][:, None], p.stage_backward_s[:, None]  # [S, 1]
-
-    def cooling(ahead):  # [1, K] -> [K]
-        due = jnp.clip(m - 1.0 - jnp.maximum(m - ahead, first), 0.0, ahead - 1.0)
-        own_s = (ahead - 1.0) * backward_s + due * p.weight_s[:, None]
-        return largest(jnp.where(topo.after, own_s, 0.0))
-
-    cooling_s = jnp.stack([cooling(ahead[None]) for ahead in ends.ahead])
     back_s = (ends.stage - ends.stage[:1]) * (p.stage_backward_s + inputs.hop_s)[None]
     back_s = back_s + way.back_before_s[None]  # pyright: ignore[reportOptionalSubscript]
     tail_s = jnp.minimum(ends.stage + 1.0, m) * p.weight_s[None] - back_s
     above_s = largest_in(strictly(topo.after), tail_s.max(axis=0))
+    # A path may end at any stage before the one that it comes from.
     tail_s = jnp.stack([above_s := jnp.maximum(above_s, one) for one in tail_s])
-    cooling_s = jnp.maximum(turns.cooling_s, turns.there_s + cooling_s) + tail_s
+
+    def backwards(ahead, stage, backward_s, weight_s):
+        due = jnp.clip(m - 1.0 - jnp.maximum(m - ahead, stage), 0.0, ahead - 1.0)
+        return (ahead - 1.0) * backward_s + due * weight_s
+
+    def above(ahead):  # [1, K] -> [K], at the first stage of a domain at or before the column's
+        rows = (ends.stage[0], p.stage_backward_s, p.weight_s)
+        own_s = backwards(ahead, *(x[:, None] for x in rows)) + tail_s[0][:, None]
+        return largest(jnp.where(topo.after, own_s, 0.0))
+
+    own_s = backwards(ends.ahead, ends.stage, p.stage_backward_s[None], p.weight_s[None]) + tail_s
+    own_s = jnp.maximum(own_s, jnp.stack([above(ahead[None]) for ahead in ends.ahead]))
+    first_s = largest_in(topo.together, jnp.where(topo.first, p.weight_s, 0.0))
+    cooling_s = jnp.maximum(turns.cooling_s + first_s[None], turns.there_s + own_s)
     return turns.replace(cooling_s=cooling_s, tail_s=tail_s)
 
 
@@ -239,9 +247,8 @@ def ordered_s(
     passed = ends.ahead[0] - ends.ahead[-1] + 1.0
     hop_s = 2.0 * (p.pass_s + inputs.hop_s)
     hop_s = jnp.where(p.stages > 1.0, hop_s, 0.0)
-    own_s = _looped_s(
-        pair, left[-1], passed, way.own_s, alone_s[-1], hop_s, ends.stage[0], weight_s
-    )
+    single_s = (alone_s[-1], turns.early_s[-1])
+    own_s = _looped_s(pair, left[-1], passed, way.own_s, single_s, hop_s, ends.stage[0], weight_s)
     paths = jnp.maximum(paths, base_s[-1] + own_s)
     if not wired:
         return largest_in(topo.together, paths)
@@ -253,7 +260,8 @@ def ordered_s(
     origin = (ends.stage[-1][:, None], weight_s[:, None])
     earlier = strictly(topo.after)
     loop_s, passed = between(ends, there_s)
-    single_s = jnp.maximum(ends.pass_s[-1][:, None], alone_s[0][None, :])
+    pass_s = ends.pass_s[-1][:, None]
+    single_s = tuple(jnp.maximum(pass_s, x[0][None, :]) for x in (alone_s, turns.early_s))
     between_s = _looped_s(pair[None], left[0][None, :], passed, loop_s, single_s, pair_s, *origin)
     between_s = largest(jnp.where(earlier, between_s, NEVER_S))
     paths = jnp.maximum(paths, base_s[0] + between_s)
@@ -273,19 +281,25 @@ def _looped_s(
     left: Array,
     passed: Array,
     loop_s: Array,
-    single_s: Array,
+    single_s: tuple[Array, Array],
     pair_s: Array,
     stage: Array,
     weight_s: Array,
 ) -> Array:
     """[...] [s] in which `left` micro-batches pass: whole loops of `passed` at a time, then loops of
-    `pair`, then one by one. `weight_s` is that of the loops' first stage, number `stage`."""
+    `pair`, then one by one (`single_s`: at any time, before the loops). `weight_s` is that of the
+    loops' first stage, number `stage`, which it delays from the micro-batch of that number on."""
     count = jnp.floor(left / passed + 1e-4)
     rest = left - count * passed
     pairs = jnp.floor(rest / pair + 1e-4)
-    rest_s = jnp.maximum(rest * single_s, pairs * pair_s + (rest - pairs * pair) * single_s)
-    due = count - jnp.clip(jnp.ceil(stage / passed - 1e-4), 0.0, count)
-    return jnp.where(count >= 1.0, count * loop_s + due * weight_s + rest_s, NEVER_S)
+
+    def looped(one_s, before):
+        rest_s = jnp.maximum(rest * one_s, pairs * pair_s + (rest - pairs * pair) * one_s)
+        due = count - jnp.clip(jnp.ceil((stage - before) / passed - 1e-4), 0.0, count)
+        return count * loop_s + due * weight_s + rest_s
+
+    longest_s = jnp.maximum(looped(single_s[0], 0.0), looped(single_s[1], rest))
+    return jnp.where(count >= 1.0, longest_s, NEVER_S)
 
 
 def rough_s(
