@@ -322,8 +322,14 @@ def rough_s(
     round_trip_s = way.fill_s - way.before_s
     trips_s = jnp.where(p.chunks > 1.0, 0.0, way.fill_s + trips * round_trip_s)
     if way.again_s is not None:
-        # Interleaved: micro-batch m + 2 S starts only after m came back from all its chunks.
-        trips = jnp.floor((m - 1.0) / (2.0 * jnp.maximum(total, 1.0)) + 1e-4) + 1.0
-        chunks_s = trips * (p.chunks * way.fill_s + way.again_s)
+        chunks_s = _chunk_trips_s(p, way.fill_s, way.again_s, m, total)
         trips_s = jnp.where(p.chunks > 1.0, jnp.maximum(chunks_s, m * link_s), trips_s)
     return largest_in(together, jnp.maximum(paths, trips_s))
+
+
+def _chunk_trips_s(
+    p: StageParts, fill_s: Array, again_s: Array, micro_batches: Array, total: Array
+) -> Array:
+    """[K] [s] interleaved: micro-batch m + 2 S starts only after m came back from all its chunks."""
+    trips = jnp.floor((micro_batches - 1.0) / (2.0 * jnp.maximum(total, 1.0)) + 1e-4) + 1.0
+    return trips * (p.chunks * fill_s + again_s)
