@@ -23,8 +23,10 @@ from jaxsim.step_time.pipeline_inputs import PipelineInputs, StageTimes
 from jaxsim.step_time.schedules import known
 from jaxsim.step_time.topology import Topology, crossing
 
-PLAYED = (Schedule.INTERLEAVED, Schedule.GREEDY)  # orders whose operations plans are compared by
-PLAYED_BOUNDS = (16, 64)  # stages, and micro-batches after which the rate is taken for steady
+# Orders whose operations plans are compared by, and the micro-batches after which their rate is taken
+# for steady. A greedy order fills the pipeline for longer; its time does not grow with the bound.
+PLAYED = {Schedule.INTERLEAVED: 64, Schedule.GREEDY: 512}
+PLAYED_STAGES = 16
 BLOCK = 64  # plans that are played at a time
 
 
@@ -75,10 +77,10 @@ def fast_pipeline_time(
 ) -> PipelineTime:
     """`pipeline_time`, and of orders without a closed form the time of their operations: PLAYED.
 
-    Of more than PLAYED_BOUNDS' micro-batches the first are played, and the rest pass at the rate of
-    the last played. A pipeline of more stages is not simulated: its total_s is infinite. Only plans
-    with such an order take the time, however many others are computed beside them. The slope is that
-    of the closed form, in proportion. `schedules` (static) are those that occur.
+    Of more micro-batches than PLAYED says the first are played, and the rest pass at the rate of the
+    last played. A pipeline of more than PLAYED_STAGES is not simulated: its total_s is infinite. Only
+    plans with such an order take the time, however many others are computed beside them. The slope is
+    that of the closed form, in proportion. `schedules` (static) are those that occur.
     """
     closed = pipeline_time(inputs, schedules=schedules)
     kinds = tuple(k for k in PLAYED if k in schedules)
@@ -103,7 +105,11 @@ def _played_factor(kinds: tuple[int, ...]) -> Callable[[tuple], Array]:
 
     def one(args):
         inputs, limits, total_s, _ = args
-        return _played_s(inputs, limits, kinds) / jnp.maximum(total_s, 1e-12)
+        played_s = jnp.zeros_like(total_s)
+        for kind in kinds:
+            here = inputs.schedule == kind
+            played_s = jnp.where(here, _played_s(inputs, limits, kind), played_s)
+        return played_s / jnp.maximum(total_s, 1e-12)
 
     def many_in_blocks(args):
         size = args[-1].shape[0]
@@ -153,10 +159,10 @@ def _played_factor(kinds: tuple[int, ...]) -> Callable[[tuple], Array]:
     return factor
 
 
-def _played_s(inputs: PipelineInputs, limits: Array, kinds: tuple[int, ...]) -> Array:
-    """[K] [s] of pipelines of orders `kinds` (static), infinite for what is beyond PLAYED_BOUNDS."""
-    stages, micro_batches = PLAYED_BOUNDS
-    bounds = EventBounds(stages, micro_batches, schedules=kinds)
+def _played_s(inputs: PipelineInputs, limits: Array, kind: Schedule) -> Array:
+    """[K] [s] of pipelines of order `kind` (static), infinite for those beyond PLAYED_STAGES."""
+    micro_batches = PLAYED[kind]
+    bounds = EventBounds(PLAYED_STAGES, micro_batches, schedules=(kind,))
     rows = _Rows.of(inputs.topo, inputs.pp, bounds)
     fits, m = _fits(inputs, rows, bounds), inputs.micro_batches
     # Interleaved rounds are as long as the pipeline: what is left out are whole ones.
