@@ -80,6 +80,12 @@ class PlanCostTable(Pytree):
         return self.period.shape[-1]
 
     @property
+    def slow_s(self) -> Array:
+        """[S, P] [s] slowest stage or hop inside the domain."""
+        longest = [x.max(axis=0) for x in (self.pass_s, self.forward_s, self.backward_s)]
+        return jnp.maximum(jnp.maximum(*longest[:2]), longest[2])
+
+    @property
     def bytes_per_plan(self) -> float:
         """Of all fields."""
         return sum(x.nbytes for x in jax.tree.leaves(self)) / self.size
