@@ -100,9 +100,7 @@ class TrainSettings:
     lower_discount: float = 0.5
     shaping: float = 1.0
     idle_start: float = 0.15
-    upper: PPOSettings = dataclasses.field(
-        default_factory=lambda: PPOSettings(learning_rate=1e-4)
-    )
+    upper: PPOSettings = dataclasses.field(default_factory=lambda: PPOSettings(learning_rate=1e-4))
     lower: PPOSettings = dataclasses.field(
         default_factory=lambda: PPOSettings(learning_rate=3e-4, epochs=1)
     )

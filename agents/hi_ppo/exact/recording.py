@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -68,9 +70,9 @@ def record(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: in
     moved, after = _moves(setup, moves, now, played[1:])
     start = _start(setup, played[1:])
     stats, rows = _seen(setup, reference, choice.rate[:-1])
-    graph = jax.vmap(lambda view: _graph(setup, view))(before)
+    nodes, edges = jax.vmap(lambda view: _graph(setup, view))(before)
     return Recording(
-        *(stats, reference, rows, graph.nodes, graph.edges),
+        *(stats, reference, rows, nodes, edges),
         switch_s=jax.vmap(lambda view: _switch_s(setup, moves, view))(before),
         stayed=stayed,
         moved=moved,
@@ -152,10 +154,12 @@ def _seen(setup: Setup, reference: Reference, rates: Array) -> tuple[Statistics,
     return jax.lax.scan(body, init_statistics(reference), rates)[1]
 
 
-def _graph(setup: Setup, view: NetworkView):
+def _graph(setup: Setup, view: NetworkView) -> Any:
+    """[K, N] and [K * K, E] of the WAN's graph."""
     n = view.gpus_available.shape[0]
     nothing = jnp.zeros((1, n, n), jnp.float32)
-    return wan_graph(setup.problem.cluster, view, nothing, setup.interval_s)
+    graph = wan_graph(setup.problem.cluster, view, nothing, setup.interval_s)
+    return graph.nodes, graph.edges
 
 
 def _switch_s(setup: Setup, moves: MigrationTable, view: NetworkView) -> Array:

@@ -11,8 +11,9 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from agents.hi_ppo.exact.recording import Recording
-from agents.hi_ppo.features import move_features
+from agents.hi_ppo.features import Statistics, move_features
 from agents.hi_ppo.networks import GraphInputs, UpperNetwork
+from jaxsim.trees import take
 
 
 class Outcomes(NamedTuple):
@@ -67,12 +68,13 @@ def policy_of(
     deployment on idle domains, for which the best static row stands as the one in force."""
     r, n_rows = recording, recording.mask.size
 
-    def score(encoded, stats, switch_s, row):
-        """[P] log probabilities of one decision."""
+    def score(encoded: Array, stats: Statistics, switch_s: Array, row: Array) -> Array:
+        """[P] probabilities of one decision."""
         moves, prior = move_features(stats, r.reference, switch_s, row, r.interval_s)
         mask = r.mask | (jnp.arange(n_rows) == row)
         args = (encoded, jnp.take(encoded, row, axis=0), moves, prior, mask)
-        return jax.nn.softmax(network.apply(params, *args, method="logits"))
+        logits: Any = network.apply(params, *args, method="logits")
+        return jax.nn.softmax(logits)
 
     def encode(nodes, edges, rows):
         wan = GraphInputs(wan_of(nodes, edges), r.wan_mask)
@@ -83,8 +85,8 @@ def policy_of(
     every = jnp.arange(n_rows, dtype=jnp.int32)
     policy = jax.vmap(of_rows, (0, 0, 0, None))(encoded, r.stats, r.switch_s, every)
     begin_s = jnp.broadcast_to(r.start_s, (n_rows,))
-    first = jax.tree.map(lambda x: x[0], (encoded, r.stats))
-    return policy, score(*first, begin_s, r.reference.static_row)
+    first = take(r.stats, 0)
+    return policy, score(encoded[0], first, begin_s, r.reference.static_row)
 
 
 def wan_of(nodes: Array, edges: Array) -> jraph.GraphsTuple:
