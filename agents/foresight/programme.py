@@ -144,7 +144,12 @@ class Landing(NamedTuple):
 
 
 def landing(
-    bytes_gb: Array, fabric_s: Array, restart_s: Array, course: Course, t: Array, interval: Array
+    bytes_gb: Float[Array, "P P E"],
+    fabric_s: Float[Array, "P P"],
+    restart_s: Float[Array, ""],
+    course: Course,
+    t: Int[Array, ""],
+    interval: Float[Array, ""],
 ) -> Landing:
     """Moves [P, P] that carry `bytes_gb` [P, P, E] and begin with a restart in interval t."""
     length = course.speed.shape[0]

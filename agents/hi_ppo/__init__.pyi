@@ -9,9 +9,18 @@ from .checkpoint import (
     save_checkpoint,
     schedulers,
 )
-from .exact import ExactMetrics, ExactTrainer, Recording, expected_progress, record
-from .features import init_statistics, make_reference, update_statistics
-from .scheduler import HiPPO, decide_lower, decide_upper, measure
+from .features import (
+    Reference,
+    Statistics,
+    init_statistics,
+    layer_shares,
+    make_reference,
+    move_features,
+    row_features,
+    update_statistics,
+)
+from .networks import GraphInputs, UpperNetwork
+from .scheduler import HiPPO, PolicyParams, decide_lower, decide_upper, init_policy, measure
 from .settings import ExactSettings, TrainSettings, check_sizes
 from .training import EpochMetrics, Trainer, make_tape
 
@@ -19,27 +28,31 @@ __all__ = [
     "FILE_NAME",
     "Checkpoint",
     "EpochMetrics",
-    "ExactMetrics",
     "ExactSettings",
-    "ExactTrainer",
+    "GraphInputs",
     "HiPPO",
-    "Recording",
+    "PolicyParams",
+    "Reference",
+    "Statistics",
     "TrainSettings",
     "Trainer",
+    "UpperNetwork",
     "check_sizes",
     "decide_lower",
     "decide_upper",
-    "expected_progress",
+    "init_policy",
     "init_statistics",
+    "layer_shares",
     "load_checkpoint",
     "load_shipped",
     "load_trained",
     "make_reference",
     "make_tape",
     "measure",
+    "move_features",
     "policies",
-    "record",
     "restore",
+    "row_features",
     "save_checkpoint",
     "schedulers",
     "update_statistics",

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import jraph
 from jax import Array
+from jaxtyping import Bool, Float
 
 from jaxsim.env import EDGE_FEATURES
 from jaxsim.pytree import Pytree
@@ -120,7 +121,9 @@ class UpperNetwork(nn.Module):
         first, last = self.value_layers
         return logits, last(nn.tanh(first(summary)))[0]
 
-    def encode(self, wan: GraphInputs, rows: Array, domains: Array) -> tuple[Array, Array]:
+    def encode(
+        self, wan: GraphInputs, rows: Float[Array, "P F"], domains: Float[Array, "P K"]
+    ) -> tuple[Float[Array, "P H"], Float[Array, " H"]]:
         """Return [P, hidden] of the rows and [hidden] of the WAN as a whole."""
         nodes = self.encoder(wan)
         real = wan.mask.astype(jnp.float32)
@@ -131,7 +134,14 @@ class UpperNetwork(nn.Module):
             x = nn.tanh(layer(x))
         return x, pooled
 
-    def logits(self, rows: Array, origin: Array, moves: Array, prior: Array, mask: Array) -> Array:
+    def logits(
+        self,
+        rows: Float[Array, "P H"],
+        origin: Float[Array, " H"],
+        moves: Float[Array, "P M"],
+        prior: Float[Array, " P"],
+        mask: Bool[Array, " P"],
+    ) -> Float[Array, " P"]:
         """Return [P] of the moves from a row, whose encoding is `origin` [hidden]."""
         x = nn.relu(self.to(rows) + self.origin(origin)[None, :] + self.way(moves))
         correction = CORRECTION * self.score(x)[:, 0]

@@ -78,7 +78,7 @@ class EpochMetrics(Pytree):
     upper: Losses
     lower: Losses
 
-    def columns(self) -> dict[str, Array]:
+    def columns(self) -> dict[str, Float[Array, "..."]]:
         """What a run records of an epoch, by name."""
         parts = (
             "progress_rel",

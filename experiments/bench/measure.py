@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from agents.hi_ppo import ExactTrainer, Trainer, TrainSettings, make_tape, record
+from agents.hi_ppo import Trainer, TrainSettings, make_tape
+from agents.hi_ppo.exact import ExactTrainer, record
 from analysis.records import RunWriter
 from experiments.bench import decision as bench_decision
 from experiments.bench import jobs as bench_jobs

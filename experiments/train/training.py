@@ -16,16 +16,15 @@ from tqdm import tqdm
 
 from agents.hi_ppo import (
     FILE_NAME,
-    ExactTrainer,
     HiPPO,
     Trainer,
     check_sizes,
     load_checkpoint,
     make_tape,
-    record,
     restore,
     save_checkpoint,
 )
+from agents.hi_ppo.exact import ExactTrainer, record
 from analysis.records import RunWriter, load
 from experiments.common import load_world, note_efficiency, progress
 from experiments.evaluate import Evaluator

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import jraph
 from jax import Array
+from jaxtyping import Float
 
 from jaxsim.cluster import Cluster
 from jaxsim.env.sharing import allocate_gpus
@@ -79,7 +80,10 @@ def _of_plans(state: State, params: EnvParams, present: Array) -> tuple[Array, A
 
 
 def wan_graph(
-    cluster: Cluster, view: NetworkView, pending_gb: Array, interval_s: Array
+    cluster: Cluster,
+    view: NetworkView,
+    pending_gb: Float[Array, "J K K"],
+    interval_s: Float[Array, ""],
 ) -> jraph.GraphsTuple:
     """Domains and links as measured; `pending_gb` [J, K, K] is what moves have still to carry."""
     n = cluster.mask.shape[0]

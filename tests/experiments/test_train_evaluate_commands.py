@@ -512,7 +512,8 @@ def test_several_numbers_of_a_rival_are_tuned_together_and_nothing_is_played_twi
 
 def test_sizes_that_do_not_divide_are_one_line(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "_in_chunks", lambda *_: shared_run().trainer.tapes)
-    argv = [*WORLD[:4], "--train.rollout", "3", "--scenarios", "1", "--out", "run"]
+    argv = [*WORLD[:4], "--train.algorithm", "ppo", "--train.rollout", "3"]
+    argv += ["--scenarios", "1", "--out", "run"]
     capsys.readouterr()
     assert train.main(argv) == 2
     line = capsys.readouterr().err

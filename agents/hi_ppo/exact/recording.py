@@ -10,7 +10,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
 from agents.foresight import MigrationTable, landing, make_course, migration_table
-from agents.hi_ppo.features import (
+from agents.hi_ppo import (
     Reference,
     Statistics,
     init_statistics,

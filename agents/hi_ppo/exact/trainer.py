@@ -10,11 +10,9 @@ import optax
 from jax import Array
 from jaxtyping import Float, Int, UInt32
 
+from agents.hi_ppo import PolicyParams, TrainSettings, UpperNetwork, init_policy
 from agents.hi_ppo.exact.recording import Recording
 from agents.hi_ppo.exact.value import expected_progress
-from agents.hi_ppo.networks import UpperNetwork
-from agents.hi_ppo.scheduler import PolicyParams, init_policy
-from agents.hi_ppo.settings import TrainSettings
 from jaxsim.pytree import Pytree
 from jaxsim.trees import take
 
@@ -35,7 +33,7 @@ class ExactMetrics(Pytree):
     gradient_norm: Float[Array, "*batch"]
     prior_scale: Float[Array, "*batch"]
 
-    def columns(self) -> dict[str, Array]:
+    def columns(self) -> dict[str, Float[Array, "..."]]:
         """What a run records of an epoch, by name."""
         names = ("progress_rel", "gradient_norm", "prior_scale")
         return {name: getattr(self, name) for name in names}

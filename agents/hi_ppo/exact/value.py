@@ -10,9 +10,8 @@ import jraph
 from jax import Array
 from jaxtyping import Float, Int
 
+from agents.hi_ppo import GraphInputs, Statistics, UpperNetwork, move_features
 from agents.hi_ppo.exact.recording import Recording
-from agents.hi_ppo.features import Statistics, move_features
-from agents.hi_ppo.networks import GraphInputs, UpperNetwork
 from jaxsim.trees import take
 
 
