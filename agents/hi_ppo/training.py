@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, Int, Key, UInt32
 
@@ -78,7 +79,7 @@ class EpochMetrics(Pytree):
     upper: Losses
     lower: Losses
 
-    def columns(self) -> dict[str, Float[Array, "..."]]:
+    def columns(self) -> dict[str, Float[Array | np.ndarray, "..."]]:
         """What a run records of an epoch, by name."""
         parts = (
             "progress_rel",

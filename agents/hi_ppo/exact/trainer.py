@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 from jaxtyping import Float, Int, UInt32
@@ -33,7 +34,7 @@ class ExactMetrics(Pytree):
     gradient_norm: Float[Array, "*batch"]
     prior_scale: Float[Array, "*batch"]
 
-    def columns(self) -> dict[str, Float[Array, "..."]]:
+    def columns(self) -> dict[str, Float[Array | np.ndarray, "..."]]:
         """What a run records of an epoch, by name."""
         names = ("progress_rel", "gradient_norm", "prior_scale")
         return {name: getattr(self, name) for name in names}
