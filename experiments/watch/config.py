@@ -6,7 +6,6 @@ import dataclasses
 import shlex
 import shutil
 
-from experiments.common import GLOBAL_BATCH, LAYOUT_LIMIT
 from experiments.respond import RespondConfig
 from jaxsim.files import InputError, check_fields
 
@@ -40,14 +39,6 @@ class WatchConfig(RespondConfig):
         seconds: seconds after which the process ends; never if none is given
     """
 
-    scheduler: str = "hi_ppo"
-    cluster: str | None = None
-    model: str = "llama-7b"
-    global_batch: int = GLOBAL_BATCH
-    seq: int = 4096
-    table_size: int = 48
-    layout_limit: int = LAYOUT_LIMIT
-    interval_s: float = 60.0
     folder: str | None = None
     listen: int | None = None
     state: str | None = None

@@ -5,29 +5,17 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_plan
+from helpers.toy_table import PLANS, ROWS, TABLE
+from helpers.toy_world import JOB, calibration, cluster_spec, env_params
 
 from agents.foresight.programme import migration_table, values_of_rows
 from agents.foresight.rollout import Rollout
 from agents.oracles.truth import solve_truth
 from agents.protocol import Estimate, EvaluatedTable, make_setup, table_rates
 from jaxsim.env.env import reset, step, world_tape
-from jaxsim.planning.table import PlanTable
 from jaxsim.trees import stack
 
-ROWS, STEPS, WORLDS = 3, 6, 24
-PLANS = [
-    make_plan([(0, 1)], [(4, 4)], [8], 3, dp=2, micro_batch=2),
-    make_plan([(1, 2)], [(3, 5)], [8], 3, dp=2, micro_batch=2),
-    make_plan([(2,), (0,)], [(8,), (8,)], [4, 4], 3, dp=2, micro_batch=2),
-]
-TABLE = PlanTable(
-    plans=stack(PLANS),
-    mask=jnp.ones(ROWS, bool),
-    base_rate=jnp.ones(ROWS, jnp.float32),
-    single_domain=jnp.zeros(ROWS, bool),
-    even_split=jnp.zeros(ROWS, bool),
-)
+STEPS, WORLDS = 6, 24
 
 
 def world(seed):

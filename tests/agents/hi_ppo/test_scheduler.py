@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.plan_check import check_plan
-from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_plan
+from helpers.toy_table import PLANS, TABLE
+from helpers.toy_world import JOB, calibration, cluster_spec, env_params
 
 from agents.hi_ppo.features import (
     init_statistics,
@@ -23,22 +24,9 @@ from agents.hi_ppo.settings import TrainSettings
 from agents.hi_ppo.training import Trainer, make_tape
 from agents.protocol import find_row, make_setup, score_table
 from jaxsim.env.env import reset, step
-from jaxsim.planning.table import PlanTable
 from jaxsim.trees import stack, take
 
-STEPS, CHANGE, ROWS, HIDDEN, EVERY = 8, 4, 3, 8, 2
-PLANS = [
-    make_plan([(0, 1)], [(4, 4)], [8], 3, dp=2, micro_batch=2),
-    make_plan([(1, 2)], [(3, 5)], [8], 3, dp=2, micro_batch=2),
-    make_plan([(2,), (0,)], [(8,), (8,)], [4, 4], 3, dp=2, micro_batch=2),
-]
-TABLE = PlanTable(
-    plans=stack(PLANS),
-    mask=jnp.ones(ROWS, bool),
-    base_rate=jnp.ones(ROWS, jnp.float32),
-    single_domain=jnp.zeros(ROWS, bool),
-    even_split=jnp.zeros(ROWS, bool),
-)
+STEPS, CHANGE, HIDDEN, EVERY = 8, 4, 8, 2
 KEY = jax.random.key(4)
 
 

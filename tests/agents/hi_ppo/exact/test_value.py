@@ -7,16 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_plan
+from helpers.toy_table import PLANS, ROWS, TABLE
+from helpers.toy_world import JOB, calibration, cluster_spec, env_params
 
 from agents.hi_ppo.exact import record
 from agents.hi_ppo.exact.value import Outcomes, policy_values, start_value
 from agents.protocol import carry_out, make_setup, measured_rates
 from jaxsim.env import reset, step
-from jaxsim.planning import PlanTable
-from jaxsim.trees import stack
 
-LENGTH, ROWS = 6, 3
+LENGTH, STEPS = 6, 8
 
 
 def random_outcomes(seed, dtype=np.float32):
@@ -131,21 +130,6 @@ def test_sampled_returns_times_scores_have_the_gradient_as_their_mean():
     error = sampled.std(axis=0) / np.sqrt(n)
     assert np.all(np.abs(sampled.mean(axis=0) - exact) <= 4 * error + 1e-6)
     assert np.abs(exact).max() > 0.05
-
-
-STEPS = 8
-PLANS = [
-    make_plan([(0, 1)], [(4, 4)], [8], 3, dp=2, micro_batch=2),
-    make_plan([(1, 2)], [(3, 5)], [8], 3, dp=2, micro_batch=2),
-    make_plan([(2,), (0,)], [(8,), (8,)], [4, 4], 3, dp=2, micro_batch=2),
-]
-TABLE = PlanTable(
-    plans=stack(PLANS),
-    mask=jnp.ones(ROWS, bool),
-    base_rate=jnp.ones(ROWS, jnp.float32),
-    single_domain=jnp.zeros(ROWS, bool),
-    even_split=jnp.zeros(ROWS, bool),
-)
 
 
 @functools.cache
