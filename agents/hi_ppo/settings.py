@@ -55,7 +55,7 @@ class ExactSettings:
     Attributes:
         learning_rate: of Adam, decays to zero by half a cosine over the run
         max_grad_norm: gradients are clipped by their global norm
-        batch: scenarios per update
+        batch: scenarios per update, shared out among the worlds
         updates: per epoch
     """
 

@@ -185,7 +185,8 @@ def test_ctrl_c_in_an_evaluation_saves_the_last_whole_epoch_and_resumes_exactly(
     trained, tmp_path, capsys, epoch
 ):
     folder, run = tmp_path / "run", shared_run()
-    evaluator, whole, done = run.evaluator, run.evaluator.regret_pct, []
+    (evaluator,), done = run.evaluators, []
+    whole = evaluator.regret_pct
 
     def regret_pct(scheduler):
         # Between the two policies of one evaluation.
