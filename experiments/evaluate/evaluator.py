@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -336,9 +336,9 @@ def decision_times_ms(
     return np.array(taken)
 
 
-def tune(evaluator: Evaluator, names: list[str]) -> dict[str, float]:
-    """Tune the rivals that can be tuned, on the evaluator's (training) scenarios; returns the settings
-    of all.
+def tune(evaluators: Sequence[Evaluator], names: Sequence[str]) -> Settings:
+    """Tune the rivals that can be tuned, on the evaluators' (training) scenarios, all together; returns
+    the settings of all.
 
     Tuned values are leaves, so each rival compiles once for its whole grid. Of several, one is tuned
     after another, twice around.
@@ -351,7 +351,8 @@ def tune(evaluator: Evaluator, names: list[str]) -> dict[str, float]:
         def regrets(key: str, value: float, name=name, tunables=tunables, tried=tried):
             one: Settings = {**{t.key: settings[t.key] for t in tunables}, key: value}
             if (at := tuple(one.values())) not in tried:
-                tried[at] = evaluator.regret_pct(named(name, evaluator.world, one))
+                played = (e.regret_pct(named(name, e.world, one)) for e in evaluators)
+                tried[at] = np.concatenate(list(played))
             return tried[at]
 
         for tunable in tunables * min(len(tunables), 2):

@@ -45,6 +45,8 @@ class TrainConfig:
         eval_every: epochs between two evaluations
         checkpoint_every: epochs between two checkpoints
         table_size: plans in the table at most
+        tuning_scenarios: training scenarios of each world on which rivals are tuned, to play beside the
+            policy; 0 = none
         out: run folder; outputs/train-<time> if none is given
         resume: run folder to go on with; its own configuration holds, but for a new `epochs`, over
             which the learning rate then decays
@@ -67,6 +69,7 @@ class TrainConfig:
     eval_every: int = 20
     checkpoint_every: int = 10
     table_size: int = 48
+    tuning_scenarios: int = 0
     out: str | None = None
     resume: str | None = None
 
@@ -74,6 +77,7 @@ class TrainConfig:
         epochs = dict.fromkeys(("epochs", "eval_every", "checkpoint_every"), 10_000_000)
         banks = dict.fromkeys(("scenarios", "eval_scenarios"), MOST_SCENARIOS)
         check_counts(self, {**epochs, **banks, **MOST_OF_A_WORLD})
+        check_counts(self, {"tuning_scenarios": MOST_SCENARIOS}, least=0)
         check_fields(self, ("weights",), "four numbers >= 0, not all 0", are_weights)
         allowed = f"1 to {MOST_POLICIES} different integers >= 0 and < {2**32:,}"
         check_fields(self, ("seeds",), allowed, _are_seeds)

@@ -25,14 +25,17 @@ from agents.hi_ppo import (
     save_checkpoint,
 )
 from agents.hi_ppo.exact import ExactTrainer, record
+from agents.registry import find
 from analysis.records import RunWriter, load
 from experiments.common import note_efficiency, progress
-from experiments.evaluate import Evaluator
+from experiments.evaluate import Evaluator, tune
 from experiments.train.config import TrainConfig, recorded
 from experiments.train.worlds import training_worlds
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.trees import take
+
+RULES = ("hysteresis", "smoothed_hysteresis", "self_tuning_hysteresis")
 
 
 class TrainingRun:
@@ -68,6 +71,19 @@ class TrainingRun:
             for w in self.worlds
         ]
         self.state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
+        self.rivals: dict[str, float] = {}  # their settings, tuned on the same worlds
+
+    def _tuned_rivals(self) -> dict[str, float]:
+        """Settings of the rules that move between rows of a table, as they do best over all worlds."""
+        count, weights = self.config.tuning_scenarios, self.config.weights
+        if not count:
+            return {}
+        banks = [
+            Evaluator(w.world, w.scenario, range(count), "train", weights) for w in self.worlds
+        ]
+        settings = tune(banks, RULES)
+        keys = [t.key for name in RULES for t in find(name).tunables if t.grid]
+        return {key: float(settings[key]) for key in keys}
 
     def _make_trainer(self, trainings: list[tuple[EnvParams, Any]]) -> Trainer | ExactTrainer:
         """Record the banks of scenarios [S] as the algorithm needs them."""
@@ -87,7 +103,9 @@ class TrainingRun:
     def resume(self, writer: RunWriter) -> tuple[int, float]:
         """Take up where the last checkpoint left off, forget what was recorded after it, and return
         the epochs done and the time they took [s]."""
-        self.state = restore(load_checkpoint(writer.dir), self.state)
+        checkpoint = load_checkpoint(writer.dir)
+        self.state = restore(checkpoint, self.state)
+        self.rivals = dict(checkpoint.meta.get("rivals") or {})
         done = int(self.state.epoch[0])
         writer.truncate("metrics", "update", done + 1)
         for name in ("eval", "worlds"):
@@ -105,6 +123,7 @@ class TrainingRun:
             "seeds": list(self.config.seeds),
             "epoch": int(self.state.epoch[0]),
             "config": recorded(self.config),
+            "rivals": self.rivals,
         }
         save_checkpoint(writer.dir / FILE_NAME, self.state, meta)
 
@@ -114,6 +133,7 @@ class TrainingRun:
         Returns the regret [%] of every seed on held-out scenarios.
         """
         done, spent_s = self.resume(writer) if self.config.resume else (0, 0.0)
+        self.rivals = self.rivals or self._tuned_rivals()
         try:
             return self._epochs(writer, done, time.perf_counter() - spent_s)
         except KeyboardInterrupt:

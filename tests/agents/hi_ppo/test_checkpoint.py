@@ -145,6 +145,8 @@ def test_the_older_version_is_read(saved):
         ({"seeds": [3]}, ["1 seeds, but arrays of shape (2,"]),
         ({"epoch": -1}, ["epoch", "got -1"]),
         ({"config": None}, ["config", "mapping"]),
+        ({"rivals": [1]}, ["rivals", "mapping"]),
+        ({"rivals": {"hysteresis_horizon": "long"}}, ["rivals", "hysteresis_horizon", "long"]),
     ],
 )
 def test_a_description_that_no_policy_has_is_refused(tmp_path, version, changes, words):
