@@ -31,6 +31,8 @@ from jaxsim.step_time.closed_form import StepCost
 from jaxsim.trees import take
 from jaxsim.workload.workload import JobSpec, ModelConfig
 
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+
 SPEC = cluster_spec(3, gpus=4, gbps=2.0)
 HORIZON = 24
 SETTINGS = ScenarioSettings(horizon=HORIZON, load_share=0.3, load_swing=0.6)
@@ -84,7 +86,6 @@ def played(world, bank, truth):
     return run(*bank, *truth)
 
 
-@pytest.mark.slow
 def test_an_episode_of_many_jobs(played, truth):
     """Three domains for five jobs: nobody holds what another has, somebody waits, all get done, no
     sooner than each would alone."""
@@ -99,7 +100,6 @@ def test_an_episode_of_many_jobs(played, truth):
     assert float(metrics.makespan_s) == pytest.approx(float((ARRIVALS + jct_s).max()))
 
 
-@pytest.mark.slow
 def test_mast_goes_where_the_data_is_unless_the_gpus_there_are_not():
     """Three regions alike, two jobs whose data is in the last. MAST starts the first one there after
     a restart; `single_domain`, which does not ask, fetches first. The region is full then, and the
@@ -398,7 +398,6 @@ def test_a_crowd_does_not_keep_a_rule_from_its_smallest_plan(world, bank):
     assert (held.sum(axis=1) > 0).sum() == 12 // held[0].sum()
 
 
-@pytest.mark.slow
 def test_one_job_decides_as_it_would_without_turns(world):
     alone = world.replace(
         problem=world.problem.of(jax.tree.map(lambda x: x[:1], world.problem.work)),
