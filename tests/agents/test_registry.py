@@ -70,6 +70,7 @@ def made(name, **values):
     return find(name).make(TABLE, 12, **values)
 
 
+@pytest.mark.slow
 def test_one_compiled_program_serves_every_static_scheduler_and_every_tuned_value():
     setup, seen = start()
     before = decide._cache_size()

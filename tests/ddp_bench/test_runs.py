@@ -16,6 +16,8 @@ pytest.importorskip("transformers")
 from helpers.ddp_launch import ENVIRONMENT, LIMIT_S, ROOT, Done, launch
 from helpers.tiny_encoder import save_tiny_encoder
 
+pytestmark = pytest.mark.slow  # processes that train
+
 BASE = [
     *("--dataset", "synthetic", "--synthetic_rows", "600", "--eval_samples", "60"),
     *("--global_batch", "8", "--eval_every", "4", "--steps", "8"),

@@ -43,6 +43,8 @@ from experiments.train.config import TrainConfig
 from experiments.train.training import TrainingRun
 from jaxsim.scenario.scenario import scenario_bank
 
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+
 ROOT = Path(__file__).parents[2]
 CLOCK = ["wall_s", "steps_per_s"]
 
@@ -246,7 +248,7 @@ def test_a_diverged_policy_ends_the_run_and_the_last_good_checkpoint_is_kept(tmp
     assert load_checkpoint(folder).meta["epoch"] == 60
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_process_obeys_sigint_and_its_run_resumes_exactly(trained, tmp_path):
     folder = tmp_path / "run"
     metrics = folder / "metrics.csv"
@@ -340,7 +342,7 @@ def test_the_run_folder_of_an_evaluation_holds_one_row_per_policy_and_scenario(e
     assert len(record.table("links")) == 8 * 12
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_seeds_give_the_same_numbers_and_nothing_else_on_standard_output(
     trained, evaluated, capsys, tmp_path
 ):

@@ -15,6 +15,8 @@ from jaxsim.calibration.files import find_measurements, published_table
 from jaxsim.calibration.shaped_links import COLUMNS
 from jaxsim.cluster.fits import load_fits, load_left_out
 
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 needs_data = pytest.mark.skipif(
     not (DATA / "measured").is_dir(), reason=f"no measured runs in {DATA / 'measured'}"

@@ -15,6 +15,8 @@ from jaxsim.files import InputError
 from jaxsim.plan import describe
 from jaxsim.worlds import NamedWorld, named_world
 
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+
 
 @pytest.fixture(scope="module")
 def params():

@@ -110,7 +110,7 @@ def _run_tests(job: dict, note: Path) -> None:
         hypothesis.settings.load_profile("mutants")
         first = _First()
         options = ["-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:randomly"]
-        options += ["-m", "not slow", "--hypothesis-seed=0"]
+        options += ["-m", "not nightly", "--hypothesis-seed=0"]
         code = int(pytest.main([*options, *job["tests"]], plugins=[first]))
         note.write_text(first.name)
     finally:

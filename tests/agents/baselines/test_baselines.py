@@ -33,6 +33,8 @@ from jaxsim.plan.plan import empty_plan
 from jaxsim.planning.table import PlanTable
 from jaxsim.trees import stack, take
 
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+
 ROWS, STEPS = 3, 6
 PLANS = [
     make_plan([(0, 1)], [(4, 4)], [8], dp=2, micro_batch=2),

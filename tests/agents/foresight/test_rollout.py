@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from helpers.toy_table import PLANS, ROWS, TABLE
 from helpers.toy_world import JOB, calibration, cluster_spec, env_params
 
@@ -14,6 +15,8 @@ from agents.oracles.truth import solve_truth
 from agents.protocol import Estimate, EvaluatedTable, make_setup, table_rates
 from jaxsim.env.env import reset, step, world_tape
 from jaxsim.trees import stack
+
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
 
 STEPS, WORLDS = 6, 24
 

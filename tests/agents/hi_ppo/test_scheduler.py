@@ -26,6 +26,8 @@ from agents.protocol import find_row, make_setup, score_table
 from jaxsim.env.env import reset, step
 from jaxsim.trees import stack, take
 
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+
 STEPS, CHANGE, HIDDEN, EVERY = 8, 4, 8, 2
 KEY = jax.random.key(4)
 
@@ -147,7 +149,6 @@ def close(live, taped, **tolerance):
         np.testing.assert_allclose(a, b, **tolerance)
 
 
-@pytest.mark.slow
 def test_what_is_measured_live_is_what_training_looks_up():
     rows = set()
     for episode in played()[0]:

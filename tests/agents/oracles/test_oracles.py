@@ -38,6 +38,8 @@ from jaxsim.planning.table import PlanTable
 from jaxsim.step_time.reconfiguration import begin_transition
 from jaxsim.trees import stack, take
 
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+
 WORLDS, ROWS, STEPS = 240, 3, 5
 IDLE = -1
 PLANS = [
@@ -541,7 +543,7 @@ def whole_episodes(params, key, truth):
     return out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_evaluated_episode_is_the_one_that_draws_its_world(two_futures):
     drawn, evaluated, early = jax.tree.map(np.asarray, whole_episodes(*two_futures))
     jax.tree.map(np.testing.assert_array_equal, drawn, evaluated)

@@ -29,6 +29,8 @@ from jaxsim.planning.table import build_table
 from jaxsim.step_time import sync
 from jaxsim.trees import take
 
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+
 
 @pytest.mark.parametrize("which", ["embedded", "random"])
 def test_every_plan_that_anyone_proposes_can_be_run(which):

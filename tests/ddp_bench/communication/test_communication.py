@@ -64,6 +64,7 @@ def test_a_gradient_that_is_not_finite_is_seen_by_all_and_forgotten(path, name):
         assert seen is True and np.isfinite(total).all()
 
 
+@pytest.mark.slow
 def test_a_hook_that_raises_ends_the_job(path):
     with pytest.raises(RanksFailed, match=r"rank [01]"):
         on_ranks(toolbox_ranks.train_with_a_raising_hook, 2, timeout_s=20.0)

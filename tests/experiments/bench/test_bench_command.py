@@ -27,6 +27,8 @@ from experiments.common.errors import CheckError
 from jaxsim.trees import take
 from jaxsim.workload.workload import MODEL_PRESETS, JobSpec, build_workload
 
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+
 ROOT = Path(__file__).parents[3]
 KEYS = {"what", "domains", "envs", "per_s", "compile_s", "flops_per_step", "peak_memory_gb"}
 
@@ -38,7 +40,7 @@ def run(folder, *argv):
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_json_has_every_promised_key_and_stands_alone(tmp_path):
     argv = ["--what", "env", "--domains", "2", "--envs", "4", "--repeats", "1"]
     done = run(tmp_path, *argv, "--json", "-", "--out", "run")

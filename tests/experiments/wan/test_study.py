@@ -73,6 +73,7 @@ def cases(*plans):
             yield Case(plan_of(PROTOCOL.plans[name], name, spec, JOB)[0], spec)
 
 
+@pytest.mark.slow
 def test_a_fit_finds_the_numbers_that_made_the_times():
     predictor = Predictor(JOB)
     truth = {RINGS: (0.7, 3.0), OUTER: (0.5, 4.0), "messages of gpipe": (0.6, 1.2)}

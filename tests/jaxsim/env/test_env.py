@@ -45,6 +45,7 @@ def small():
     return [play(scenario(), KEY, actions(rows)) for rows in SEQUENCES]
 
 
+@pytest.mark.slow
 def test_padding_domains_and_jobs_changes_nothing(small):
     params = scenario(pad_domains=8, pad_jobs=2)
     for (states, steps), rows in zip(small, SEQUENCES, strict=True):
@@ -163,6 +164,7 @@ def test_the_memory_of_a_scenario_is_quadratic_in_its_domains():
     np.testing.assert_allclose(np.polyval(quadratic, 40), size(40), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_vmap_over_scenarios_and_params_is_a_loop():
     many = [scenario(seed) for seed in range(3)]
     keys = jax.random.split(KEY, 3)
@@ -196,6 +198,7 @@ def test_truncated_at_the_horizon_and_terminated_by_the_budget(small):
     np.testing.assert_array_equal(ended.observation.job_mask[:, 0], [True] * 3 + [False] * 5)
 
 
+@pytest.mark.slow
 def test_auto_reset_keeps_the_final_observation():
     bank = [scenario(seed, horizon=jnp.int32(2)) for seed in range(2)]
     stacked = stack(bank)

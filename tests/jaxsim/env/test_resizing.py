@@ -52,6 +52,7 @@ def test_a_synchronous_job_waits_for_the_domain_that_is_laid_out_anew():
     np.testing.assert_allclose(trained(ONE, held((0, 0), (0, 3)))[0], INTERVAL_S)
 
 
+@pytest.mark.slow
 def test_where_nobody_else_wants_gpus_nothing_is_compiled_or_lost():
     args = (SPEC, JOB, ONE)
     quiet = env_params(*args, load=held((0, 0)), gpus_vary=False)

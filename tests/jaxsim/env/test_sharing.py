@@ -23,6 +23,8 @@ from jaxsim.plan import Problem
 from jaxsim.plan.plan import empty_plan
 from jaxsim.workload.workload import JobSpec, ModelConfig, build_workload
 
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+
 K = 4
 SPEC = cluster_spec(K, gpus=8, gbps=0.5)
 CLUSTER, CALIBRATION = SPEC.to_arrays(), calibration()

@@ -114,6 +114,7 @@ def one_plan_world():
     return World(Problem(*parts, default_lower_choices()), table, plans)
 
 
+@pytest.mark.slow
 def test_the_scenarios_of_bursty_settings_hold_those_bursts_and_no_more():
     world = one_plan_world()
     calm = ScenarioSettings(jitter="none", horizon=64, load_share=0.5)

@@ -19,6 +19,8 @@ from jaxsim.network.fitted_links import (
 )
 from jaxsim.scenario.scenario import ScenarioSettings, build_world, scenario_bank
 
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+
 BODY = {
     "centre": 1.0, "dip_scale": 0.2, "dip_tail": 0.1, "peak_scale": 0.1, "peak_tail": 0.0,
     "white": 0.5, "tau_s": 120.0,
@@ -149,7 +151,9 @@ def test_files_that_are_none(tmp_path):
             load_link_processes(path)
 
 
-@pytest.mark.parametrize("kind", FITTED_KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.nightly] * (k != "regime")) for k in FITTED_KINDS]
+)
 def test_scenarios_take_fitted_processes_and_differ_by_seed(kind):
     world, _ = build_world(cluster_spec(3), JOB, table_size=4)
     settings = ScenarioSettings(jitter=kind)

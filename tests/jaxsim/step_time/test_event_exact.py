@@ -462,6 +462,7 @@ def test_plans_are_laid_out_as_the_simulator_lays_them_out():
     assert compared > 60
 
 
+@pytest.mark.slow
 def test_the_closed_form_is_a_lower_bound():
     topo, values = random_inputs(np.random.default_rng(17), 400)
     closed, event = both_forms(topo, values)
@@ -520,6 +521,7 @@ def event_cost(plan, cluster=CLUSTER, view=None, micro_batches=16, groups=0, pro
     return event_cost_of(plan, WORK, cluster, calibration(), view, bounds, profile)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_only_the_pipeline_differs_between_the_fidelities(name):
     plan = PLANS[name]

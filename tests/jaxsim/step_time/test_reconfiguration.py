@@ -236,6 +236,7 @@ def played(*plans, params=None):
     return play(params, jax.random.key(0), jax.tree.map(lambda *x: jnp.stack(x)[:, None], *plans))
 
 
+@pytest.mark.slow
 def test_a_switch_of_several_intervals_gives_no_progress_for_exactly_that_long():
     intervals = int(DOWN_S // 60)
     assert 2 < intervals < 6 and DOWN_S % 60 > 5, "the case must end inside a later interval"

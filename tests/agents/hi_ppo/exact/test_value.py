@@ -15,6 +15,8 @@ from agents.hi_ppo.exact.value import Outcomes, policy_values, start_value
 from agents.protocol import carry_out, make_setup, measured_rates
 from jaxsim.env import reset, step
 
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+
 LENGTH, STEPS = 6, 8
 
 

@@ -99,6 +99,7 @@ def test_the_size_is_that_of_the_fields():
     assert table.bytes_per_plan == 4 * numbers / 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schedules", [MENU, (0,), (0, Schedule.INTERLEAVED), (1, Schedule.ZERO_BUBBLE)]
 )

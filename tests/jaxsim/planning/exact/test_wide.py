@@ -115,6 +115,7 @@ def views(n, count):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "count"), [(2, 3), pytest.param(3, 200, marks=pytest.mark.nightly)])
 def test_nothing_in_the_space_is_faster_than_what_is_found(n, count):
     everything, one = every_plan(n), search(n)
