@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import signal
 import threading
 import time
@@ -72,6 +73,12 @@ class TrainingRun:
         ]
         self.state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
         self.rivals: dict[str, float] = {}  # their settings, tuned on the same worlds
+
+    @functools.cached_property
+    def evaluators(self) -> list[Evaluator]:
+        """Of the held-out scenarios of every world; solved when they are first asked."""
+        held_out = range(self.config.eval_scenarios), "held-out", self.config.weights
+        return [Evaluator(w.world, w.scenario, *held_out) for w in self.worlds]
 
     def _tuned_rivals(self) -> dict[str, float]:
         """Settings of the rules that move between rows of a table, as they do best over all worlds."""
