@@ -65,12 +65,6 @@ class TrainingRun:
             sizes = f"{world.info.plans_in_table} plans of {world.info.plans_scored}"
             tqdm.write(f"{world.name}: {sizes}")
         self.trainer = self._make_trainer(trainings)
-        self.evaluators = [
-            Evaluator(
-                *(w.world, w.scenario, range(config.eval_scenarios), "held-out", config.weights)
-            )
-            for w in self.worlds
-        ]
         self.state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
         self.rivals: dict[str, float] = {}  # their settings, tuned on the same worlds
 
