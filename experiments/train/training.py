@@ -79,12 +79,15 @@ class TrainingRun:
         count, weights = self.config.tuning_scenarios, self.config.weights
         if not count:
             return {}
-        banks = [
-            Evaluator(w.world, w.scenario, range(count), "train", weights) for w in self.worlds
-        ]
-        settings = tune(banks, RULES)
-        keys = [t.key for name in RULES for t in find(name).tunables if t.grid]
-        return {key: float(settings[key]) for key in keys}
+        found: dict[str, float] = {}
+        with progress(total=len(RULES), desc="tune rules", unit="rule") as bar:
+            own = range(count), "train", weights
+            banks = [Evaluator(w.world, w.scenario, *own) for w in self.worlds]
+            for name in RULES:
+                settings = tune(banks, [name])
+                found |= {t.key: float(settings[t.key]) for t in find(name).tunables if t.grid}
+                bar.update()
+        return found
 
     def _make_trainer(self, trainings: list[tuple[EnvParams, Any]]) -> Trainer | ExactTrainer:
         """Record the banks of scenarios [S] as the algorithm needs them."""
