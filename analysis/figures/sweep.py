@@ -17,7 +17,15 @@ from analysis.figures.style import line_styles, luminance, styled
 
 POINT_COLUMNS = ("point", "scheduler", "gain_pct", "tokens_per_s", "scenarios")
 EFFECT_COLUMNS = (
-    *("scheduler", "factor", "from_level", "to_level", "effect_pct", "effect_lo_pct", "effect_hi_pct"),
+    *(
+        "scheduler",
+        "factor",
+        "from_level",
+        "to_level",
+        "effect_pct",
+        "effect_lo_pct",
+        "effect_hi_pct",
+    ),
 )
 UNITS = {  # of the factors of a sweep, for labels
     "domains": "domains K",
@@ -209,7 +217,8 @@ def factor_effects(effects: pd.DataFrame, reference: str) -> Figure:
     there = effects[effects["effect_pct"].notna()]
     if there.empty:
         raise ValueError("no factor varies between points at which something is gained")
-    kinds = list(dict.fromkeys(zip(there["factor"], there["from_level"], there["to_level"], strict=True)))
+    steps = (there[name] for name in ("factor", "from_level", "to_level"))
+    kinds = list(dict.fromkeys(zip(*steps, strict=True)))
     names = list(there["scheduler"].unique())
     height = 1.3 + len(kinds) * (0.22 + 0.16 * len(names))
     figure = Figure(figsize=(6.6, min(height, 12.0)), layout="constrained")

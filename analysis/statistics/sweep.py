@@ -73,7 +73,12 @@ def effects(
             level, order = levels(own[factor])
             for other in order[1:]:
                 sides = [own[level == which] for which in (order[0], other)]
-                row = {"scheduler": name, "factor": factor, "from_level": order[0], "to_level": other}
+                row = {
+                    "scheduler": name,
+                    "factor": factor,
+                    "from_level": order[0],
+                    "to_level": other,
+                }
                 row |= _interval("effect", *_differences(sides, paired))
                 found.append(row)
     return found

@@ -26,8 +26,8 @@ def sweep_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
     reference = summary.get("reference") or str(points["scheduler"].iloc[0])
     factors = [name for name in summary.get("factors", []) if name in points.columns]
     text = (
-        f"A {str(config.get('design')).replace('_', ' ')} of {number(points['point'].nunique())} points "
-        f"with {number(config.get('scenarios'))} scenarios each of {number(config.get('steps'))} "
+        f"A {str(config.get('design')).replace('_', ' ')} of {number(points['point'].nunique())} "
+        f"points with {number(config.get('scenarios'))} scenarios each of {number(config.get('steps'))} "
         f"intervals. A gain is over `{reference}` in the same scenario; intervals are of the mean over "
         f"all points, over scenarios. What varies: {', '.join(factors) or 'nothing'}."
     )
@@ -76,9 +76,7 @@ def _pictures(
         return
     order = figures.strongest(effects, factors)
     drawn = drawn_from(record, "points", figures.gain_map, points, order[:2], reference)
-    caption = (
-        f"Mean gain over {reference} by the factors of the largest effect; a dash: no point lies there."
-    )
+    caption = f"Mean gain over {reference} by the factors of the largest effect; a dash: no point lies there."
     yield Picture("gain-map", drawn, caption)
     best = others.groupby("scheduler", sort=False)["gain_pct"].mean().idxmax()
     args = (points, order, reference, best)
