@@ -25,19 +25,20 @@ def sweep_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
     summary, config = record.summary, record.run["config"]
     reference = summary.get("reference") or str(points["scheduler"].iloc[0])
     factors = [name for name in summary.get("factors", []) if name in points.columns]
+    design = str(config.get("design")).replace("_", " ")
     text = (
-        f"A {str(config.get('design')).replace('_', ' ')} of {number(points['point'].nunique())} "
-        f"points with {number(config.get('scenarios'))} scenarios each of {number(config.get('steps'))} "
-        f"intervals. A gain is over `{reference}` in the same scenario; intervals are of the mean over "
-        f"all points, over scenarios. What varies: {', '.join(factors) or 'nothing'}."
+        f"A {design} of {number(points['point'].nunique())} points with "
+        f"{number(config.get('scenarios'))} scenarios each of {number(config.get('steps'))} intervals. "
+        f"A gain is over `{reference}` in the same scenario. Intervals are of the mean over all "
+        f"points, over scenarios. What varies: {', '.join(factors) or 'nothing'}."
     )
     rows = [_scheduler(row) for row in summary.get("schedulers", [])]
     text += "\n\n" + table(_SCHEDULERS, rows)
     effects = _effects(record)
     if len(effects):
         text += (
-            "\n\nAn effect is by how many percentage points the mean gain is higher at one level of a "
-            "factor than at another, whatever the other factors are.\n\n"
+            "\n\nAn effect says by how many percentage points the mean gain is higher at one level "
+            "of a factor than at another, over all values of the other factors.\n\n"
         )
         text += table(_EFFECTS, [_effect(row) for row in effects.to_dict("records")], 4)
     yield Section("Sweep", text, tuple(_pictures(record, points, effects, factors, reference)))
@@ -76,7 +77,10 @@ def _pictures(
         return
     order = figures.strongest(effects, factors)
     drawn = drawn_from(record, "points", figures.gain_map, points, order[:2], reference)
-    caption = f"Mean gain over {reference} by the factors of the largest effect; a dash: no point lies there."
+    caption = (
+        f"Mean gain over {reference} by the two factors of the largest effect. "
+        "A dash stands where there is no point."
+    )
     yield Picture("gain-map", drawn, caption)
     best = others.groupby("scheduler", sort=False)["gain_pct"].mean().idxmax()
     args = (points, order, reference, best)
