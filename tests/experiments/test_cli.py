@@ -11,6 +11,7 @@ from experiments import cli
 from experiments.common.options import from_mapping, parse
 from experiments.evaluate import __main__ as evaluate
 from experiments.evaluate.config import EvaluateConfig
+from experiments.sweep.config import SweepConfig
 from experiments.train import __main__ as train
 from experiments.train.config import TrainConfig
 
@@ -27,7 +28,7 @@ def _over(held, given):
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.name)
 def test_every_configuration_that_ships_is_understood(path):
-    kind = EvaluateConfig if "evaluate" in path.stem else TrainConfig
+    kind = {"evaluate": EvaluateConfig, "sweep": SweepConfig}.get(path.stem, TrainConfig)
     config = from_mapping(kind, yaml.safe_load(path.read_text()), str(path))
     for key, value in yaml.safe_load(path.read_text()).items():
         held = getattr(config, key)
