@@ -14,6 +14,7 @@ network      fitted link processes, errors of predictors
 ddp          data-parallel runs
 wan          predictions beside real runs over an emulated network
 plan         a plan on the map, speed against price
+marks        what a drawn figure shows, as a table
 """
 
 from analysis.figures.calibration import IDENTIFIED, PARAMETER_COLUMNS, parameters_fitted
@@ -34,6 +35,7 @@ from analysis.figures.left_out import (
     left_out_baselines,
     left_out_errors,
 )
+from analysis.figures.marks import marks, places
 from analysis.figures.network import (
     MOVEMENT_COLUMNS,
     PREDICTION_COLUMNS,
@@ -89,10 +91,12 @@ __all__ = [
     "learning_curve",
     "left_out_baselines",
     "left_out_errors",
+    "marks",
     "max_step_time",
     "mean_absolute",
     "parameters_fitted",
     "peak_memory",
+    "places",
     "plan_front",
     "plan_map",
     "prediction_errors",
