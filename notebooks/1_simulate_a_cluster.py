@@ -18,7 +18,7 @@ import os
 import jax
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib import pyplot as plt
 
 import jaxsim
 from jaxsim.plan import describe
@@ -46,7 +46,9 @@ def episode(key):
     state, _ = jaxsim.reset(key, params)
 
     def interval(state, t):
-        state, timestep = jaxsim.step(jax.random.fold_in(key, t), state, params.initial_plan, params)
+        state, timestep = jaxsim.step(
+            jax.random.fold_in(key, t), state, params.initial_plan, params
+        )
         return state, (timestep.reward, state.view.bandwidth_gb_per_s)
 
     return jax.lax.scan(interval, state, jnp.arange(intervals))[1]
@@ -58,7 +60,7 @@ print("rewards", rewards.shape, "bandwidth", bandwidth.shape)
 print(f"mean reward {float(rewards.mean()):+.3f}, worst interval {float(rewards.min()):+.3f}")
 
 # %%
-figure = Figure(figsize=(8.0, 4.5), layout="constrained")
+figure = plt.figure(figsize=(8.0, 4.5), layout="constrained")
 above, below = figure.subplots(2, 1, sharex=True)
 for source, target in ((0, 1), (0, 2), (0, 3)):
     label = f"{names[source]} to {names[target]}"
@@ -69,4 +71,4 @@ below.plot(np.asarray(rewards).T, color="0.7", linewidth=0.8)
 below.plot(np.asarray(rewards).mean(axis=0), color="black", label="mean of scenarios")
 below.set(xlabel="interval", ylabel="reward")
 below.legend()
-figure
+plt.show()

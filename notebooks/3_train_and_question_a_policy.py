@@ -18,6 +18,7 @@ import tempfile
 
 import jax
 import jax.numpy as jnp
+from matplotlib import pyplot  # noqa: F401, lets Jupyter display figures
 
 import agents
 import jaxsim

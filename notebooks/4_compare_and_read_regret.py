@@ -17,6 +17,7 @@ import os
 import tempfile
 
 import pandas as pd
+from matplotlib import pyplot  # noqa: F401, lets Jupyter display figures
 
 from analysis.figures import schedulers_compared
 from analysis.records import load

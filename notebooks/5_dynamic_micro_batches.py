@@ -17,7 +17,7 @@
 import os
 
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib import pyplot as plt
 
 from ddp_bench.scheduler import CostModel, prefix_costs, solve_order_statistic, split_pool
 
@@ -52,7 +52,9 @@ def counts_decided(ahead=32):
     queues, times = [[] for _ in range(ranks)], []
     while True:
         for queue in queues:  # nothing is skipped: a long sample waits, but comes
-            queue.extend(length for _, length in zip(range(ahead - len(queue)), stream, strict=False))
+            queue.extend(
+                length for _, length in zip(range(ahead - len(queue)), stream, strict=False)
+            )
         if sum(map(len, queues)) < ranks * ahead:
             return times
         counts = solve_order_statistic([prefix_costs(np.array(q), cost) for q in queues], batch)
@@ -70,7 +72,8 @@ slowest = {name: np.array(rule()) for name, rule in rules.items()}
 static = slowest["same counts"].mean()
 for name, times in slowest.items():
     change = 100.0 * (times.mean() / static - 1.0)
-    print(f"{name:15} mean {times.mean():6.1f} ms  P95 {np.quantile(times, 0.95):6.1f} ms  {change:+.1f} %")
+    slow = np.quantile(times, 0.95)
+    print(f"{name:15} mean {times.mean():6.1f} ms  P95 {slow:6.1f} ms  {change:+.1f} %")
 
 # %% [markdown]
 # The gradient stays that of the global batch for any counts: each rank's sum of losses is scaled by
@@ -83,10 +86,10 @@ averaged = np.mean([ranks / batch * losses[part - 1].sum() for part in parts])
 assert np.isclose(averaged, losses[lengths[0] - 1].mean())
 
 # %%
-figure = Figure(figsize=(7.0, 3.2), layout="constrained")
+figure = plt.figure(figsize=(7.0, 3.2), layout="constrained")
 axes = figure.add_subplot()
 for name, times in slowest.items():
     axes.plot(np.sort(times), np.linspace(0, 100, len(times)), label=name)
 axes.set(xlabel="slowest rank of a step [ms]", ylabel="steps at most as slow [%]")
 axes.legend()
-figure
+plt.show()

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import Collection, LineCollection, PathCollection, PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter
+from matplotlib.ticker import FixedLocator
 
 COLUMNS = (
     *("axes", "panel", "x_axis", "y_axis", "series", "mark", "x", "y", "x_to", "y_to"),
@@ -70,10 +70,16 @@ def _axis_label(axes: Axes, side: str) -> str:
 
 
 def _names(axis: Any) -> dict[float, str]:
-    formatter = axis.get_major_formatter()
-    if not isinstance(formatter, FixedFormatter):
+    """What an axis of names writes at its places; {} for an axis of numbers."""
+    if not isinstance(axis.get_major_locator(), FixedLocator):
         return {}
-    return dict(zip(map(float, axis.get_majorticklocs()), formatter.seq, strict=False))
+    formatter = axis.get_major_formatter()
+    written = {float(at): formatter(at, i) for i, at in enumerate(axis.get_majorticklocs())}
+    return written if any(map(_is_word, written.values())) else {}
+
+
+def _is_word(text: str) -> bool:
+    return any(character.isalpha() for character in text) and "$" not in text
 
 
 def _name(names: dict[float, str], place: float | None) -> str:

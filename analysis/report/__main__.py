@@ -9,8 +9,8 @@ from pathlib import Path
 
 DESCRIPTION = """\
 A report from run folders: report.md, its figures and their data, in the first run's folder, with every
-number taken from the records. An evaluation first and the training run that it came from beside it give the
-whole story; any mixture of kinds will do."""
+number taken from the records. An evaluation first and the training run that it came from beside it
+give the whole story; any mixture of kinds will do."""
 EXAMPLE = "example:\n  hippo report outputs/evaluate outputs/train\n"
 EXAMPLE += "  hippo report outputs/evaluate --language zh --html"
 

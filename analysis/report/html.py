@@ -26,7 +26,8 @@ _POLICY = (
 _STYLE = """
 body { font: 16px/1.5 system-ui, "Noto Sans CJK SC", sans-serif; max-width: 62rem; margin: 2rem auto;
   padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0; font-size: 0.85rem; }
+table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0;
+  font-size: 0.85rem; }
 th, td { border-bottom: 1px solid #ddd; padding: 0.25rem 0.6rem; }
 th { border-bottom: 2px solid #888; }
 pre { background: #f5f5f5; padding: 0.8rem; overflow-x: auto; font-size: 0.8rem; }
@@ -85,19 +86,24 @@ def tooltips(marks: pd.DataFrame) -> list[str]:
     """What each mark says: panel and series, then the name or value on either axis."""
     said = []
     for row in marks.to_dict("records"):
-        lines = [f"<b>{html.escape(row['series'] or row['panel'] or row['mark'])}</b>"]
+        lines = [f"<b>{_plain(row['series'] or row['panel'] or row['mark'])}</b>"]
         for side in "xy":
-            label = html.escape(row[f"{side}_axis"] or side)
+            label = _plain(row[f"{side}_axis"] or side)
             named = row[f"{side}_name"]
             end = row[f"{side}_to"]
             value = named or f"{row[side]:.4g}"
             if not named and pd.notna(end) and end != row[side]:
                 value += f" … {end:.4g}"
-            lines.append(f"{label}: {html.escape(value)}")
+            lines.append(f"{label}: {_plain(value)}")
         if pd.notna(row["value"]):
             lines.append(f"= {row['value']:.4g}")
         said.append("<br>".join(lines))
     return said
+
+
+def _plain(text: str) -> str:
+    """Text as plotly shows it: tags are its own, quotes are as they are."""
+    return html.escape(text, quote=False)
 
 
 def _figure(name: str, shown: Shown) -> str:

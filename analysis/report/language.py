@@ -45,14 +45,16 @@ class Catalog:
         """A paragraph, list item or caption; what the catalog lacks stays English."""
         rest, parts = " ".join(text.split()), []
         while rest:
-            for pattern, other in self.sentences:
-                if found := pattern.match(rest):
+            for sentence in self.sentences:
+                if found := sentence.pattern.match(rest):
                     break
             else:
                 self.unknown.append(rest)
                 parts.append(rest)
                 break
-            parts.append(_filled(other, {k: self._term(v) for k, v in found.groupdict().items()}))
+            parts.append(
+                _filled(sentence.other, {k: self._term(v) for k, v in found.groupdict().items()})
+            )
             rest = rest[found.end() :].lstrip()
         return "".join(parts)
 
@@ -137,6 +139,10 @@ def _translated_line(line: str, catalog: Catalog) -> str:
         return "- " + catalog.block(line[2:])
     if line.startswith("*") and not line.startswith("**") and line.count("*") % 2 == 0:
         inner = line.strip()
-        if inner.endswith("*") and inner not in catalog.fixed and not inner.startswith("*Identified"):
+        if (
+            inner.endswith("*")
+            and inner not in catalog.fixed
+            and not inner.startswith("*Identified")
+        ):
             return f"*{catalog.block(inner[1:-1])}*"
     return catalog.block(line)

@@ -21,7 +21,9 @@ def plan_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
     told = record.summary.get("alternatives")
     if not isinstance(told, dict) or not told:
         path, status = record.dir / "summary.json", record.run["status"]
-        raise RecordError(f"{path}: lacks the keys ['alternatives'] (the run's status is {status!r})")
+        raise RecordError(
+            f"{path}: lacks the keys ['alternatives'] (the run's status is {status!r})"
+        )
     asked = record.summary.get("asked") or {}
     text = (
         f"{cell(asked.get('model'))} with {number(asked.get('global_batch'))} sequences of "

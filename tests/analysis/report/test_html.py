@@ -31,7 +31,10 @@ def drawn():
 def test_marks_are_the_data_that_were_drawn():
     table = figures.marks(drawn())
     points = table[table["mark"] == "point"]
-    assert points[["x", "y", "series"]].to_numpy().tolist() == [[1.0, 3.0, "line"], [2.0, 5.0, "line"]]
+    assert points[["x", "y", "series"]].to_numpy().tolist() == [
+        [1.0, 3.0, "line"],
+        [2.0, 5.0, "line"],
+    ]
     assert points["y_name"].tolist() == ["three", "five"]
     bar = table[table["mark"] == "bar"].iloc[0]
     assert (bar["x"], bar["x_to"], bar["y"], bar["y_to"]) == (0.75, 1.25, 0.0, 2.0)
@@ -76,7 +79,9 @@ def page(request, tmp_path_factory):
 @pytest.mark.nightly
 def test_the_file_asks_for_nothing_and_holds_pictures_and_data(page):
     text = page.read_text()
-    assert "default-src 'none'" in text and 'src="figures' not in text and 'href="figures' not in text
+    assert (
+        "default-src 'none'" in text and 'src="figures' not in text and 'href="figures' not in text
+    )
     body = text.split("</head>")[1]
     assert not re.search(r"(?:src|href)=.(?:https?:)?//", body)
     files = dict(re.findall(r'href="data:text/csv;base64,([^"]*)" download="([^"]*)"', text))

@@ -68,7 +68,9 @@ def test_nothing_stays_english_and_the_structure_stays(mixture):
 def test_every_section_names_the_run_folder_of_its_numbers(mixture):
     english, folders = mixture
     sections = re.split(r"^## ", english, flags=re.MULTILINE)[1:]
-    told = [part for part in sections if not part.startswith(("Left out\n", "What was", "How", "Repro"))]
+    told = [
+        part for part in sections if not part.startswith(("Left out\n", "What was", "How", "Repro"))
+    ]
     assert len(told) >= 10
     known = {f"Numbers from `{folder}`." for folder in folders}
     assert {part.strip().splitlines()[-1] for part in told} == known
