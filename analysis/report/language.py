@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import yaml
 
-from analysis.report.ddp.tables import HEADERS
+from analysis.report.ddp import HEADERS
 
 LANGUAGES = ("en", "zh")
 _CATALOGS = Path(__file__).parent / "templates"

@@ -7,11 +7,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
-CHEAP = ("5_dynamic_micro_batches",)  # no compiler takes part
+CHEAP = ("dynamic_micro_batches",)  # no compiler takes part
 
 
-def test_there_are_six_and_the_documentation_links_each():
-    assert [path.name[0] for path in NOTEBOOKS] == list("123456")
+def test_the_documentation_links_each():
+    assert NOTEBOOKS
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     for path in NOTEBOOKS:
         assert f"](../notebooks/{path.name})" in index, path.name

@@ -7,7 +7,7 @@
 # ---
 
 # %% [markdown]
-# # 5. Dynamic micro-batches
+# # Dynamic micro-batches
 #
 # In synchronous data-parallel training the slowest rank sets the pace, and a micro-batch is padded to
 # its longest sample. `ddp_bench.scheduler` decides per step how many samples every rank takes, and

@@ -7,7 +7,7 @@
 # ---
 
 # %% [markdown]
-# # 6. Your own cluster
+# # Your own cluster
 #
 # A cluster is a YAML file: the GPUs, the software that trains, domains, and three matrices (rows send,
 # columns receive). Bandwidths are in Gbit/s, round trips in ms.
