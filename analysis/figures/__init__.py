@@ -15,6 +15,7 @@ ddp          data-parallel runs
 wan          predictions beside real runs over an emulated network
 plan         a plan on the map, speed against price
 sweep        gains over a design of worlds, and what its factors do
+marks        what a drawn figure shows, as a table
 """
 
 from analysis.figures.calibration import IDENTIFIED, PARAMETER_COLUMNS, parameters_fitted
@@ -35,6 +36,7 @@ from analysis.figures.left_out import (
     left_out_baselines,
     left_out_errors,
 )
+from analysis.figures.marks import marks, places
 from analysis.figures.network import (
     MOVEMENT_COLUMNS,
     PREDICTION_COLUMNS,
@@ -102,11 +104,13 @@ __all__ = [
     "learning_curve",
     "left_out_baselines",
     "left_out_errors",
+    "marks",
     "max_step_time",
     "mean_absolute",
     "parallel_factors",
     "parameters_fitted",
     "peak_memory",
+    "places",
     "plan_front",
     "plan_map",
     "prediction_errors",

@@ -13,6 +13,7 @@ network      fitted link processes, predictors
 ddp          data-parallel training
 fidelity     closed form against event-exact
 sweep        schedulers over a designed range of worlds
+plan         the best plans side by side, on the map
 wan          predictions beside real runs over an emulated network
 other        benchmarks, and kinds of run without pictures
 """
@@ -29,6 +30,7 @@ from analysis.report.sections.jobs import jobs_sections
 from analysis.report.sections.markdown import MISSING, cell, table
 from analysis.report.sections.network import fit_sections, prediction_sections
 from analysis.report.sections.other import bench_sections, summary_sections
+from analysis.report.sections.plan import plan_sections
 from analysis.report.sections.scoreboard import kpi_sections, suite_sections
 from analysis.report.sections.sweep import sweep_sections
 from analysis.report.sections.training import training_sections
@@ -59,6 +61,7 @@ _MAKERS = {
     "calibrate": calibration_sections,
     "fidelity": fidelity_sections,
     "ddp": ddp_sections,
+    "plan": plan_sections,
     "wan_study": wan_sections,
 }
 
