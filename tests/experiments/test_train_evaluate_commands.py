@@ -370,7 +370,7 @@ def test_the_same_seeds_give_the_same_numbers_and_nothing_else_on_standard_outpu
 def test_the_seeds_alone_name_the_scenarios(evaluated):
     """What the test above takes from memory: the same seeds draw the same bank, others another."""
     del evaluated
-    world = shared_run().world
+    world = shared_run().worlds[0].world
     settings, weights = EvaluateConfig().scenario, (1.0, 0.0, 0.0, 0.0)
     banks = [
         scenario_bank(world, settings, range(start, start + 3), split, weights)
