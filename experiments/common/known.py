@@ -42,7 +42,10 @@ WORLDS = (
     *("steady", "jitter", "drift", "load", "swinging-load", "bursty-load"),
     *("heavy-tail", "regime", "outage"),
 )
-SUITES = ("default", "jitter", "load", "stress", "regions", "worlds", "scale", "jobs")
+SUITES = (
+    *("default", "jitter", "load", "mixture", "stress"),
+    *("regions", "worlds", "scale", "jobs"),
+)
 
 
 class Names(NamedTuple):
