@@ -350,3 +350,23 @@ def test_a_link_that_is_down_holds_up_only_what_must_cross_it():
     assert float(moved[0, 1]) == 2.0 and float(left.bytes_gb.sum()) == 0.0
     left, train_s, _ = advance(over_wan(half, down), rate, jnp.float32(10.0))
     assert float(train_s) == 0.0 and float(left.bytes_gb[1, 2]) == 2.0
+
+
+# Two pipelines that sync every 30 steps, one over domains 0 and 1, one over 2 and 3.
+PAIRS = plan_of(([(0, 1), (2, 3)], [(3, 5), (4, 4)]), sync_period=30)
+
+
+def test_the_pipeline_that_does_not_change_goes_on_with_its_half_of_the_batch():
+    """Domain 2 goes from dp 1 to tp 2, alone: by hand, half of the sequences go on."""
+    new = PAIRS.replace(tp=PAIRS.tp.at[2].set(2))
+    assert float(begin(PAIRS, new, WORK, calibration()).goes_on) == pytest.approx(0.5)
+    alone = plan_of(([(0, 1), (2,)], [(3, 5), (8,)]), sync_period=30)
+    new = alone.replace(tp=alone.tp.at[2].set(2))
+    assert float(begin(alone, new, WORK, calibration()).goes_on) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("layers", [[(4, 4), (4, 4)], [(3, 5), (5, 3)]])
+def test_nobody_goes_on_while_layers_move_between_domains(layers):
+    new = plan_of(([(0, 1), (2, 3)], layers), sync_period=30)
+    move = begin(PAIRS, new, WORK, calibration())
+    assert float(move.goes_on) == 0.0 and float(move.bytes_gb.sum()) > 0.0

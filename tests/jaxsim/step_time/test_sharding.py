@@ -9,6 +9,7 @@ from helpers.step_time_by_hand import Hand
 from helpers.toy_world import JOB, base_view, calibration, cluster_spec, cost_of, make_plan
 
 from jaxsim.step_time.sharding import hidden_in_part
+from jaxsim.step_time.sync import rings
 from jaxsim.workload.workload import build_workload
 
 HAND = Hand()
@@ -94,3 +95,16 @@ def test_a_ring_in_order_waits_for_the_rank_that_sees_everything(cp, factor):
         rtol=2e-5,
     )
     assert float(slow.compute_s) > float(quick.compute_s)
+
+
+def test_rings_of_copies_and_of_shards_by_hand():
+    """Four groups, two to a copy of the state: copies are groups 0, 1 and 2, 3; groups 0, 2 and 1, 3
+    hold the same shard."""
+    plan = make_plan([(0,), (1,), (2,), (3,)], [(8,)] * 4, [2] * 4, 4, shard_groups=2)
+    within, between = rings(plan)
+    assert np.argwhere(np.asarray(within)).tolist() == [[0, 1], [1, 0], [2, 3], [3, 2]]
+    assert np.argwhere(np.asarray(between)).tolist() == [[0, 2], [1, 3], [2, 0], [3, 1]]
+    one = plan.replace(shard_groups=jnp.int32(1))
+    within, between = rings(one)
+    assert not np.any(within)
+    assert np.argwhere(np.asarray(between)).tolist() == [[0, 1], [1, 2], [2, 3], [3, 0]]
