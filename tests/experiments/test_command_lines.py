@@ -245,6 +245,7 @@ def test_what_a_run_kept_is_read_back():
         (["--worlds", "load,heavy"], "heavy-tail"),
         (["--worlds", "load,drift", "--seq", "512"], "seq"),
         (["--worlds", "load", "--scenario.jitter", "none"], "scenario"),
+        (["--worlds", "load", "--trace", "links.csv"], "trace"),
         (["--worlds", "load,drift", "--train.algorithm", "ppo"], "ppo"),
     ],
 )
