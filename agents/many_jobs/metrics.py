@@ -124,9 +124,9 @@ def utilisation_alone(
     counts = jobs.mask & (jobs.arrival_s < available.shape[0] * interval_s)
     there = counts[None] & (begins_s[:, None] + interval_s > jobs.arrival_s[None])
     there = there & (begins_s[:, None] < jobs.arrival_s[None] + alone_s[None])
-    needed_s = interval_s * jnp.sum(jnp.any(there, axis=1))
+    needed_s = interval_s * jnp.sum(jnp.any(there, axis=1).astype(jnp.float32))
     work_tflop = jnp.sum(jnp.where(counts, jobs.step_budget * jobs.useful_tflop, 0.0))
-    peak = available.astype(jnp.float32) * cluster.gpu.peak_tflops[None]
+    peak = available.astype(jnp.float32) * cluster.gpu.peak_tflops
     return jnp.minimum(work_tflop / jnp.maximum(needed_s * peak.sum(axis=1).min(), 1e-9), 1.0)
 
 

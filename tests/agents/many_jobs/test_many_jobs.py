@@ -305,7 +305,7 @@ def test_the_use_of_a_cluster_that_every_job_has_to_itself_by_hand(by_hand):
     arrives after the end does not count. Eight GPUs of 2 TFLOP/s, of which two are missing once."""
     _, params = by_hand
     jobs = SimpleNamespace(**vars(params.problem.work), useful_tflop=jnp.array([8.0, 4.0, 1e9]))
-    cluster = SimpleNamespace(gpu=SimpleNamespace(peak_tflops=jnp.array([2.0, 2.0])))
+    cluster = SimpleNamespace(gpu=SimpleNamespace(peak_tflops=jnp.float32(2.0)))
     problem = SimpleNamespace(work=jobs, cluster=cluster)
     params = SimpleNamespace(problem=problem, interval_s=params.interval_s)
     free = jnp.array([[4, 4], [4, 4], [4, 4]], jnp.int32)
