@@ -315,6 +315,14 @@ def test_the_use_of_a_cluster_that_every_job_has_to_itself_by_hand(by_hand):
     # Job 1 needs ten seconds only: the last interval can do without anybody.
     got = utilisation_alone(params, jnp.array([40.0, 10.0, 1.0]), free)
     np.testing.assert_allclose(got, work_tflop / (120.0 * 16.0), rtol=1e-6)
+    # Where it comes at 130 s, the second interval can; at 180 s, the end, it does not count.
+    for at_s, tflop, seconds in ((130.0, work_tflop, 120.0), (180.0, 14 * 8.0, 60.0)):
+        late = SimpleNamespace(**{**vars(jobs), "arrival_s": jnp.array([0.0, at_s, 1e4])})
+        other = SimpleNamespace(
+            problem=SimpleNamespace(work=late, cluster=cluster), interval_s=params.interval_s
+        )
+        got = utilisation_alone(other, alone_s, free)
+        np.testing.assert_allclose(got, tflop / (seconds * 16.0), rtol=1e-6)
     few = utilisation_alone(params, alone_s, free.at[1, 0].set(2))
     np.testing.assert_allclose(few, work_tflop / (180.0 * 12.0), rtol=1e-6)
     assert float(utilisation_alone(params, alone_s, free.at[:, :].set(0))) == 1.0

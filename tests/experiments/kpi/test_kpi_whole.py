@@ -52,6 +52,9 @@ def measured(folder, run):
 def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path, monkeypatch):
     (tmp_path / "sites.yaml").write_text(two_sites_yaml(40, 30))
     (tmp_path / "jobs.csv").write_text(JOBS)
+    # Of those who take weights, three: one that stays, and the rules that weigh a move.
+    weighing = ("best_static", "hysteresis", "self_tuning_hysteresis")
+    monkeypatch.setattr(kpi.Scoreboard, "_weighing", lambda self: list(weighing))
     result = measured(tmp_path, "first")
     # Times are not compared, so that the second run need not start its processes.
     monkeypatch.setattr(kpi, "response_s", lambda command, spec, count: np.ones(count))
@@ -69,6 +72,8 @@ def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path, monke
             check(row)
     assert all(r["value"] > 0 for board in boards for r in board if r["name"] in TIMED)
     assert repeated(result) == repeated(again)
+    coverage = load(tmp_path / "first").table("coverage")
+    assert sorted(coverage["scheduler"]) == sorted(2 * weighing)
     episodes = load(tmp_path / "first").table("episodes")
     assert set(episodes["scene"]) == {"jitter", "steady", "load"}
     assert (episodes["progress"] > 0).any() and episodes["utilisation"].between(0, 1).all()

@@ -163,3 +163,14 @@ def test_losses_never_exceed_the_interval_and_padding_changes_nothing():
         links = [jnp.pad(x, ((0, 2), (0, 2))) for x in (rate, nothing)]
         large = resize(span, wide, *four, links[0], jnp.float32(60), links[1])
         assert float(large.lost_s) == pytest.approx(lost_s)
+
+
+def test_a_later_stage_fetches_its_own_layers_alone():
+    """Domain 1 holds layers 4 to 8 of 8: half of the state, wherever they begin."""
+    problem = Problem(WORK, SPEC.to_arrays(), calibration())
+    pipeline = make_plan([(0, 1)], [(4, 4)], [4], micro_batch=2, dp=4)
+    rate = problem.cluster.bandwidth_gb_per_s
+    for before, now in (([4, 4], [4, 2]), ([4, 4], [2, 4])):
+        gpus = (jnp.array(x, jnp.int32) for x in (before, now))
+        got = resize(LayerSpan.of(pipeline), problem, *gpus, rate, jnp.float32(INTERVAL_S))
+        assert float(got.lost_s) == pytest.approx(RESTART_S + fetch_s(2) / 2, rel=1e-5)
