@@ -64,7 +64,7 @@ PLAYED = {
 @pytest.fixture
 def given(monkeypatch):
     """No world is built and nothing is played: the episodes' results are PLAYED."""
-    monkeypatch.setattr(evaluate_jobs, "build_jobs_world", lambda *_: None)
+    monkeypatch.setattr(evaluate_jobs, "build_jobs_world", lambda *_, **__: None)
     monkeypatch.setattr(evaluate_jobs, "jobs_bank", lambda *_, **__: (np.zeros(2), np.zeros(2)))
     monkeypatch.setattr(evaluate_jobs, "_truth", lambda *_: ())
     monkeypatch.setattr(
@@ -239,14 +239,19 @@ def test_late_jobs_are_said_not_to_count(given, jobs_file, tmp_path, capsys):
     assert "1 of 2 jobs arrive in time" in capsys.readouterr().out
 
 
-def test_domains_and_layout_limit_are_honoured(given, jobs_file, tmp_path, monkeypatch):
+def test_what_the_world_is_built_with_is_honoured(given, jobs_file, tmp_path, monkeypatch):
     built = []
-    monkeypatch.setattr(evaluate_jobs, "build_jobs_world", lambda *args: built.append(args))
+
+    def build(*args, **plans):
+        built.append((*args, plans))
+
+    monkeypatch.setattr(evaluate_jobs, "build_jobs_world", build)
     argv = ["--jobs", jobs_file, "--schedulers", "mast", "--seeds", "2", "--domains", "6"]
-    argv += ["--layout-limit", "77", "--out", str(tmp_path / "run")]
+    argv += ["--layout-limit", "77", "--allow", "any", "--out", str(tmp_path / "run")]
     assert evaluate.main(argv) == 0
-    [(spec, _, _, layout_limit)] = built
+    [(spec, _, _, layout_limit, plans)] = built
     assert spec.n_domains == 6 and layout_limit == 77
+    assert plans == {"allow": "any", "efficiency": "published"}
 
 
 def test_jobs_that_arrive_after_the_end_do_not_count(given, jobs_file, tmp_path, monkeypatch):
