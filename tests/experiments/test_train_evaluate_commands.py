@@ -47,7 +47,10 @@ from experiments.train.training import TrainingRun
 from jaxsim.files import InputError
 from jaxsim.scenario.scenario import scenario_bank
 
-pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+pytestmark = [
+    pytest.mark.slow,  # as a whole: its tests share what takes long to compile
+    pytest.mark.usefixtures("scoring_is_optimised"),
+]
 
 ROOT = Path(__file__).parents[2]
 CLOCK = ["wall_s", "steps_per_s"]
