@@ -108,7 +108,7 @@ def _played_factor(kinds: tuple[int, ...]) -> Callable[[tuple], Array]:
         played_s = jnp.zeros_like(total_s)
         for kind in kinds:
             here = inputs.schedule == kind
-            played_s = jnp.where(here, _played_s(inputs, limits, kind), played_s)
+            played_s = jnp.where(here, _played_s(inputs, limits, Schedule(kind)), played_s)
         return played_s / jnp.maximum(total_s, 1e-12)
 
     def many_in_blocks(args):
@@ -205,6 +205,7 @@ def _play(
 ) -> Array:
     """[N, K] [s] makespans of the pipelines, over each of N wires with as many micro-batches."""
     topo, forward_s, weight_s = inputs.topo, inputs.forward_s, inputs.weight_s
+    assert forward_s is not None and weight_s is not None, "see _divided"
     compute = {
         "forward_s": rows.pick(forward_s),
         "backward_s": rows.pick(inputs.stage_s - forward_s - weight_s),
@@ -214,14 +215,14 @@ def _play(
     group = jnp.stack([inputs.schedule.astype(jnp.float32), rows.n_stages.astype(jnp.float32)])
     kind, n_stages = rows.of_group(group, rows.head).astype(jnp.int32)
     side_by_side = functools.partial(jnp.concatenate, axis=-1)
-    counts = rows.of_group(jnp.stack(counts), rows.head).astype(jnp.int32)
-    n_stages = [jnp.where(count > 0, n_stages, 0) for count in counts]
+    of_group = rows.of_group(jnp.stack(counts), rows.head).astype(jnp.int32)
+    n_stages = [jnp.where(count > 0, n_stages, 0) for count in of_group]
     several = len(wires)
     times = [StageTimes(**compute, **wire) for wire in wires]
     times = jax.tree.map(lambda *x: side_by_side(x), *times)
     makespan = _makespans(bounds.micro_batches, bounds.schedules)
     kinds, limits = side_by_side([kind] * several), side_by_side([rows.pick(limits)] * several)
-    total_s = makespan(times, kinds, side_by_side(n_stages), side_by_side(counts), limits)
+    total_s = makespan(times, kinds, side_by_side(n_stages), side_by_side(of_group), limits)
     total_s = total_s.reshape(several, -1)
     return jnp.einsum("ng,gk->nk", total_s, rows.member, precision=jax.lax.Precision.HIGHEST)
 

@@ -261,7 +261,10 @@ def ordered_s(
     earlier = strictly(topo.after)
     loop_s, passed = between(ends, there_s)
     pass_s = ends.pass_s[-1][:, None]
-    single_s = tuple(jnp.maximum(pass_s, x[0][None, :]) for x in (alone_s, turns.early_s))
+    single_s = (
+        jnp.maximum(pass_s, alone_s[0][None, :]),
+        jnp.maximum(pass_s, turns.early_s[0][None, :]),
+    )
     between_s = _looped_s(pair[None], left[0][None, :], passed, loop_s, single_s, pair_s, *origin)
     between_s = largest(jnp.where(earlier, between_s, NEVER_S))
     paths = jnp.maximum(paths, base_s[0] + between_s)
