@@ -84,7 +84,7 @@ def test_your_own_cluster_in_three_commands(folder, monkeypatch, capsys):
     assert ready["ready"] and answer["plan"] and "error" not in answer
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_plan_is_made_questioned_and_exported(folder, capsys):
     walk(
         "hippo plan --cluster three-sites.yaml --model llama-13b --tokens 300e9",
@@ -103,7 +103,7 @@ def test_a_plan_is_made_questioned_and_exported(folder, capsys):
     assert len(list((folder / "outputs").glob("plan-*/figures/plan.png"))) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_live_links_are_watched_and_a_plan_is_put_into_force(folder, monkeypatch, capsys):
     dead = [
         f"{a},{b},0.001" for a in ("north", "south", "west") for b in ("north", "south", "west")
@@ -194,7 +194,7 @@ def test_the_published_runs_are_predicted(folder, capsys):
     assert "published_runs" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_of_the_toolbox_runs(folder, room):
     walk(f"hippo {room} --quick")
@@ -209,7 +209,7 @@ def test_fidelity_is_drawn(folder):
     assert (run / "figures" / "fidelity.png").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_speed_is_measured_in_a_process_of_its_own(folder):
     """It makes every core a device, which a process can do once, before JAX computes."""
     line = "hippo bench --what env --domains 4 --envs 64 --repeats 2"

@@ -234,7 +234,7 @@ def test_predict_writes_errors_and_a_page(tmp_path, capsys):
     assert (run / "figures" / "prediction-errors.png").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_evaluate_plays_a_fitted_file(tmp_path, capsys):
     levels = {"body": {**CALM, "dip_scale": 0.0, "peak_scale": 0.0}, "regime": REGIME}
     links = [FittedLink("p", 1.0, levels)]

@@ -246,6 +246,7 @@ def test_a_diverged_policy_ends_the_run_and_the_last_good_checkpoint_is_kept(tmp
     assert load_checkpoint(folder).meta["epoch"] == 60
 
 
+@pytest.mark.nightly
 def test_a_real_process_obeys_sigint_and_its_run_resumes_exactly(trained, tmp_path):
     folder = tmp_path / "run"
     metrics = folder / "metrics.csv"
@@ -339,6 +340,7 @@ def test_the_run_folder_of_an_evaluation_holds_one_row_per_policy_and_scenario(e
     assert len(record.table("links")) == 8 * 12
 
 
+@pytest.mark.nightly
 def test_the_same_seeds_give_the_same_numbers_and_nothing_else_on_standard_output(
     trained, evaluated, capsys, tmp_path
 ):

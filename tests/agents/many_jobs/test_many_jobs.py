@@ -100,6 +100,7 @@ def test_an_episode_of_many_jobs(played, truth):
     assert float(metrics.makespan_s) == pytest.approx(float((ARRIVALS + jct_s).max()))
 
 
+@pytest.mark.nightly
 def test_mast_goes_where_the_data_is_unless_the_gpus_there_are_not():
     """Three regions alike, two jobs whose data is in the last. MAST starts the first one there after
     a restart; `single_domain`, which does not ask, fetches first. The region is full then, and the
@@ -451,18 +452,17 @@ def two_futures(world, bank, truth):
     return taped, [observed(one) for one in taped]
 
 
-UNWATCHFUL = (
-    "random",
-    "static_even_split",
-    "single_domain",
-    "best_static",
-)  # who has no reason to look ahead is asked more seldom
+WATCHFUL = (
+    "mast",
+    "bace_pipe",
+    "rollout",
+)  # their own ways to look at jobs and links; the others nightly
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=[pytest.mark.slow] * (n in UNWATCHFUL))
+        pytest.param(n, marks=[pytest.mark.nightly] * (n not in WATCHFUL))
         for n in jobs_names()
         if not find(n).learned
     ],
@@ -510,6 +510,7 @@ def test_every_job_that_fits_nowhere_is_named():
     assert "; jobs.csv: line 5: wide: toy: no plan fits" in text
 
 
+@pytest.mark.nightly
 def test_a_kind_of_job_has_as_many_plans_as_were_asked_for_whatever_the_number_of_parts(world):
     jobs = submitted((0, 1))
     assert world.tables.mask.shape[1] == 18

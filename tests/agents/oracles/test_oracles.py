@@ -543,6 +543,7 @@ def whole_episodes(params, key, truth):
     return out
 
 
+@pytest.mark.nightly
 def test_an_evaluated_episode_is_the_one_that_draws_its_world(two_futures):
     drawn, evaluated, early = jax.tree.map(np.asarray, whole_episodes(*two_futures))
     jax.tree.map(np.testing.assert_array_equal, drawn, evaluated)

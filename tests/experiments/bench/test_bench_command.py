@@ -40,6 +40,7 @@ def run(folder, *argv):
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
+@pytest.mark.nightly
 def test_the_json_has_every_promised_key_and_stands_alone(tmp_path):
     argv = ["--what", "env", "--domains", "2", "--envs", "4", "--repeats", "1"]
     done = run(tmp_path, *argv, "--json", "-", "--out", "run")

@@ -37,7 +37,7 @@ def dead(*names):
     ] + [{"src": b, "dst": a, "bandwidth_gbps": 0.001} for a in names for b in LINKS if a != b]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_after_a_kill_the_next_decision_is_the_same(tmp_path):
     file = tmp_path / "state"
     first = started("--state", str(file), "--interval_s", "100000")

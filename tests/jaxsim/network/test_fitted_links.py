@@ -151,7 +151,9 @@ def test_files_that_are_none(tmp_path):
             load_link_processes(path)
 
 
-@pytest.mark.parametrize("kind", FITTED_KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.nightly] * (k != "regime")) for k in FITTED_KINDS]
+)
 def test_scenarios_take_fitted_processes_and_differ_by_seed(kind):
     world, _ = build_world(cluster_spec(3), JOB, table_size=4)
     settings = ScenarioSettings(jitter=kind)

@@ -145,7 +145,7 @@ def log_slopes(arrays, cal):
     return log_s(cal), jax.jacfwd(log_s)(cal), jax.grad(lambda c: log_s(c).sum())(cal)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @few
 @given(many_runs, believed)
 def test_time_and_slopes_of_any_legal_run_are_finite(runs, z):
