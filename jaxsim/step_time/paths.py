@@ -181,7 +181,7 @@ def _with_weights(
     back_s = (ends.stage - ends.stage[:1]) * (p.stage_backward_s + inputs.hop_s)[None]
     back_s = back_s + way.back_before_s[None]  # pyright: ignore[reportOptionalSubscript]
     tail_s = jnp.minimum(ends.stage + 1.0, m) * p.weight_s[None] - back_s
-    above_s = largest_in(strictly(topo.after), tail_s.max(axis=0))
+    above_s = largest_in(strictly(topo.after), largest(tail_s))
     # A path may end at any stage before the one that it comes from.
     tail_s = jnp.stack([above_s := jnp.maximum(above_s, one) for one in tail_s])
 
@@ -229,20 +229,20 @@ def ordered_s(
     left, there_s, alone_s = m - ends.ahead, turns.there_s, turns.alone_s
 
     def or_later(paths_s):
-        best_s = largest_in(strictly(topo.before), paths_s.max(axis=0))
+        best_s = largest_in(strictly(topo.before), largest(paths_s))
         return jnp.stack([best_s := jnp.maximum(best_s, one) for one in paths_s[::-1]])[::-1]
 
     begin_s, finish_s = or_later(turns.warming_s), or_later(turns.cooling_s)
     turn_s = jnp.maximum(turns.warming_s + finish_s, begin_s + turns.cooling_s) - there_s
     held_back = jnp.minimum(ends.stage + 1.0, m)
     busy_s = (m - 1.0) * ends.pass_s + (m - held_back) * weight_s[None]
-    paths = jnp.maximum(turn_s + left * alone_s, there_s + busy_s + turns.tail_s).max(axis=0)
+    paths = largest(jnp.maximum(turn_s + left * alone_s, there_s + busy_s + turns.tail_s))
 
     base_s = begin_s + finish_s - there_s
     if Schedule.ZERO_BUBBLE in schedules:
         due = jnp.maximum(left - ends.stage, 0.0)  # weight gradients that delay their stage
         busy_s = base_s + left * ends.pass_s + due * weight_s[None]
-        paths = jnp.maximum(paths, jnp.where(left >= 1.0, busy_s, 0.0).max(axis=0))
+        paths = jnp.maximum(paths, largest(jnp.where(left >= 1.0, busy_s, 0.0)))
     pair = jnp.where(inputs.schedule == Schedule.EAGER_1F1B, 3.0, 2.0)
     passed = ends.ahead[0] - ends.ahead[-1] + 1.0
     hop_s = 2.0 * (p.pass_s + inputs.hop_s)
