@@ -87,10 +87,11 @@ def test_plans_are_compared_by_times_that_hold(schedule):
 @pytest.mark.nightly
 @pytest.mark.parametrize("schedule", Schedule, ids=lambda x: x.word)
 def test_hardly_one_of_thousands_of_plans_is_beyond_the_tolerance(schedule):
-    """A closed form takes few of all paths: of 3,000 plans eager 1F1B has 2 beyond 3 %, ZB-H1 6."""
+    """The closed form of eager 1F1B leaves out some paths: 2 of 3,000 plans are beyond 3 %."""
     error = np.abs(np.concatenate([errors(seed, 1000, schedule) for seed in (1, 2, 3)]))
-    assert np.mean(error > TOLERANCE) < 0.003, np.mean(error > TOLERANCE)
-    assert error.max() < 0.05, error.max()
+    few = 0.001 if schedule == Schedule.EAGER_1F1B else 0.0
+    assert np.mean(error > TOLERANCE) <= few, np.mean(error > TOLERANCE)
+    assert error.max() < 0.035, error.max()
 
 
 @pytest.mark.slow
