@@ -10,7 +10,7 @@ export PYTHONUNBUFFERED = 1
 # Test processes; each takes a core and up to 3 GB.
 WORKERS ?= 2
 
-.PHONY: run test test-slow nightly mutants ddp wan bench lint clean
+.PHONY: run test test-slow nightly mutants ddp wan bench notebooks lint clean
 
 $(VENV)/core: pyproject.toml constraints-cpu.txt
 	$(PYTHON) -m venv $(VENV)
@@ -67,6 +67,19 @@ bench: $(VENV)/core
 	$(BIN)/hippo bench --what plans
 	$(BIN)/hippo bench --what plans --fidelity event
 	$(BIN)/hippo bench --what train
+
+$(VENV)/notebooks: pyproject.toml constraints-cpu.txt $(VENV)/core
+	$(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[notebooks]"
+	touch $@
+
+# Executed copies of notebooks/*.py, for Jupyter and as pages.
+notebooks: $(VENV)/core $(VENV)/notebooks
+	mkdir -p outputs/notebooks
+	for file in notebooks/*.py; do \
+		copy=outputs/notebooks/$$(basename $$file .py).ipynb; \
+		$(BIN)/jupytext --quiet --to ipynb --execute --run-path . --output $$copy $$file || exit 1; \
+		$(BIN)/jupyter-nbconvert --log-level WARN --to html $$copy || exit 1; \
+	done
 
 lint: $(VENV)/core
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -58,6 +58,7 @@ STATUSES = ("running", "finished", "interrupted", "failed", "incomplete")
 LABEL_COLUMNS = (
     *("scheduler", "src", "dst", "plan", "what", "dataset", "row_id", "gpu", "model"),
     *("scene", "cluster", "part", "rival"),
+    *("from_level", "to_level"),  # of a factor
 )
 _RUN_KEYS = ("run_id", "kind", "config", "seed", "status")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

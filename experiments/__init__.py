@@ -14,6 +14,7 @@ validate       predictions beside measured runs
 calibrate      efficiencies fitted to measured runs
 fidelity       closed form against event-exact
 foresight      what re-planners lose, and what of it is foresight
+sweep          schedulers over a designed range of worlds
 cluster        clusters and traces from measurements
 network        link processes fitted to measured paths
 jobs           lists of jobs, drawn

@@ -38,6 +38,7 @@ COMMANDS = {
         "experiments.foresight.__main__",
         "what re-planners lose, and what of it is foresight",
     ),
+    "sweep": ("experiments.sweep.__main__", "compare schedulers over a designed range of worlds"),
     "respond": ("experiments.respond.__main__", "answer measurements with plans, line by line"),
     "watch": (
         "experiments.watch.__main__",

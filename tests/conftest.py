@@ -11,7 +11,7 @@ import signal
 
 import jax
 import pytest
-from helpers import type_checks
+from helpers import type_checks, wan
 
 from experiments.common.compiler_options import add_options
 
@@ -39,3 +39,12 @@ def _compiled_programs_end_with_their_module():
     yield
     jax.clear_caches()
     gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def _emulated_networks_one_at_a_time(request):
+    if request.node.get_closest_marker("networks") is None:
+        yield
+        return
+    with wan.alone():
+        yield

@@ -98,9 +98,12 @@ def test_modules_and_folders_stay_readable():
 
 
 def test_tests_mirror_the_packages():
-    """Every folder of tests is a folder of the code, but for the helpers."""
+    """Every folder of tests is a folder of the code, but for the helpers and the notebooks."""
     tests = ROOT / "tests"
-    folders = {f.parent.relative_to(tests) for f in tests.rglob("test_*.py")} - {Path(".")}
+    folders = {f.parent.relative_to(tests) for f in tests.rglob("test_*.py")} - {
+        Path("."),
+        Path("notebooks"),
+    }
     strange = {str(f) for f in folders if ".".join(f.parts) not in FOLDERS}
     strange -= {f for f in strange if (ROOT / f"{f}.py").exists()}
     assert not strange, strange

@@ -31,7 +31,7 @@ SHIPPED = "hi_ppo.msgpack"
 class Checkpoint:
     """What a file holds: a pytree of arrays as nested dicts, and how it came to be."""
 
-    meta: dict[str, Any]  # hidden, every, seeds, epoch, config
+    meta: dict[str, Any]  # hidden, every, seeds, epoch, config; rivals: settings tuned beside it
     tree: dict[str, Any]
     source: str = "checkpoint"  # for messages
 
@@ -153,6 +153,11 @@ def _check_meta(meta: dict[str, Any], source: str) -> None:
         raise InputError(f"{source}: seeds: expected {allowed}, got {shown(seeds)}")
     if not isinstance(meta["config"], dict):
         raise InputError(f"{source}: config: expected a mapping, got {shown(meta['config'])}")
+    rivals = meta.get("rivals", {})
+    if not isinstance(rivals, dict):
+        raise InputError(f"{source}: rivals: expected a mapping, got {shown(rivals)}")
+    for key, value in rivals.items():
+        values.number(value, f"{source}: rivals: {key}")
 
 
 def _check_tree(tree: Any, count: int, source: str) -> None:

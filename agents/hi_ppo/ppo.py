@@ -34,6 +34,7 @@ class Losses(Pytree):
     value: Float[Array, "*batch"]
     entropy: Float[Array, "*batch"]
     kl: Float[Array, "*batch"]
+    explained: Float[Array, "*batch"]  # share of the targets' variance that the value explains
 
 
 def ppo_loss(
@@ -50,13 +51,15 @@ def ppo_loss(
     gain = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
     policy = -jnp.sum(gain * batch.weight) / n_choices
     error = jnp.mean((value - batch.target) ** 2)
+    explained = 1.0 - jnp.var(batch.target - value) / jnp.maximum(jnp.var(batch.target), 1e-12)
     probs = jnp.exp(log_probs)
     # p log p of a masked action is 0 times a huge number: keep it out.
     surprise = jnp.where(probs > 1e-8, -probs * log_probs, 0.0).sum(axis=1)
     entropy = jnp.sum(surprise * batch.weight) / n_choices
     total = policy + settings.value_weight * error - settings.entropy_weight * entropy
-    kl = jnp.sum((batch.log_prob - log_prob) * batch.weight) / n_choices
-    return total, Losses(policy, error, entropy, kl)
+    # Never negative and of little variance (Schulman, "Approximating KL divergence", 2020).
+    kl = jnp.sum((ratio - 1.0 - jnp.log(ratio)) * batch.weight) / n_choices
+    return total, Losses(policy, error, entropy, kl, explained)
 
 
 def make_optimizer(settings: PPOSettings, total_updates: int) -> optax.GradientTransformation:
@@ -77,7 +80,11 @@ def ppo_update(
     optimizer: optax.GradientTransformation,
     settings: PPOSettings,
 ) -> tuple[Any, Any, Losses]:
-    """Several passes of shuffled minibatches over a batch [N, ...]; returns mean losses."""
+    """Several passes of shuffled minibatches over a batch [N, ...]; returns mean losses.
+
+    From the first minibatch on in which the new policy is further than `target_kl` from the one that
+    acted, nothing changes any more.
+    """
     size = batch.action.shape[0]
     weight = batch.weight
     mean = jnp.sum(batch.advantage * weight) / jnp.maximum(jnp.sum(weight), 1.0)
@@ -85,13 +92,17 @@ def ppo_update(
     batch = batch.replace(advantage=(batch.advantage - mean) / (jnp.sqrt(var) + 1e-6))
 
     def one_minibatch(carry, index):
-        params, opt_state = carry
+        params, opt_state, far = carry
         part = take(batch, index)
         grads, losses = jax.grad(ppo_loss, has_aux=True)(params, apply, part, settings)
         # optax raises a float to an int power, which strict promotion refuses.
         with jax.numpy_dtype_promotion("standard"):
-            updates, opt_state = optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), losses
+            updates, new_state = optimizer.update(grads, opt_state, params)
+        new = optax.apply_updates(params, updates), new_state
+        if settings.target_kl:
+            far = far | (losses.kl > settings.target_kl)
+            new = jax.tree.map(lambda x, y: jnp.where(far, x, y), (params, opt_state), new)
+        return (*new, far), losses
 
     def one_epoch(carry, epoch_key):
         order = jax.random.permutation(epoch_key, size)
@@ -99,5 +110,7 @@ def ppo_update(
         return jax.lax.scan(one_minibatch, carry, index)
 
     keys = jax.random.split(key, settings.epochs)
-    (params, opt_state), losses = jax.lax.scan(one_epoch, (params, opt_state), keys)
+    (params, opt_state, _), losses = jax.lax.scan(
+        one_epoch, (params, opt_state, jnp.bool_(False)), keys
+    )
     return params, opt_state, jax.tree.map(jnp.mean, losses)

@@ -29,6 +29,8 @@ class PPOSettings:
         epochs: passes over each batch
         minibatches: per pass; must divide the number of environments
         trace_decay: lambda of the advantage estimate
+        target_kl: divergence from the policy that acted beyond which the passes over a batch end; 0 =
+            none
     """
 
     learning_rate: float = 1e-3
@@ -39,11 +41,14 @@ class PPOSettings:
     epochs: int = 3
     minibatches: int = 4
     trace_decay: float = 0.9
+    target_kl: float = 0.0
 
     def __post_init__(self):
         rates = ("learning_rate", "clip", "max_grad_norm")
         check_fields(self, rates, "a number > 0", is_positive)
-        check_fields(self, ("value_weight", "entropy_weight"), "a number >= 0", is_non_negative)
+        check_fields(
+            self, ("value_weight", "entropy_weight", "target_kl"), "a number >= 0", is_non_negative
+        )
         check_counts(self, {"epochs": 1000, "minibatches": 100_000})
         check_fields(self, ("trace_decay",), "a number from 0 to 1", is_share)
 
@@ -55,7 +60,7 @@ class ExactSettings:
     Attributes:
         learning_rate: of Adam, decays to zero by half a cosine over the run
         max_grad_norm: gradients are clipped by their global norm
-        batch: scenarios per update
+        batch: scenarios per update, shared out among the worlds
         updates: per epoch
     """
 

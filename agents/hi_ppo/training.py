@@ -91,6 +91,7 @@ class EpochMetrics(Pytree):
         )
         levels = {"upper": self.upper, "lower": self.lower}
         losses = {"entropy": "entropy", "kl": "kl", "value_loss": "value"}
+        losses["explained_variance"] = "explained"
         return {
             **{name: getattr(self, name) for name in parts},
             **{f"{k}_{n}": getattr(x, f) for n, f in losses.items() for k, x in levels.items()},

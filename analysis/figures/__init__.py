@@ -14,6 +14,8 @@ network      fitted link processes, errors of predictors
 ddp          data-parallel runs
 wan          predictions beside real runs over an emulated network
 plan         a plan on the map, speed against price
+sweep        gains over a design of worlds, and what its factors do
+marks        what a drawn figure shows, as a table
 """
 
 from analysis.figures.calibration import IDENTIFIED, PARAMETER_COLUMNS, parameters_fitted
@@ -34,6 +36,7 @@ from analysis.figures.left_out import (
     left_out_baselines,
     left_out_errors,
 )
+from analysis.figures.marks import marks, places
 from analysis.figures.network import (
     MOVEMENT_COLUMNS,
     PREDICTION_COLUMNS,
@@ -44,6 +47,14 @@ from analysis.figures.network import (
 from analysis.figures.plan import plan_front, plan_map
 from analysis.figures.scoreboard import KPI_COLUMNS, SCENE_COLUMNS, key_figures, suite_regrets
 from analysis.figures.style import ORACLES, save
+from analysis.figures.sweep import (
+    EFFECT_COLUMNS,
+    POINT_COLUMNS,
+    factor_effects,
+    gain_map,
+    parallel_factors,
+    strongest,
+)
 from analysis.figures.traffic import TRAFFIC_COLUMNS, traffic_map
 from analysis.figures.training import CURVE_COLUMNS, EVALUATION_COLUMNS, learning_curve
 from analysis.figures.validation import (
@@ -61,6 +72,7 @@ __all__ = [
     "COMPARISON_COLUMNS",
     "CURVE_COLUMNS",
     "DISTANCE_COLUMNS",
+    "EFFECT_COLUMNS",
     "EVALUATION_COLUMNS",
     "FIDELITY_COLUMNS",
     "GROUP_COLUMNS",
@@ -72,6 +84,7 @@ __all__ = [
     "MOVEMENT_COLUMNS",
     "ORACLES",
     "PARAMETER_COLUMNS",
+    "POINT_COLUMNS",
     "PREDICTION_COLUMNS",
     "REWARD_PLOT_COLUMNS",
     "SCENE_COLUMNS",
@@ -83,16 +96,21 @@ __all__ = [
     "draw_all",
     "episode_timeline",
     "error_by_distance",
+    "factor_effects",
     "fitted_memory",
     "fitted_quantiles",
+    "gain_map",
     "key_figures",
     "learning_curve",
     "left_out_baselines",
     "left_out_errors",
+    "marks",
     "max_step_time",
     "mean_absolute",
+    "parallel_factors",
     "parameters_fitted",
     "peak_memory",
+    "places",
     "plan_front",
     "plan_map",
     "prediction_errors",
@@ -101,6 +119,7 @@ __all__ = [
     "schedulers_compared",
     "step_errors",
     "step_times",
+    "strongest",
     "suite_regrets",
     "timed_runs",
     "traffic_map",

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 DESCRIPTION = """\
-A report from run folders: report.md and its figures, in the first run's folder, with every number
-taken from the records. An evaluation first and the training run that it came from beside it give the
-whole story; any mixture of kinds will do."""
-EXAMPLE = "example:\n  hippo report outputs/evaluate outputs/train"
+A report from run folders: report.md, its figures and their data, in the first run's folder, with every
+number taken from the records. An evaluation first and the training run that it came from beside it
+give the whole story; any mixture of kinds will do."""
+EXAMPLE = "example:\n  hippo report outputs/evaluate outputs/train\n"
+EXAMPLE += "  hippo report outputs/evaluate --language zh --html"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,13 +32,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument(
+        "--language", default="en", metavar="en|zh", help="English (default) or Chinese"
+    )
+    parser.add_argument(
+        "--html",
+        action="store_true",
+        help="also one self-contained HTML file with tooltips on the figures (needs plotly)",
+    )
     arguments = parser.parse_args(argv)
 
     from analysis.records import RecordError
     from analysis.report import write_report
 
     try:
-        print(write_report(arguments.runs))
+        print(write_report(arguments.runs, arguments.language, arguments.html))
     except RecordError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
 """A report from run folders: `python -m analysis.report RUN [RUN ...]`.
 
-It writes report.md and its figures into the first run's folder (overview.md where that run is a
-data-parallel one, which has a report.md of its own). Every number comes from the records.
+It writes report.md, its figures and their data into the first run's folder (overview.md where that
+run is a data-parallel one, which has a report.md of its own). Every number comes from the records.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from analysis import figures
 from analysis.records import RecordError, RunRecord, load, replacing
+from analysis.report import html
+from analysis.report.language import LANGUAGES, translated
 from analysis.report.sections import (
     MISSING,
     VALIDATION_METHOD,
@@ -26,7 +28,7 @@ from analysis.report.sections import (
 from analysis.statistics import bootstrap as statistics
 
 # In a data-parallel run, report.md is what `analysis.analyze_metrics` writes.
-_TARGETS = {"ddp": "overview.md"}
+_TARGETS = {"ddp": "overview"}
 PACKAGES = ("analysis", "ddp_bench", "experiments")  # whose modules are commands
 _MISSING_VALUES = "- A dash means that a value was not measured."
 METHOD = f"""\
@@ -113,7 +115,8 @@ def _page_text(page: Page, suffix: str) -> list[str]:
         parts.append(page.section.text)
     for picture, file in zip(page.section.pictures, page.files, strict=True):
         parts += [f"![{title}](figures/{file})", f"*{picture.caption}*"]
-    return parts
+        parts.append(f"[Data of the figure](figures/{PurePath(file).with_suffix('.csv')})")
+    return [*parts, f"Numbers from `{page.record.dir}`."]
 
 
 def _run_text(record: RunRecord) -> list[str]:
@@ -172,37 +175,64 @@ def _compose(records: Sequence[RunRecord], pages: Sequence[Page], notes: Sequenc
     return "\n\n".join(parts) + "\n"
 
 
-def write_report(runs: Sequence[str | Path]) -> Path:
+def write_report(runs: Sequence[str | Path], language: str = "en", as_html: bool = False) -> Path:
     """Write report.md and figures/ into the first run's folder; everything is drawn before.
 
     Where the first run is a data-parallel one, whose own report is report.md, this is overview.md.
+    In another language than English it is report.zh.md. Beside each picture lies a CSV file of what
+    it shows.
 
     Args:
         runs: run folders; an evaluation first and the training run it came from beside it gives
             the whole story, but any mixture of kinds will do.
+        language: one of LANGUAGES.
+        as_html: also write one HTML file that holds everything, with tooltips on the figures.
 
     Returns:
-        The path of the report.
+        The path of the report, of the HTML file if there is one.
 
     Raises:
         RecordError: when `runs` is empty, a folder is no run, a table that is there lacks a column,
-            or the first folder cannot be written.
+            the language is unknown, HTML cannot be written for want of a package, or the first
+            folder cannot be written.
     """
     folders = list(dict.fromkeys(Path(run) for run in runs))
     if not folders:
         raise RecordError("no run folder given; allowed is one or more")
+    if language not in LANGUAGES:
+        raise RecordError(f"language {language!r}; allowed are {', '.join(LANGUAGES)}")
+    if as_html:
+        html.require()
     notes: list[str] = []
     records = [load(folder) for folder in folders]
     pages = list(_pages(records, notes))
-    text = _compose(records, pages, notes)
-    target = folders[0] / _TARGETS.get(records[0].run["kind"], "report.md")
+    text, _ = translated(_compose(records, pages, notes), language)
+    stem = _TARGETS.get(records[0].run["kind"], "report")
+    target = folders[0] / f"{stem}{'' if language == 'en' else f'.{language}'}.md"
     try:
-        (folders[0] / "figures").mkdir(exist_ok=True)
-        for page in pages:
-            for picture, file in zip(page.section.pictures, page.files, strict=True):
-                figures.save(picture.figure, folders[0] / "figures" / file)
+        shown = _save_pictures(pages, folders[0] / "figures", as_html)
         with replacing(target) as file:
             file.write(text)
+        if as_html:
+            target = target.with_suffix(".html")
+            with replacing(target) as file:
+                file.write(html.page(text, shown, language))
     except OSError as error:
         raise RecordError(f"{folders[0]}: cannot be written: {error.strerror}") from None
     return target
+
+
+def _save_pictures(pages: Sequence[Page], folder: Path, placed: bool) -> dict[str, html.Shown]:
+    """Every picture with its data beside it; `placed`: also where on it the marks are."""
+    folder.mkdir(exist_ok=True)
+    shown = {}
+    for page in pages:
+        for picture, name in zip(page.section.pictures, page.files, strict=True):
+            path = folder / name
+            figures.save(picture.figure, path)
+            table = figures.marks(picture.figure)
+            with replacing(path.with_suffix(".csv")) as file:
+                table.drop(columns="axes").dropna(axis=1, how="all").to_csv(file, index=False)
+            if placed:
+                shown[name] = html.Shown(path, table, figures.places(picture.figure, table))
+    return shown

@@ -6,9 +6,10 @@ jobs       an evaluation of many jobs
 kpi        the eight key figures
 pareto     fronts, and how well they are covered
 ddp        a data-parallel run
+sweep      a designed range of worlds
 """
 
-from analysis.statistics import bootstrap, kpi
+from analysis.statistics import bootstrap, kpi, sweep
 from analysis.statistics.bootstrap import Interval, bootstrap_interval, scenario_matrix, seed_band
 from analysis.statistics.ddp import (
     COLUMNS,
@@ -56,5 +57,6 @@ __all__ = [
     "scenario_matrix",
     "seed_band",
     "summary_table",
+    "sweep",
     "with_headroom",
 ]

@@ -133,7 +133,7 @@ def bench_train(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
     training, seed = TrainSettings(envs=n_envs), jnp.zeros((1,), jnp.uint32)
     trainer = Trainer(training, world.table, recorded(make_tape), EPISODE, 100)
     result = timed([(trainer.run_epoch, (trainer.init(seed),))], repeats)
-    exact = ExactTrainer(training, recorded(record), 100)
+    exact = ExactTrainer(training, [recorded(record)], 100)
     other = timed([(exact.epoch_on, (exact.init(seed), exact.recordings))], repeats)
     return {
         "what": "train",

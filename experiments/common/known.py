@@ -36,6 +36,12 @@ GPUS = (
     *("A800-80GB", "H200-141GB", "B200-180GB", "L40S-48GB", "MI300X-192GB"),
 )
 SHARING = ("fair", "crux")
+WORLDS = (
+    *("four-aws-regions", "eight-aws-regions"),
+    *("70b-eight-regions", "70b-sixteen-regions", "405b-eight-regions"),
+    *("steady", "jitter", "drift", "load", "swinging-load", "bursty-load"),
+    *("heavy-tail", "regime", "outage"),
+)
 SUITES = ("default", "jitter", "load", "stress", "regions", "worlds", "scale", "jobs")
 
 
@@ -69,6 +75,7 @@ OPTIONS = {
     "models": Names(MODELS, "model", "YAML files", _exists, many=True),
     "sharing": Names(SHARING, "way to share links"),
     "jitter": Names(JITTERS, "jitter", "FILE.yaml", _is_yaml),
+    "worlds": Names(WORLDS, "world", many=True),
     "suite": Names(SUITES, "suite", "FILE.yaml or FILE.yaml:NAME", _is_yaml),
 }
 

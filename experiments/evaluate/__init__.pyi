@@ -3,22 +3,39 @@ from .contestants import (
     Contestant,
     contestants,
     named,
+    requested,
     requested_without_truth,
 )
-from .evaluator import Evaluator, tune
-from .jobs import JobsEvaluation, requested
+from .evaluator import (
+    OUTLOOK,
+    Evaluator,
+    on_tape,
+    outlook_at_base,
+    synchronous,
+    tapes,
+    true_setup,
+    tune,
+)
+from .jobs import JobsEvaluation, requested_for_jobs
 from .trust import plan_features, plan_trust
 
 __all__ = [
+    "OUTLOOK",
     "Contestant",
     "EvaluateConfig",
     "Evaluator",
     "JobsEvaluation",
     "contestants",
     "named",
+    "on_tape",
+    "outlook_at_base",
     "plan_features",
     "plan_trust",
     "requested",
+    "requested_for_jobs",
     "requested_without_truth",
+    "synchronous",
+    "tapes",
+    "true_setup",
     "tune",
 ]

@@ -11,6 +11,8 @@ from agents.registry import Settings
 from jaxsim.files import InputError, is_there
 from jaxsim.scenario import World
 
+HERE = "@here"  # ends the name of a rival that was tuned on the world it plays in
+
 
 class Contestant(NamedTuple):
     """One scheduler, or one policy seed of a learned one."""
@@ -24,8 +26,31 @@ def named(name: str, world: World, settings: Settings) -> Scheduler:
 
     Raises ValueError for one whose plans were not added to the world's table.
     """
-    entry = registry.find(name)
+    entry = registry.find(rival_of(name))
     return entry.make(world.table, world.problem.choices.size, **entry.values(settings))
+
+
+def rival_of(name: str) -> str:
+    """The registered name behind NAME@here."""
+    return name.removesuffix(HERE)
+
+
+def mixture_of(checkpoints: dict[str, Checkpoint]) -> dict[str, float]:
+    """Settings of rivals, tuned on the worlds that a policy learned from, as the first checkpoint that
+    brings any says them."""
+    found = (one.meta.get("rivals") for one in checkpoints.values())
+    return dict(next((settings for settings in found if settings), {}))
+
+
+def with_tuned_here(names: list[str], mixture: dict[str, float]) -> list[str]:
+    """The names, and NAME@here behind those whose settings the mixture says."""
+
+    def both(name: str) -> list[str]:
+        known = name in registry.names()
+        keys = {t.key for t in registry.find(name).tunables if t.grid} if known else set()
+        return [name, f"{name}{HERE}"] if keys and keys <= set(mixture) else [name]
+
+    return [one for name in names for one in both(name)]
 
 
 def requested(

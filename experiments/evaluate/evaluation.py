@@ -33,7 +33,14 @@ from experiments.common import (
 from experiments.evaluate import low_communication
 from experiments.evaluate.alternatives import alternatives, alternatives_text
 from experiments.evaluate.config import EvaluateConfig, recorded
-from experiments.evaluate.contestants import contestants, requested
+from experiments.evaluate.contestants import (
+    HERE,
+    contestants,
+    mixture_of,
+    requested,
+    rival_of,
+    with_tuned_here,
+)
 from experiments.evaluate.evaluator import Evaluator, tune
 from experiments.evaluate.inputs import check_inputs
 from experiments.evaluate.jobs import JobsEvaluation
@@ -67,6 +74,7 @@ class Evaluation:
         apart = [n not in self.checkpoints and find(n).low_communication for n in names]
         self.names = [n for n, is_apart in zip(names, apart, strict=True) if not is_apart]
         self.apart = [n for n, is_apart in zip(names, apart, strict=True) if is_apart]
+        self.mixture = mixture_of(self.checkpoints)
         self.settings = config.world_settings
         # A bad file is refused before anything is computed.
         self.settings.links()
@@ -85,6 +93,8 @@ class Evaluation:
             efficiency=config.efficiency,
             allow=config.allow,
         )
+        if config.tuning_scenarios:
+            self.names = with_tuned_here(self.names, self.mixture)
 
     def evaluator(self, count: int, split: str) -> Evaluator:
         about = {**self.traces, "objective": self.objective}
@@ -123,13 +133,14 @@ class Evaluation:
         """One row: the settings of the rivals, tuned on training scenarios."""
         tuned = default_settings()
         if self.config.tuning_scenarios:
-            rivals = [name for name in self.names if name not in self.checkpoints]
-            tuned = tune(self.evaluator(self.config.tuning_scenarios, "train"), rivals)
+            rivals = [rival_of(name) for name in self.names if name not in self.checkpoints]
+            tuned = tune([self.evaluator(self.config.tuning_scenarios, "train")], rivals)
         return pd.DataFrame([tuned])
 
     def _play(self, name: str, evaluator: Evaluator, bound, tuned, which: int) -> dict[str, Any]:
         """All tables' rows of one scheduler: the first policy seed's timeline stands for all."""
-        everyone = contestants(name, self.checkpoints, tuned, self.world)
+        settings = tuned if name.endswith(HERE) else {**tuned, **self.mixture}
+        everyone = contestants(name, self.checkpoints, settings, self.world)
         played = [evaluator.play(one.scheduler) for one in everyone]
         scenarios = [
             scenario_rows(name, one.policy_seed, metrics, evaluator, bound)
@@ -174,6 +185,7 @@ class Evaluation:
             "seeds": self.config.seeds,
             "settings": dataclasses.asdict(self.settings),
             "tuned": dict(tuned),
+            "tuned_on_mixture": self.mixture,
             "nominated": self.with_plans,
             "table": {**dataclasses.asdict(self.info), "bound_over": evaluator.n_bounding},
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -48,9 +48,26 @@ def lost_pct(progress: np.ndarray, best: np.ndarray) -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnames=("length",))
-def _tapes(params, keys, length: int) -> NetworkView:
+def tapes(params: EnvParams, keys: jax.Array, length: int) -> NetworkView:
     """The course of each scenario's world, [S, T, ...]."""
     return jax.vmap(lambda params, key: world_tape(params, key, length))(params, keys)
+
+
+def on_tape(params: EnvParams, tape: NetworkView) -> EnvParams:
+    """Scenarios [S, ...] with their worlds' courses [S, T, ...] known beforehand: however these are
+    drawn, the compiled programs that play them are the same."""
+    count, k = params.load.trace.shape[0], params.load.trace.shape[-1]
+    still = jax.tree.map(lambda x: jnp.stack([x] * count), network_process(k))
+    load = params.load.replace(trace=jnp.zeros((count, 1, k), jnp.float32))
+    return params.replace(network=still, load=load, tape=tape)
+
+
+def outlook_at_base(views: NetworkView, params: EnvParams, even: EnvParams) -> NetworkView:
+    """[S, W, ...] views of scenarios like `params` that were drawn at the cluster file's base, `even`,
+    moved to each scenario's own."""
+    own, file = (p.problem.cluster.bandwidth_gb_per_s for p in (params, even))
+    base = np.asarray(own) / np.maximum(np.asarray(file), 1e-30)
+    return views.replace(bandwidth_gb_per_s=views.bandwidth_gb_per_s * base[:, None])
 
 
 @jax.jit
@@ -159,30 +176,21 @@ class Evaluator:
         return named(name, self.world, {})
 
     def _taped(self) -> EnvParams:
-        """The scenarios with their worlds' courses known beforehand: however these are drawn, the
-        compiled programs that play them are the same."""
-
         def block(params, keys):
-            return _tapes(params, keys, self.horizon + 1)
+            return tapes(params, keys, self.horizon + 1)
 
-        tape = self._in_blocks(block, (self.params, self.keys))
-        count, k = self.params.load.trace.shape[0], self.params.load.trace.shape[-1]
-        still = jax.tree.map(lambda x: jnp.stack([x] * count), network_process(k))
-        load = self.params.load.replace(trace=jnp.zeros((count, 1, k), jnp.float32))
-        return self.params.replace(network=still, load=load, tape=tape)
+        return on_tape(self.params, self._in_blocks(block, (self.params, self.keys)))
 
     def _outlook(self, params: EnvParams, keys: jax.Array) -> NetworkView:
         """[S, OUTLOOK, ...] what each scenario's links and free GPUs may look like, from the bank of
         others like it."""
 
         def block(params, keys):
-            return _tapes(params, keys, self.horizon + 1)
+            return tapes(params, keys, self.horizon + 1)
 
         views = self._in_blocks(block, (params, keys))
         views = jax.tree.map(lambda x: x[:, :OUTLOOK], views)
-        own, even = (p.problem.cluster.bandwidth_gb_per_s for p in (self.params, params))
-        base = np.asarray(own) / np.maximum(np.asarray(even), 1e-30)
-        return views.replace(bandwidth_gb_per_s=views.bandwidth_gb_per_s * base[:, None])
+        return outlook_at_base(views, self.params, params)
 
     def _solved(self) -> Truth:
         """What the future of every scenario holds, [S, ...]."""
@@ -336,9 +344,9 @@ def decision_times_ms(
     return np.array(taken)
 
 
-def tune(evaluator: Evaluator, names: list[str]) -> dict[str, float]:
-    """Tune the rivals that can be tuned, on the evaluator's (training) scenarios; returns the settings
-    of all.
+def tune(evaluators: Sequence[Evaluator], names: Sequence[str]) -> Settings:
+    """Tune the rivals that can be tuned, on the evaluators' (training) scenarios, all together; returns
+    the settings of all.
 
     Tuned values are leaves, so each rival compiles once for its whole grid. Of several, one is tuned
     after another, twice around.
@@ -351,7 +359,8 @@ def tune(evaluator: Evaluator, names: list[str]) -> dict[str, float]:
         def regrets(key: str, value: float, name=name, tunables=tunables, tried=tried):
             one: Settings = {**{t.key: settings[t.key] for t in tunables}, key: value}
             if (at := tuple(one.values())) not in tried:
-                tried[at] = evaluator.regret_pct(named(name, evaluator.world, one))
+                played = (e.regret_pct(named(name, e.world, one)) for e in evaluators)
+                tried[at] = np.concatenate(list(played))
             return tried[at]
 
         for tunable in tunables * min(len(tunables), 2):

@@ -26,7 +26,7 @@ def check_inputs(config: EvaluateConfig) -> None:
         requested(config.schedulers, config.checkpoint)
         load_model(config.model)
     else:
-        evaluate_jobs.requested(config.schedulers, config.checkpoint)
+        evaluate_jobs.requested_for_jobs(config.schedulers, config.checkpoint)
         evaluate_jobs.arriving(read_jobs(config.jobs), settings, config.jobs)
     spec = load_regions(config.cluster, config.domains)
     read_traces(config.trace, config.load, spec, settings.interval_s)

@@ -63,7 +63,7 @@ class JobsContestant(NamedTuple):
         return PerJobScheduler.of([self.scheduler] * world.kind.shape[0])
 
 
-def requested(schedulers: str, checkpoint: str | None) -> list[JobsContestant]:
+def requested_for_jobs(schedulers: str, checkpoint: str | None) -> list[JobsContestant]:
     """Who is to play. Raises InputError that lists the known names."""
     asked = [n.strip() for n in schedulers.split(",") if n.strip()]
     known = jobs_names()
@@ -105,7 +105,7 @@ class JobsEvaluation:
 
     def __init__(self, config: EvaluateConfig):
         self.config, self.settings = config, config.world_settings
-        self.contestants = requested(config.schedulers, config.checkpoint)
+        self.contestants = requested_for_jobs(config.schedulers, config.checkpoint)
         self.settings.links()  # refuse a bad jitter file before anything is computed
         self.submitted = read_jobs(config.jobs)
         self.n_counted = arriving(self.submitted, self.settings, config.jobs)

@@ -74,7 +74,7 @@ def regrets(config: ForesightConfig, world: World, settings: ScenarioSettings) -
     tuned: dict[str, float] = {}
     if config.tuning_scenarios:
         training = Evaluator(world, settings, range(config.tuning_scenarios), "train", weights)
-        tuned = tune(training, [*RIVALS, "replan_oracle"])
+        tuned = tune([training], [*RIVALS, "replan_oracle"])
     test = Evaluator(world, settings, range(config.seeds), "test", weights)
     frames = []
     for label, scheduler in contestants(config, world, tuned):

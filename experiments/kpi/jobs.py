@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from agents.registry import jobs_names, names
-from experiments.evaluate import EvaluateConfig, JobsEvaluation, requested
+from experiments.evaluate import EvaluateConfig, JobsEvaluation, requested_for_jobs
 
 JOBS_FILE = Path(__file__).parents[1] / "configs" / "suites" / "jobs-8.csv"
 STEPS = 360  # intervals: two and a half times as long as jobs arrive in JOBS_FILE
@@ -32,7 +32,7 @@ class SharedCluster:
             return None
         played = [
             [metrics.utilisation for metrics in self._evaluation.play(one)]
-            for one in requested(name, None)
+            for one in requested_for_jobs(name, None)
         ]
         return np.array(played, float).T
 

@@ -60,7 +60,7 @@ class Stage:
     def tune(self, names: list[str]) -> dict[str, np.ndarray]:
         """Tune the rivals on training scenarios with jitter; returns [S] regrets of all there."""
         training = self.scene(JITTER, "train")
-        self.tuned = tune(training, names)
+        self.tuned = tune([training], names)
         return {name: training.regret_pct(named(name, self.world, self.tuned)) for name in names}
 
     def play(self, scene: str, everyone: list[Contestant]) -> Played:

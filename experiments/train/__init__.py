@@ -2,4 +2,5 @@
 
 config    What a training run is asked for
 training  One training run: the host loop around compiled epochs, and its records
+worlds    The worlds that a policy is trained on: their plans, and their training scenarios
 """

@@ -18,6 +18,7 @@ from jaxsim.files import InputError, check_counts, check_fields
 from jaxsim.scenario import ScenarioSettings
 
 MOST_POLICIES = 64  # trained side by side
+OF_ONE_WORLD = ("cluster", "model", "global_batch", "seq", "scenario")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,14 +35,18 @@ class TrainConfig:
             1, or a CSV file of parameters
         allow: plans of the table: synchronous, or any (local SGD, fewer bits, streaming as well)
         scenario: how training and held-out worlds are drawn
+        worlds: named worlds, separated by commas, in place of cluster, model, global_batch, seq and
+            scenario: one policy learns from all of them, and each draws its own scenarios
         train: Hi-PPO and its optimisation
         seeds: policy seeds, trained side by side
         epochs: batches of episodes
-        scenarios: training scenarios in the bank
-        eval_scenarios: held-out scenarios of the learning curve
+        scenarios: training scenarios in the bank, of each world
+        eval_scenarios: held-out scenarios of the learning curve, of each world
         eval_every: epochs between two evaluations
         checkpoint_every: epochs between two checkpoints
         table_size: plans in the table at most
+        tuning_scenarios: training scenarios of each world on which rivals are tuned, to play beside the
+            policy; 0 = none
         out: run folder; outputs/train-<time> if none is given
         resume: run folder to go on with; its own configuration holds, but for a new `epochs`, over
             which the learning rate then decays
@@ -55,6 +60,7 @@ class TrainConfig:
     efficiency: str = "published"
     allow: str = "synchronous"
     scenario: ScenarioSettings = dataclasses.field(default_factory=default_scenario)
+    worlds: str | None = None
     train: TrainSettings = dataclasses.field(default_factory=TrainSettings)
     seeds: tuple[int, ...] = (0, 1, 2)
     epochs: int = 60
@@ -63,6 +69,7 @@ class TrainConfig:
     eval_every: int = 20
     checkpoint_every: int = 10
     table_size: int = 48
+    tuning_scenarios: int = 0
     out: str | None = None
     resume: str | None = None
 
@@ -70,9 +77,23 @@ class TrainConfig:
         epochs = dict.fromkeys(("epochs", "eval_every", "checkpoint_every"), 10_000_000)
         banks = dict.fromkeys(("scenarios", "eval_scenarios"), MOST_SCENARIOS)
         check_counts(self, {**epochs, **banks, **MOST_OF_A_WORLD})
+        check_counts(self, {"tuning_scenarios": MOST_SCENARIOS}, least=0)
         check_fields(self, ("weights",), "four numbers >= 0, not all 0", are_weights)
         allowed = f"1 to {MOST_POLICIES} different integers >= 0 and < {2**32:,}"
         check_fields(self, ("seeds",), allowed, _are_seeds)
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        defaults["scenario"] = default_scenario()
+        own = [key for key in OF_ONE_WORLD if getattr(self, key) != defaults[key]]
+        if self.worlds and own:
+            raise ValueError(f"{own[0]}: not allowed beside worlds, whose names say it")
+        if self.train.algorithm == "ppo" and len(self.names) > 1:
+            raise ValueError("worlds: ppo learns from one; train.algorithm exact learns from many")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The named worlds, each once."""
+        named = (self.worlds or "").split(",")
+        return tuple(dict.fromkeys(name.strip() for name in named if name.strip()))
 
 
 def _are_seeds(seeds: tuple[int, ...]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import signal
 import threading
 import time
@@ -25,14 +26,17 @@ from agents.hi_ppo import (
     save_checkpoint,
 )
 from agents.hi_ppo.exact import ExactTrainer, record
+from agents.registry import find
 from analysis.records import RunWriter, load
-from experiments.common import load_world, note_efficiency, progress
-from experiments.evaluate import Evaluator
+from experiments.common import note_efficiency, progress
+from experiments.evaluate import Evaluator, tune
 from experiments.train.config import TrainConfig, recorded
+from experiments.train.worlds import training_worlds
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
-from jaxsim.scenario import scenario_bank
 from jaxsim.trees import take
+
+RULES = ("hysteresis", "smoothed_hysteresis", "self_tuning_hysteresis")
 
 
 class TrainingRun:
@@ -50,51 +54,66 @@ class TrainingRun:
                 "train: weights: the exact gradient is of progress alone, so 1,0,0,0 is allowed; "
                 "train.algorithm ppo takes any"
             )
-        config.scenario.links()  # refuse a bad jitter file before anything is computed
-        self.spec, self.world, self.info = load_world(
-            *(config.cluster, config.model, config.global_batch, config.seq, config.table_size),
-            loaded=config.scenario.load_share > 0,
-            efficiency=config.efficiency,
-            allow=config.allow,
-            note=False,  # there may be more to refuse, in one line
-        )
-        self.horizon = config.scenario.horizon
-        scenarios = config.scenario, range(config.scenarios), "train", config.weights
-        params, keys = scenario_bank(self.world, *scenarios)
-        stuck = int(np.sum(np.asarray(params.progress_ref) <= 0))
-        if stuck:
+        if config.train.algorithm == "ppo" and len(config.names) > 1:
             raise InputError(
-                f"train: no plan runs at mean load in {stuck} of {config.scenarios} scenarios: "
-                "scenario.load_share must leave GPUs for one"
+                "train: worlds: ppo learns from one world; train.algorithm exact from many"
             )
-        note_efficiency(self.spec)
-        tqdm.write(
-            f"{self.spec.name}: {self.info.plans_in_table} plans of {self.info.plans_scored}"
-        )
-        self.trainer = self._make_trainer(params, keys)
-        self.evaluator = Evaluator(
-            self.world, config.scenario, range(config.eval_scenarios), "held-out", config.weights
-        )
+        self.worlds = training_worlds(config)
+        trainings = [world.bank(config) for world in self.worlds]
+        for world in self.worlds:
+            note_efficiency(world.spec)
+            sizes = f"{world.info.plans_in_table} plans of {world.info.plans_scored}"
+            tqdm.write(f"{world.name}: {sizes}")
+        self.trainer = self._make_trainer(trainings)
         self.state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
+        self.rivals: dict[str, float] = {}  # their settings, tuned on the same worlds
 
-    def _make_trainer(self, params: EnvParams, keys: Any) -> Trainer | ExactTrainer:
-        """Record the bank of scenarios [S] as the algorithm needs them."""
-        settings, table = self.config.train, self.world.table
+    @functools.cached_property
+    def evaluators(self) -> list[Evaluator]:
+        """Of the held-out scenarios of every world; solved when they are first asked."""
+        held_out = range(self.config.eval_scenarios), "held-out", self.config.weights
+        return [Evaluator(w.world, w.scenario, *held_out) for w in self.worlds]
+
+    def _tuned_rivals(self) -> dict[str, float]:
+        """Settings of the rules that move between rows of a table, as they do best over all worlds."""
+        count, weights = self.config.tuning_scenarios, self.config.weights
+        if not count:
+            return {}
+        found: dict[str, float] = {}
+        with progress(total=len(RULES), desc="tune rules", unit="rule") as bar:
+            own = range(count), "train", weights
+            banks = [Evaluator(w.world, w.scenario, *own) for w in self.worlds]
+            for name in RULES:
+                settings = tune(banks, [name])
+                found |= {t.key: float(settings[t.key]) for t in find(name).tunables if t.grid}
+                bar.update()
+        return found
+
+    def _make_trainer(self, trainings: list[tuple[EnvParams, Any]]) -> Trainer | ExactTrainer:
+        """Record the banks of scenarios [S] as the algorithm needs them."""
+        settings = self.config.train
         exact = settings.algorithm == "exact"
         one = record if exact else make_tape
         make = jax.jit(jax.vmap(one, in_axes=(0, None, 0, None)), static_argnums=3)
-        bank = _in_chunks(make, params, table, keys, self.horizon)
+        banks = [
+            _in_chunks(make, params, of.world.table, keys, of.scenario.horizon)
+            for of, (params, keys) in zip(self.worlds, trainings, strict=True)
+        ]
         if exact:
-            return ExactTrainer(settings, bank, self.config.epochs)
-        return Trainer(settings, table, bank, self.horizon, self.config.epochs)
+            return ExactTrainer(settings, banks, self.config.epochs)
+        of = self.worlds[0]
+        return Trainer(settings, of.world.table, banks[0], of.scenario.horizon, self.config.epochs)
 
     def resume(self, writer: RunWriter) -> tuple[int, float]:
         """Take up where the last checkpoint left off, forget what was recorded after it, and return
         the epochs done and the time they took [s]."""
-        self.state = restore(load_checkpoint(writer.dir), self.state)
+        checkpoint = load_checkpoint(writer.dir)
+        self.state = restore(checkpoint, self.state)
+        self.rivals = dict(checkpoint.meta.get("rivals") or {})
         done = int(self.state.epoch[0])
         writer.truncate("metrics", "update", done + 1)
-        writer.truncate("eval", "update", done)
+        for name in ("eval", "worlds"):
+            writer.truncate(name, "update", done)
         record = load(writer.dir)
         spent = record.table("metrics", ["wall_s"])["wall_s"] if done else []
         return done, float(max(spent, default=0.0))
@@ -108,6 +127,7 @@ class TrainingRun:
             "seeds": list(self.config.seeds),
             "epoch": int(self.state.epoch[0]),
             "config": recorded(self.config),
+            "rivals": self.rivals,
         }
         save_checkpoint(writer.dir / FILE_NAME, self.state, meta)
 
@@ -117,6 +137,7 @@ class TrainingRun:
         Returns the regret [%] of every seed on held-out scenarios.
         """
         done, spent_s = self.resume(writer) if self.config.resume else (0, 0.0)
+        self.rivals = self.rivals or self._tuned_rivals()
         try:
             return self._epochs(writer, done, time.perf_counter() - spent_s)
         except KeyboardInterrupt:
@@ -163,31 +184,38 @@ class TrainingRun:
         writer.append("metrics", rows)
 
     def evaluate(self, writer: RunWriter, epoch: int) -> dict[int, float]:
-        """Regret on held-out scenarios, per policy seed; one row each in eval.csv."""
-        rows, regrets = [], {}
+        """Regret on held-out scenarios, per policy seed; one row each in eval.csv, the mean over
+        worlds, and one of each world in worlds.csv."""
+        rows, of_worlds, regrets = [], [], {}
         for i, seed in enumerate(self.config.seeds):
             policy = take(self.state.policy, i)
             settings = self.config.train
             scheduler = HiPPO(policy, jnp.int32(settings.cadence), settings.hidden)
-            regret = self.evaluator.regret_pct(scheduler)
-            # Scenarios in which nothing can run say nothing.
-            regret = regret[np.isfinite(regret)] if np.isfinite(regret).any() else regret
-            low, high = np.percentile(regret, [25, 75])
-            regrets[seed] = float(regret.mean())
-            rows.append(
-                {
-                    "seed": seed,
-                    "update": epoch,
-                    "env_steps": epoch * self.trainer.steps_per_epoch,
-                    "regret_pct": regret.mean(),
-                    "regret_lo": low,
-                    "regret_hi": high,
-                }
-            )
+            spreads = [_regret(evaluator, scheduler) for evaluator in self.evaluators]
+            about = {
+                "seed": seed,
+                "update": epoch,
+                "env_steps": epoch * self.trainer.steps_per_epoch,
+            }
+            for world, spread in zip(self.worlds, spreads, strict=True):
+                of_worlds.append({"world": world.name, **about, **spread})
+            means = {key: float(np.mean([s[key] for s in spreads])) for key in spreads[0]}
+            rows.append({**about, **means})
+            regrets[seed] = means["regret_pct"]
         writer.append("eval", rows)
+        writer.append("worlds", of_worlds)
         text = ", ".join(f"seed {s}: {r:.2f} %" for s, r in regrets.items())
         tqdm.write(f"epoch {epoch}: regret on held-out scenarios {text}")
         return regrets
+
+
+def _regret(evaluator: Evaluator, scheduler: HiPPO) -> dict[str, float]:
+    """Mean and quartiles [%] over scenarios."""
+    regret = evaluator.regret_pct(scheduler)
+    # Scenarios in which nothing can run say nothing.
+    regret = regret[np.isfinite(regret)] if np.isfinite(regret).any() else regret
+    low, high = np.percentile(regret, [25, 75])
+    return {"regret_pct": float(regret.mean()), "regret_lo": low, "regret_hi": high}
 
 
 class _DeferredInterrupt:
@@ -245,8 +273,9 @@ def train(config: TrainConfig) -> Path:
             raise
         writer.finish(
             {
-                "table": dataclasses.asdict(run.info),
-                "efficiency": note_efficiency(run.spec),
+                "table": dataclasses.asdict(run.worlds[0].info),
+                "worlds": {w.name: dataclasses.asdict(w.info) for w in run.worlds},
+                "efficiency": note_efficiency(run.worlds[0].spec),
                 "env_steps": run.trainer.steps_per_epoch * config.epochs,
                 "checkpoint": FILE_NAME,
                 "regret_pct": {str(seed): regret for seed, regret in regrets.items()},

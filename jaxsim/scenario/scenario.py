@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import zlib
 from collections.abc import Mapping, Sequence
@@ -155,21 +156,51 @@ def scenario_bank(
     schedulers are to maximise, None = progress; `weights` are those of the rewards. Raises InputError
     for a jitter file that cannot be used.
     """
-    links = settings.links()
-    params, keys = [], []
-    for seed in seeds:
-        source = [seed, zlib.crc32(split.encode())]
-        rng = np.random.default_rng(source)
-        learning = _drawn_worth(world.problem.learning, np.random.default_rng([*source, 1]))
-        args = (world, settings, links, rng, weights, network_trace, load_trace, learning)
-        params.append(_scenario(*args))
-        keys.append(int(rng.integers(2**31)))
-    stacked = stack(params)
-    stacked = _with_references(stacked, world.table)
+    draws = [Draw(settings, seed, weights) for seed in seeds]
+    stacked, keys = drawn_bank(world, draws, split, network_trace, load_trace)
     if objective is not None:
         each = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), objective)
         stacked = stacked.replace(objective=each)
+    return stacked, keys
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """One scenario of a bank: how its world is drawn, from which seed, the weights of its rewards."""
+
+    settings: ScenarioSettings
+    seed: int
+    weights: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+
+
+def drawn_bank(
+    world: World,
+    draws: Sequence[Draw],
+    split: str,
+    network_trace: Float[np.ndarray, "R K K"] | None = None,
+    load_trace: Float[np.ndarray, "_ K"] | None = None,
+) -> tuple[EnvParams, Key[Array, " B"]]:
+    """`scenario_bank` of draws that may differ in their settings, as far as shapes are the same: one
+    kind of jitter, one horizon, local jobs in all or in none.
+
+    A draw is the same whatever others stand beside it. Raises InputError for a jitter file that cannot
+    be used.
+    """
+    links = {name: _links(name) for name in {draw.settings.jitter for draw in draws}}
+    params, keys = [], []
+    for draw in draws:
+        source = [draw.seed, zlib.crc32(split.encode())]
+        rng = np.random.default_rng(source)
+        learning = _drawn_worth(world.problem.learning, np.random.default_rng([*source, 1]))
+        args = (world, draw.settings, links[draw.settings.jitter], rng, draw.weights)
+        params.append(_scenario(*args, network_trace, load_trace, learning))
+        keys.append(int(rng.integers(2**31)))
+    stacked = _with_references(stack(params), world.table)
     return stacked, jax.vmap(jax.random.key)(jnp.asarray(keys, jnp.uint32))
+
+
+def _links(jitter: str) -> tuple[FittedLink, ...] | None:
+    return ScenarioSettings(jitter=jitter).links()
 
 
 def _drawn_worth(learning: TokenEfficiency, rng: np.random.Generator) -> TokenEfficiency:

@@ -1,5 +1,6 @@
 """The `hippo` command, and the configurations that ship."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,20 +11,30 @@ from experiments import cli
 from experiments.common.options import from_mapping, parse
 from experiments.evaluate import __main__ as evaluate
 from experiments.evaluate.config import EvaluateConfig
+from experiments.sweep.config import SweepConfig
 from experiments.train import __main__ as train
 from experiments.train.config import TrainConfig
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = sorted((ROOT / "experiments" / "configs").glob("*.yaml"))
+FOLDER = ROOT / "experiments" / "configs"
+CONFIGS = sorted([*FOLDER.glob("*.yaml"), *FOLDER.glob("algo/*.yaml")])
+
+
+def _over(held, given):
+    """`held` with what is given in its place, nested."""
+    nested = {k: _over(held[k], v) if isinstance(v, dict) else v for k, v in given.items()}
+    return {**held, **nested}
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.name)
 def test_every_configuration_that_ships_is_understood(path):
-    kind = EvaluateConfig if "evaluate" in path.stem else TrainConfig
+    kind = {"evaluate": EvaluateConfig, "sweep": SweepConfig}.get(path.stem, TrainConfig)
     config = from_mapping(kind, yaml.safe_load(path.read_text()), str(path))
     for key, value in yaml.safe_load(path.read_text()).items():
         held = getattr(config, key)
-        assert {**vars(held), **value} == vars(held) if isinstance(value, dict) else True
+        if isinstance(value, dict):
+            held = dataclasses.asdict(held)
+            assert _over(held, value) == held
         if not isinstance(value, dict | list):
             assert held == value
 

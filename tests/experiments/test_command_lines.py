@@ -237,3 +237,18 @@ def test_weights_that_are_all_zero_are_refused():
 def test_what_a_run_kept_is_read_back():
     config = EvaluateConfig(seeds=3, jitter="regime")
     assert from_mapping(EvaluateConfig, dataclasses.asdict(config), "run") == config
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--worlds", "load,heavy"], "heavy-tail"),
+        (["--worlds", "load,drift", "--seq", "512"], "seq"),
+        (["--worlds", "load", "--scenario.jitter", "none"], "scenario"),
+        (["--worlds", "load,drift", "--train.algorithm", "ppo"], "ppo"),
+    ],
+)
+def test_named_worlds_say_themselves_what_they_are(argv, named):
+    with pytest.raises(InputError, match=named):
+        parse(TrainConfig, argv, "train")
+    assert parse(TrainConfig, ["--worlds", "load, drift,load"], "train").names == ("load", "drift")

@@ -64,6 +64,8 @@ BAD = [
     ),
     ("evaluate", ["--scenario.ou_tau", "[.nan,1]"], ["scenario.ou_tau", "nan"]),
     ("evaluate", ["--scenario.interval_s", "0"], ["scenario.interval_s", "> 0"]),
+    ("train", ["--worlds", "load,heavy"], ["worlds", "heavy", "heavy-tail"]),
+    ("train", ["--worlds", "load,drift"], ["global_batch", "worlds"]),
     ("train", ["--weights", "[1,0,0]"], ["weights"]),
     ("train", ["--weights", "[.nan,0,0,0]"], ["weights", "four numbers >= 0", "nan"]),
     ("train", ["--weights", "[-1,0,0,0]"], ["weights", "-1"]),

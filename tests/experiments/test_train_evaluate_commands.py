@@ -35,6 +35,7 @@ from experiments.evaluate import __main__ as evaluate
 from experiments.evaluate import evaluation as evaluation_module
 from experiments.evaluate import evaluator as evaluation
 from experiments.evaluate.config import EvaluateConfig
+from experiments.evaluate.contestants import contestants, with_tuned_here
 from experiments.evaluate.evaluator import tune
 from experiments.train import __main__ as train
 from experiments.train import training
@@ -187,7 +188,8 @@ def test_ctrl_c_in_an_evaluation_saves_the_last_whole_epoch_and_resumes_exactly(
     trained, tmp_path, capsys, epoch
 ):
     folder, run = tmp_path / "run", shared_run()
-    evaluator, whole, done = run.evaluator, run.evaluator.regret_pct, []
+    (evaluator,), done = run.evaluators, []
+    whole = evaluator.regret_pct
 
     def regret_pct(scheduler):
         # Between the two policies of one evaluation.
@@ -368,7 +370,7 @@ def test_the_same_seeds_give_the_same_numbers_and_nothing_else_on_standard_outpu
 def test_the_seeds_alone_name_the_scenarios(evaluated):
     """What the test above takes from memory: the same seeds draw the same bank, others another."""
     del evaluated
-    world = shared_run().world
+    world = shared_run().worlds[0].world
     settings, weights = EvaluateConfig().scenario, (1.0, 0.0, 0.0, 0.0)
     banks = [
         scenario_bank(world, settings, range(start, start + 3), split, weights)
@@ -485,11 +487,11 @@ def test_rivals_are_tuned_to_the_value_of_least_regret_on_their_grid():
         grid, key = entry.tunables[0].grid, entry.tunables[0].key
         for best in grid:
             fake = Fake(best)
-            tuned = tune(fake, ["best_static", entry.name])
+            tuned = tune([fake], ["best_static", entry.name])
             assert tuned == {**default_settings(), key: best} and fake.asked == len(grid)
-    assert tune(Fake(0.0), ["best_static", "random"]) == default_settings()
+    assert tune([Fake(0.0)], ["best_static", "random"]) == default_settings()
     nothing_runs = Fake(float("nan"))
-    assert tune(nothing_runs, ["hysteresis"]) == default_settings() and nothing_runs.asked
+    assert tune([nothing_runs], ["hysteresis"]) == default_settings() and nothing_runs.asked
 
 
 class FakeOfThree(Fake):
@@ -503,10 +505,28 @@ class FakeOfThree(Fake):
         return np.full(4, off)
 
 
+def test_a_rival_is_tuned_on_several_worlds_together():
+    """One likes 2, two like 20: 20 loses least in the mean."""
+    horizon = find("hysteresis").tunables[0]
+    tuned = tune([Fake(2.0), Fake(20.0), Fake(20.0)], ["hysteresis"])
+    assert tuned[horizon.key] == 20.0
+
+
+def test_beside_a_policy_rivals_play_what_it_brings_and_what_is_tuned_here():
+    mixture = {t.key: t.default for t in find("smoothed_hysteresis").tunables}
+    names = ["best_static", "hysteresis", "smoothed_hysteresis", "outputs/mine"]
+    assert with_tuned_here(names, {}) == names
+    assert with_tuned_here(names, mixture) == [*names[:3], "smoothed_hysteresis@here", names[3]]
+    world = shared_run().worlds[0].world
+    settings = {**default_settings(), "smoothed_horizon": 5.0}
+    here = contestants("smoothed_hysteresis@here", {}, settings, world)[0].scheduler
+    assert float(here.horizon) == 5.0
+
+
 def test_several_numbers_of_a_rival_are_tuned_together_and_nothing_is_played_twice():
     horizon, alpha, weight = find("smoothed_hysteresis").tunables
     fake = FakeOfThree((5.0, 0.7, 0.3))
-    tuned = tune(fake, ["smoothed_hysteresis"])
+    tuned = tune([fake], ["smoothed_hysteresis"])
     assert [tuned[t.key] for t in (horizon, alpha, weight)] == [5.0, 0.7, 0.3]
     sizes = [len(t.grid) for t in (horizon, alpha, weight)]
     assert max(sizes) < fake.asked <= 2 * sum(sizes) - 3

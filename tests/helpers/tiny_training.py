@@ -13,6 +13,7 @@ import pytest
 
 import experiments.evaluate.evaluation
 import experiments.train.training
+import experiments.train.worlds
 from experiments.common.options import parse
 from experiments.common.setup import load_world
 from experiments.evaluate.evaluator import Evaluator
@@ -43,7 +44,7 @@ def tiny_config(**changes):
 @functools.cache
 def _compiled_run():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiments.train.training, "load_world", cached_world)
+        patch.setattr(experiments.train.worlds, "load_world", cached_world)
         return TrainingRun(tiny_config())
 
 
@@ -77,7 +78,7 @@ def compiled_pieces():
     """Within the block, the commands take worlds, the training run and banks from memory; the plans
     that rivals propose have tests of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiments.train.training, "load_world", cached_world)
+        patch.setattr(experiments.train.worlds, "load_world", cached_world)
         # Neither regions nor the search's width are changed by these tests.
         patch.setattr(
             experiments.evaluate.evaluation,

@@ -1,16 +1,28 @@
 """Tests of emulated networks: who may run them, and what is there before and after."""
 
+import contextlib
+import fcntl
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from ddp_bench.wan import missing
 
-needs_networks = pytest.mark.skipif(
-    bool(missing()), reason=f"emulated networks cannot be made here: {missing()}"
-)
+# tests/conftest.py skips such a test where networks cannot be made, and runs one of them at a time.
+needs_networks = pytest.mark.networks
+
+
+@contextlib.contextmanager
+def alone():
+    """No other test process emulates a network: each looks at what is left behind on the machine."""
+    if reason := missing():
+        pytest.skip(f"emulated networks cannot be made here: {reason}")
+    with open(Path(tempfile.gettempdir(), f"hippo-tests-{os.getuid()}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def host_state():

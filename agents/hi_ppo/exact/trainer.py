@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -48,12 +49,17 @@ class ExactTrainer:
     gradient of Sutton et al. 2000 with the true Q of every action), by differentiation through the
     programme. The lower level stays at its prior, the choice that is best as measured: the upper
     level's recordings are made with it.
+
+    There may be several banks of recordings, of worlds of any sizes. Each update draws as many
+    scenarios from every one; their progress counts in units of the best static plan's, so a world
+    weighs as much as there is to be gained in it.
     """
 
-    def __init__(self, settings: TrainSettings, recordings: Recording, epochs: int):
-        self.settings, self.recordings = settings, recordings
-        self.n_scenarios, self.horizon = recordings.stayed.shape[:2]
+    def __init__(self, settings: TrainSettings, banks: Sequence[Recording], epochs: int):
+        self.settings, self.banks = settings, tuple(banks)
         exact = settings.exact
+        of_each = max(1, exact.batch // len(self.banks))
+        self.batches = [min(of_each, bank.stayed.shape[0]) for bank in self.banks]
         rate = optax.cosine_decay_schedule(exact.learning_rate, max(1, epochs * exact.updates))
         clip = optax.clip_by_global_norm(exact.max_grad_norm)
         self.optimizer = optax.chain(clip, optax.adam(rate))
@@ -63,13 +69,14 @@ class ExactTrainer:
 
     def run_epoch(self, state: ExactState) -> tuple[ExactState, ExactMetrics]:
         """Some updates, each on a batch of other scenarios."""
-        return self.epoch_on(state, self.recordings)
+        return self.epoch_on(state, self.banks)
 
     @property
     def steps_per_epoch(self) -> int:
         """Intervals of scenarios in one epoch, of one policy seed; each is seen from every row."""
-        exact = self.settings.exact
-        return exact.updates * min(exact.batch, self.n_scenarios) * self.horizon
+        lengths = [bank.stayed.shape[1] for bank in self.banks]
+        drawn = sum(size * length for size, length in zip(self.batches, lengths, strict=True))
+        return self.settings.exact.updates * drawn
 
     def _init(self, seed: Array) -> ExactState:
         """Fresh state for a seed (uint32)."""
@@ -82,14 +89,14 @@ class ExactTrainer:
             epoch=jnp.int32(0),
         )
 
-    def _epoch(self, train: ExactState, bank: Recording) -> tuple[ExactState, ExactMetrics]:
+    def _epoch(
+        self, train: ExactState, banks: tuple[Recording, ...]
+    ) -> tuple[ExactState, ExactMetrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(train.key), train.epoch)
 
         def update(carry, key):
             params, opt_state = carry
-            size = min(self.settings.exact.batch, self.n_scenarios)
-            which = jax.random.permutation(key, self.n_scenarios)[:size]
-            gradient, progress = self._gradient(params, bank, which)
+            gradient, progress = self._mean_gradient(params, banks, key)
             # optax raises a float to an int power, which strict promotion refuses.
             with jax.numpy_dtype_promotion("standard"):
                 changes, opt_state = self.optimizer.update(gradient, opt_state, params)
@@ -106,6 +113,17 @@ class ExactTrainer:
         policy = train.policy.replace(upper=upper)
         train = train.replace(policy=policy, upper_opt=upper_opt, epoch=train.epoch + 1)
         return train, jax.tree.map(jnp.mean, metrics)
+
+    def _mean_gradient(
+        self, params: Any, banks: tuple[Recording, ...], key: Array
+    ) -> tuple[Any, Array]:
+        """The mean over worlds, each of scenarios of its own."""
+        keys = jax.random.split(key, len(banks))
+        found = []
+        for bank, size, key in zip(banks, self.batches, keys, strict=True):
+            which = jax.random.permutation(key, bank.stayed.shape[0])[:size]
+            found.append(self._gradient(params, bank, which))
+        return jax.tree.map(lambda *xs: sum(xs) / len(xs), *found)
 
     def _gradient(self, params: Any, bank: Recording, which: Array) -> tuple[Any, Array]:
         """The gradient of the loss in per cent, in the mean over scenarios `which` [B], one after the

@@ -7,6 +7,7 @@ text      the sentences, and the templates that they fill
 
 from analysis.report.ddp.findings import RIVAL, Findings, find, read_inputs, read_run
 from analysis.report.ddp.tables import (
+    HEADERS,
     LANGUAGES,
     accuracy_section,
     gradient_section,
@@ -17,6 +18,7 @@ from analysis.report.ddp.text import FILES, render, summary_page
 
 __all__ = [
     "FILES",
+    "HEADERS",
     "LANGUAGES",
     "RIVAL",
     "Findings",

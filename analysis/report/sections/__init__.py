@@ -12,6 +12,8 @@ calibration  fitted parameters
 network      fitted link processes, predictors
 ddp          data-parallel training
 fidelity     closed form against event-exact
+sweep        schedulers over a designed range of worlds
+plan         the best plans side by side, on the map
 wan          predictions beside real runs over an emulated network
 other        benchmarks, and kinds of run without pictures
 """
@@ -28,7 +30,9 @@ from analysis.report.sections.jobs import jobs_sections
 from analysis.report.sections.markdown import MISSING, cell, table
 from analysis.report.sections.network import fit_sections, prediction_sections
 from analysis.report.sections.other import bench_sections, summary_sections
+from analysis.report.sections.plan import plan_sections
 from analysis.report.sections.scoreboard import kpi_sections, suite_sections
+from analysis.report.sections.sweep import sweep_sections
 from analysis.report.sections.training import training_sections
 from analysis.report.sections.validation import VALIDATION_METHOD, validation_sections
 from analysis.report.sections.wan import wan_sections
@@ -47,6 +51,7 @@ _MAKERS = {
     "evaluate": evaluation_sections,
     "evaluate_jobs": jobs_sections,
     "suite": suite_sections,
+    "sweep": sweep_sections,
     "kpi": kpi_sections,
     "train": training_sections,
     "bench": bench_sections,
@@ -56,6 +61,7 @@ _MAKERS = {
     "calibrate": calibration_sections,
     "fidelity": fidelity_sections,
     "ddp": ddp_sections,
+    "plan": plan_sections,
     "wan_study": wan_sections,
 }
 

@@ -67,7 +67,8 @@ def test_the_parts_of_the_loss_by_hand():
     np.testing.assert_allclose(losses.policy, policy, rtol=1e-5)
     np.testing.assert_allclose(losses.value, error, rtol=1e-5)
     np.testing.assert_allclose(losses.entropy, entropy[:3].mean(), rtol=1e-5)
-    np.testing.assert_allclose(losses.kl, -np.log(ratios[:3]).mean(), rtol=1e-4, atol=1e-6)
+    kl = (ratios[:3] - 1 - np.log(ratios[:3])).mean()
+    np.testing.assert_allclose(losses.kl, kl, rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(total, policy + 0.5 * error - 0.01 * entropy[:3].mean(), rtol=1e-5)
 
 
@@ -98,6 +99,28 @@ def test_advantages_are_normalised_over_the_decisions_that_had_a_choice():
     for step in steps:
         np.testing.assert_allclose(step[:3], expected, rtol=1e-3, atol=1e-5)
         assert np.all(step[3] == 0)
+
+
+@pytest.mark.parametrize(("target_kl", "steps"), [(0.0, 3), (1e9, 3), (1e-6, 1)])
+def test_beyond_the_target_divergence_nothing_changes(target_kl, steps):
+    """The first pass starts at the policy that acted; its step already leads further than 1e-6."""
+    params, sgd = parameters(4), optax.sgd(0.1)
+    batch = batch_of(params, np.ones(4), np.array([3.0, -1.0, 1.0, 2.0]))
+    after = []
+    for epochs, limit in ((3, target_kl), (steps, 0.0)):
+        settings = PPOSettings(epochs=epochs, minibatches=1, target_kl=limit)
+        args = (batch, table, sgd, settings)
+        after.append(ppo_update(jax.random.key(0), params, sgd.init(params), *args)[0])
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), *after)
+
+
+def test_the_explained_share_of_the_targets_by_hand():
+    params = {"logits": jnp.zeros((3, 3)), "value": jnp.asarray([1.0, 2.0, 3.0])}
+    batch = batch_of(params, np.ones(3), np.zeros(3)).replace(target=jnp.asarray([2.0, 4.0, 6.0]))
+    # Errors 1, 2, 3 vary by 2/3, targets by 8/3.
+    np.testing.assert_allclose(
+        ppo_loss(params, table, batch, SETTINGS)[1].explained, 0.75, rtol=1e-6
+    )
 
 
 def test_the_rate_decays_to_nothing_over_the_run():

@@ -378,6 +378,7 @@ def test_jobs_take_turns(world, bank, truth):
     np.testing.assert_array_equal(free_again[0], 4 - gpus[1])
 
 
+@pytest.mark.nightly
 def test_a_crowd_does_not_keep_a_rule_from_its_smallest_plan(world, bank):
     """Five jobs on 12 GPUs: an equal part is 2, but an even split of three domains asks for 3. They
     play it, as long as there is room."""
@@ -399,6 +400,7 @@ def test_a_crowd_does_not_keep_a_rule_from_its_smallest_plan(world, bank):
     assert (held.sum(axis=1) > 0).sum() == 12 // held[0].sum()
 
 
+@pytest.mark.nightly
 def test_one_job_decides_as_it_would_without_turns(world):
     alone = world.replace(
         problem=world.problem.of(jax.tree.map(lambda x: x[:1], world.problem.work)),
@@ -493,6 +495,7 @@ def test_a_changed_future_changes_no_decision_of_many_jobs(two_futures, world, n
     assert differs[CHANGE:].any()
 
 
+@pytest.mark.nightly
 def test_every_job_that_fits_nowhere_is_named():
     huge = ModelConfig(8, 65536, 16, 16, 262144, 3, 32000)
     wide = dataclasses.replace(huge, hidden=32768)

@@ -61,6 +61,7 @@ def test_every_rival_has_plans_on_a_cluster_of_one_domain():
         assert np.all(rates("one", name, plans) > 0), name
 
 
+@pytest.mark.nightly
 def test_beyond_five_domains_what_is_proposed_can_be_run_too():
     b = builder("six")
     for name in EVERYONE:

@@ -85,7 +85,7 @@ def test_report_has_every_section_and_picture_and_no_dead_link(story):
         "Reproduce",
     ]
     linked = re.findall(r"!\[.*\]\((.*)\)", text)
-    on_disk = sorted(path.stem for path in (evaluation / "figures").iterdir())
+    on_disk = sorted(path.stem for path in (evaluation / "figures").glob("*.png"))
     assert on_disk == sorted(Path(link).stem for link in linked) == PICTURES
     assert all((evaluation / link).stat().st_size > 10_000 for link in linked)
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", text)

@@ -30,7 +30,9 @@ def serving(domain, token, env):
             process.kill()
 
 
-@pytest.mark.parametrize("mbps", [50, 200, 800])
+@pytest.mark.parametrize(
+    "mbps", [200, *(pytest.param(x, marks=pytest.mark.nightly) for x in (50, 800))]
+)
 def test_bandwidth_within_a_tenth_and_round_trip_within_a_millisecond(tmp_path, mbps):
     (tmp_path / "token").write_text("a token of the tests")
     token, out, env = str(tmp_path / "token"), tmp_path / "two.yaml", {**os.environ}

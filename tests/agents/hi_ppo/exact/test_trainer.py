@@ -1,5 +1,6 @@
 """Gradient ascent on recordings: it learns what pays, resumes exactly, and compiles once."""
 
+import dataclasses
 import functools
 
 import jax
@@ -58,7 +59,7 @@ def scenario(seed):
 
 @functools.cache
 def trainer():
-    return ExactTrainer(SETTINGS, stack([scenario(seed) for seed in range(4)]), EPOCHS)
+    return ExactTrainer(SETTINGS, [stack([scenario(seed) for seed in range(4)])], EPOCHS)
 
 
 def train(state, epochs):
@@ -113,6 +114,36 @@ def test_an_epoch_compiles_once_and_counts_its_intervals():
     trained()
     assert trainer().epoch_on._cache_size() == 1
     assert trainer().steps_per_epoch == 5 * 2 * LENGTH
+
+
+def wider(recording):
+    """The same scenario in a table with one row more, which may not be in force."""
+
+    def grown(name, axes):
+        x = getattr(recording, name)
+        return {name: jnp.pad(x, [(0, int(i in axes)) for i in range(x.ndim)])}
+
+    rows = {"rows": (1,), "stayed": (1,), "moved": (1, 2), "after": (1, 2), "mask": (0,)}
+    rows |= {"domains": (0,), "started": (0,), "switch_s": (1, 2)}
+    fields = {k: v for name, axes in rows.items() for k, v in grown(name, axes).items()}
+    stats = jax.tree.map(
+        lambda x: jnp.pad(x, [(0, 0), (0, 1)]) if x.ndim == 2 else x, recording.stats
+    )
+    base = jnp.pad(recording.reference.base_rate, (0, 1))
+    return recording.replace(**fields, stats=stats, reference=make_reference(base))
+
+
+def test_worlds_of_other_sizes_count_as_scenarios_of_one_bank():
+    """One scenario of each of two worlds, the second with a row of padding: the update is that of both
+    scenarios in one bank, which a batch of two draws whole."""
+    once = dataclasses.replace(SETTINGS, exact=dataclasses.replace(SETTINGS.exact, updates=1))
+    two = scenario(0), scenario(1)
+    apart = ExactTrainer(once, [stack([two[0]]), stack([wider(two[1])])], EPOCHS)
+    together = ExactTrainer(once, [stack(list(two))], EPOCHS)
+    assert apart.steps_per_epoch == together.steps_per_epoch
+    ours, theirs = (t.run_epoch(t.init(SEEDS))[1].columns() for t in (apart, together))
+    for name, values in ours.items():
+        np.testing.assert_allclose(values, theirs[name], rtol=1e-4, err_msg=name)
 
 
 def test_what_is_recorded_of_an_epoch():

@@ -1,0 +1,231 @@
+"""A batch from start to rows: courses of the worlds, the table's rates, then every scheduler.
+
+The world of a group is known once: the job, the GPUs, the calibration and the plans of the table are
+the same in all of its scenarios. They are kept apart from what differs (`Split`), so that a compiled
+program computes the times of the plans' stages once for all scenarios, and the table is scored once for
+all schedulers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_map_with_path
+
+from agents.episodes import EpisodeMetrics, episode_metrics, play
+from agents.oracles import Truth, solve_truth
+from agents.protocol import Scheduler, make_setup, table_rates
+from agents.registry import plan_rules
+from experiments.common import load_world
+from experiments.evaluate import (
+    OUTLOOK,
+    contestants,
+    on_tape,
+    outlook_at_base,
+    requested,
+    synchronous,
+    tapes,
+    true_setup,
+)
+from experiments.sweep.batches import Batch, Group, padded
+from experiments.sweep.config import SweepConfig
+from experiments.sweep.design import Point
+from jaxsim.env import EnvParams
+from jaxsim.planning import SAMPLED, Objective, PlanTable
+from jaxsim.pytree import Pytree
+from jaxsim.scenario import Draw, ScenarioSettings, World, drawn_bank
+from jaxsim.trees import stack
+
+SPLIT = "sweep"  # of the seeds: scenarios that neither training nor evaluation has
+BLOCK = 32  # scenarios that a core keeps in its cache
+
+
+class Split(Pytree):
+    """Params of scenarios: what all share, and what differs [S, ...]; None where it is the other."""
+
+    shared: EnvParams
+    own: EnvParams
+
+    @staticmethod
+    def of(params: EnvParams) -> Split:
+        """Part the params [S, ...] of one group's scenarios, on tapes."""
+
+        def differs(path) -> bool:
+            names = tuple(getattr(entry, "name", "") for entry in path)
+            if names[-1] == "gpus_available":
+                return params.gpus_vary
+            if names[:2] == ("problem", "cluster"):
+                return names[-1] == "bandwidth_gb_per_s"
+            whole = ("tape", "outlook", "objective", "weights", "progress_ref")
+            if params.gpus_vary:
+                whole = (*whole, "load")
+            return names[0] in whole or names[-1] == "deviate"
+
+        shared = tree_map_with_path(lambda path, x: None if differs(path) else x[0], params)
+        own = tree_map_with_path(lambda path, x: x if differs(path) else None, params)
+        return Split(shared, own)
+
+
+def joined(shared: EnvParams, own: EnvParams) -> EnvParams:
+    """The params of one scenario."""
+    none = functools.partial(jax.tree.map, is_leaf=lambda x: x is None)
+    return none(lambda x, y: x if y is None else y, shared, own)
+
+
+def _each(function: Any, own: Any) -> Any:
+    """`function` of every scenario, BLOCK of them at once."""
+    count = jax.tree.leaves(own)[0].shape[0]
+    if count <= BLOCK:
+        return jax.vmap(function)(own)
+    return jax.lax.map(function, own, batch_size=BLOCK)
+
+
+@jax.jit
+def _rates(table: PlanTable, params: Split) -> jax.Array:
+    """[S, T, P, V] the table's rates along the course of each scenario."""
+
+    def one(own):
+        params_ = joined(params.shared, own)
+        return table_rates(make_setup(params_, table), params_.tape)
+
+    return _each(one, params.own)
+
+
+@jax.jit
+def _truths(table: PlanTable, params: Split, rates: jax.Array) -> Truth:
+    """What the future of each scenario holds, [S, ...]."""
+
+    def one(args):
+        own, rates = args
+        params_ = joined(params.shared, own)
+        return solve_truth(true_setup(params_, table), params_.tape, rates)
+
+    return _each(one, (params.own, rates))
+
+
+@functools.partial(jax.jit, static_argnames=("horizon", "scored"))
+def _metrics(
+    scheduler: Scheduler,
+    horizon: int,
+    scored: bool,
+    table: PlanTable,
+    params: Split,
+    rates: jax.Array,
+    truth: Truth | None,
+    keys: jax.Array,
+    decision_keys: jax.Array,
+) -> EpisodeMetrics:
+    """What one scheduler comes to in each scenario, [S]; `scored`: it is shown the table's rates."""
+
+    def one(args):
+        own, rates, truth, key, decision_key = args
+        params_ = joined(params.shared, own)
+        setup = make_setup(params_, table)
+        shown = rates if scored else None
+        episode = play(scheduler, params_, setup, truth, key, decision_key, horizon, shown)
+        return episode_metrics(episode, params_)
+
+    return _each(one, (params.own, rates, truth, keys, decision_keys))
+
+
+class Player:
+    """Plays the batches of a sweep; threads may share one."""
+
+    def __init__(self, config: SweepConfig, points: list[Point]):
+        """Raises InputError for schedulers that are not known."""
+        self.config, self.points = config, points
+        self.names, self.checkpoints = requested(",".join(config.names))
+        self._lock = threading.Lock()
+        self._worlds: dict[Group, tuple[World, list[Scheduler]]] = {}
+
+    def world(self, group: Group) -> tuple[World, list[Scheduler]]:
+        """The world of a group and its schedulers, made once. Raises InputError where no plan fits."""
+        with self._lock:
+            if group not in self._worlds:
+                self._worlds[group] = self._made(group)
+            return self._worlds[group]
+
+    def _made(self, group: Group) -> tuple[World, list[Scheduler]]:
+        c = self.config
+        rules = plan_rules([name for name in self.names if name not in self.checkpoints])
+        _, world, _ = load_world(
+            *(group.cluster, group.model, c.global_batch, c.seq, c.table_size),
+            rules,
+            domains=group.domains,
+            layout_limit=c.layout_limit,
+            loaded=group.loaded,
+            preferences=SAMPLED if group.weighted else (),
+        )
+        args = (self.checkpoints, {}, world)
+        return world, [contestants(name, *args)[0].scheduler for name in self.names]
+
+    def scenarios(self, batch: Batch) -> tuple[EnvParams, jax.Array]:
+        """Params [S, ...] and keys [S] of a batch on tapes, filled up to its size."""
+        world, _ = self.world(batch.group)
+        numbers, seeds = padded(batch)
+        points = [self.points[number] for number in numbers]
+        weights = [tuple(float(w) for w in point.weights.split(",")) for point in points]
+        settings = [self.config.settings(p.jitter, p.strength, p.load) for p in points]
+        drawn = list(zip(settings, (int(s) for s in seeds), weights, strict=True))
+        length = self.config.steps + 1
+        params, keys = drawn_bank(world, [Draw(*one) for one in drawn], SPLIT)
+        # Links at the base of each scenario, other draws of all that moves: as in an evaluation.
+        even = [Draw(_even(s), seed, w) for s, seed, w in drawn]
+        others, other_keys = drawn_bank(world, even, f"{SPLIT}, outlook")
+        views = tapes(others, other_keys, min(OUTLOOK, length))
+        taped = on_tape(params, tapes(params, keys, length))
+        taped = taped.replace(outlook=outlook_at_base(views, params, others))
+        if batch.group.weighted:
+            taped = taped.replace(objective=stack([_objective(w) for w in weights]))
+        return taped, keys
+
+    def columns(self, batch: Batch) -> dict[str, Any]:
+        """The rows of a batch by column, each scheduler's [S] after another's."""
+        world, schedulers = self.world(batch.group)
+        params, keys = self.scenarios(batch)
+        params_, table = Split.of(params), world.table
+        scored = synchronous(table.plans)
+        rates = _rates(table, params_)
+        truth = None
+        if any(scheduler.oracle for scheduler in schedulers):
+            truth = _truths(table, params_, rates)
+        numbers = jnp.asarray(padded(batch)[1], jnp.uint32)
+        decision_keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(20), numbers)
+        args = (table, params_, rates, truth, keys, decision_keys)
+        parts = [_metrics(s, self.config.steps, scored, *args) for s in schedulers]
+        whole = [jax.tree.map(lambda x: np.asarray(x)[: batch.count], part) for part in parts]
+        return self._told(batch, whole)
+
+    def _told(self, batch: Batch, metrics: list[EpisodeMetrics]) -> dict[str, Any]:
+        points = [self.points[number] for number in batch.points]
+        fields = EpisodeMetrics.__dataclass_fields__
+        each = {name: [getattr(part, name) for part in metrics] for name in fields}
+        first = np.array([float(point.weights.split(",")[0]) for point in points], np.float32)
+        reward = [self.config.steps * (part.reward + first) for part in metrics]
+        times = len(metrics)
+        return {
+            "point": np.tile(np.asarray(batch.points, np.int32), times),
+            "scenario": np.tile(np.asarray(batch.seeds, np.int32), times),
+            "scheduler": [name for name in self.names for _ in points],
+            **{name: [getattr(p, name) for p in points] * times for name in Point.__annotations__},
+            "achieved": np.concatenate(reward if batch.group.weighted else each["progress"]),
+            **{name: np.concatenate(values) for name, values in each.items()},
+        }
+
+
+def _even(settings: ScenarioSettings) -> ScenarioSettings:
+    """The settings with links at the cluster file's base."""
+    return dataclasses.replace(settings, base_spread=0.0)
+
+
+def _objective(weights: tuple[float, ...]) -> Objective:
+    """What a scenario of a weighted group maximises; such a group's weights are not progress alone."""
+    objective = Objective.of(weights)
+    assert objective is not None
+    return objective

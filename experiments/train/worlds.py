@@ -1,0 +1,78 @@
+"""The worlds that a policy is trained on: their plans, and their training scenarios."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.common import LAYOUT_LIMIT, load_world, progress
+from experiments.train.config import TrainConfig
+from jaxsim.cluster import ClusterSpec
+from jaxsim.env import EnvParams
+from jaxsim.files import InputError
+from jaxsim.planning import TableInfo
+from jaxsim.scenario import ScenarioSettings, World, scenario_bank
+from jaxsim.worlds import named_world
+
+
+class TrainingWorld(NamedTuple):
+    """One of the worlds of a training run."""
+
+    name: str
+    spec: ClusterSpec
+    world: World
+    info: TableInfo
+    scenario: ScenarioSettings
+
+    def bank(self, config: TrainConfig) -> tuple[EnvParams, jax.Array]:
+        """Its training scenarios [S] and their keys. Raises InputError where no plan runs in one."""
+        scenarios = self.scenario, range(config.scenarios), "train", config.weights
+        params, keys = scenario_bank(self.world, *scenarios)
+        stuck = int(np.sum(np.asarray(params.progress_ref) <= 0))
+        if stuck:
+            raise InputError(
+                f"train: no plan runs at mean load in {stuck} of {config.scenarios} scenarios: "
+                "scenario.load_share must leave GPUs for one"
+            )
+        return params, keys
+
+
+def training_worlds(config: TrainConfig) -> tuple[TrainingWorld, ...]:
+    """Build what `worlds` names, or the one world of `cluster`, `model` and `scenario`.
+
+    Raises InputError that names what cannot be used.
+    """
+    if not config.names:
+        config.scenario.links()  # refuse a bad jitter file before anything is computed
+        about = config.cluster, config.model, config.global_batch, config.seq
+        return (_built(config, "", about, config.scenario),)
+    named = {name: named_world(name) for name in config.names}
+    built = []
+    with progress(total=len(named), desc="worlds", unit="world") as bar:
+        for name, of in named.items():
+            about = of.cluster, of.model, of.global_batch, of.seq
+            built.append(_built(config, name, about, of.scenario, of.layout_limit, of.domains))
+            bar.update()
+    return tuple(built)
+
+
+def _built(
+    config: TrainConfig,
+    name: str,
+    about: tuple[str | None, str, int, int],
+    scenario: ScenarioSettings,
+    layout_limit: int = LAYOUT_LIMIT,
+    domains: int | None = None,
+) -> TrainingWorld:
+    spec, world, info = load_world(
+        *(*about, config.table_size),
+        loaded=scenario.load_share > 0,
+        efficiency=config.efficiency,
+        allow=config.allow,
+        note=False,  # there may be more to refuse, in one line
+        layout_limit=layout_limit,
+        domains=domains,
+    )
+    return TrainingWorld(name or spec.name, spec, world, info, scenario)

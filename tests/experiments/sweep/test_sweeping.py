@@ -1,0 +1,203 @@
+"""Sweeps from end to end with a player that takes no time: parts, resuming, Ray, records."""
+
+import dataclasses
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.records import load
+from analysis.report.sections import sections_of
+from experiments.sweep import __main__ as command
+from experiments.sweep import executors, sweeping
+from experiments.sweep.batches import fingerprint, make_batches
+from experiments.sweep.config import SweepConfig
+from experiments.sweep.design import Point, design_points
+from experiments.sweep.parts import Parts
+from jaxsim.files import InputError
+
+pytest.importorskip("pyarrow", reason="pyarrow, of the extra scale, is not installed")
+import pyarrow.parquet
+
+DESIGN = """\
+jitter: [uniform, ou]
+strength: [0.1, 0.3]
+scenarios: 6
+batch: 4
+steps: 10
+schedulers: best_static,hysteresis
+"""
+METRICS = ("step_s", "tokens_per_s", "utilisation", "wan_gb_per_step", "replans")
+
+
+class FastPlayer:
+    """Rows that depend on the point, the scenario and the scheduler alone."""
+
+    def __init__(self, config, points):
+        self.config, self.points = config, points
+
+    def columns(self, batch):
+        names = self.config.names
+        points = [self.points[number] for number in batch.points]
+        strength = np.array([point.strength or 0.0 for point in points], np.float32)
+        seeds = np.asarray(batch.seeds, np.int32)
+        achieved = [100 + seeds + 50 * strength * i for i in range(len(names))]
+        return {
+            "point": np.tile(np.asarray(batch.points, np.int32), len(names)),
+            "scenario": np.tile(seeds, len(names)),
+            "scheduler": [name for name in names for _ in points],
+            **{
+                field.name: [getattr(p, field.name) for p in points] * len(names)
+                for field in dataclasses.fields(Point)
+            },
+            "achieved": np.concatenate(achieved).astype(np.float32),
+            **dict.fromkeys(METRICS, np.ones(len(points) * len(names), np.float32)),
+        }
+
+
+class StoppedPlayer(FastPlayer):
+    """Ctrl-C in the third batch."""
+
+    def columns(self, batch):
+        if batch.number == 2:
+            raise KeyboardInterrupt
+        return super().columns(batch)
+
+
+@pytest.fixture
+def design(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeping, "Player", FastPlayer)
+    file = tmp_path / "design.yaml"
+    file.write_text(DESIGN)
+    return file
+
+
+def run(design, out, *argv):
+    assert command.main([str(design), "--workers", "1", "--out", str(out), *argv]) == 0
+    return out
+
+
+def test_a_sweep_writes_rows_tables_figures_and_a_report(design, tmp_path, capsys):
+    out = run(design, tmp_path / "run", "--json", str(tmp_path / "answer.json"))
+    rows = pyarrow.parquet.read_table(out / "scenarios.parquet").to_pandas()
+    assert len(rows) == 4 * 6 * 2 and set(rows["scheduler"]) == {"best_static", "hysteresis"}
+    assert not rows.duplicated(["point", "scenario", "scheduler"]).any()
+    summary = json.loads((tmp_path / "answer.json").read_text())
+    assert (summary["scenarios"], summary["batches"], summary["rows"]) == (24, 6, 48)
+    _, hysteresis = summary["schedulers"]
+    by_hand = np.mean([50 * s / (100 + n) for s in (0.1, 0.3) for n in range(6)]) * 100
+    assert hysteresis["gain_pct"] == pytest.approx(by_hand, rel=1e-4)
+    effect = next(e for e in summary["effects"] if e["factor"] == "strength")
+    assert effect["effect_pct"] == pytest.approx(
+        100 * np.mean([10 / (100 + n) for n in range(6)]), rel=1e-4
+    )
+    assert {p.stem for p in (out / "figures").glob("*.png")} == {"gain-map", "parallel", "effects"}
+    (section,) = sections_of(load(out), [])
+    assert "best_static" in section.text and len(section.pictures) == 3
+    assert "gain over best_static" in capsys.readouterr().out
+
+
+def test_an_interrupted_sweep_goes_on_to_the_identical_file(design, tmp_path, monkeypatch, capsys):
+    whole = run(design, tmp_path / "whole")
+    monkeypatch.setattr(sweeping, "Player", StoppedPlayer)
+    out = tmp_path / "stopped"
+    assert command.main([str(design), "--workers", "1", "--out", str(out)]) == 130
+    assert f"--resume {out}" in capsys.readouterr().err
+    assert load(out).run["status"] == "interrupted"
+    assert sorted(p.stem for p in (out / "parts").iterdir()) == ["000000", "000001"]
+    (out / "parts" / ".000002.parquet.7.tmp").write_bytes(b"PAR1 torn")
+    monkeypatch.setattr(sweeping, "Player", FastPlayer)
+    assert command.main(["--resume", str(out), "--json", "-", "--workers", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["batches_resumed"] == 2
+    assert len(list((out / "parts").iterdir())) == 6
+    name = "scenarios.parquet"
+    assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_parts_that_are_torn_or_of_another_design_are_refused_by_name(design, tmp_path):
+    out = run(design, tmp_path / "run")
+    config = SweepConfig(steps=10)
+    with pytest.raises(InputError, match=r"000000.parquet: a part of another sweep"):
+        Parts(out, fingerprint(config)).finished(6)
+    (out / "parts" / "000000.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"000000.parquet: not a readable part"):
+        Parts(out, fingerprint(config)).finished(6)
+
+
+def test_a_rehearsal_counts_and_keeps_nothing(design, tmp_path, capsys):
+    out = tmp_path / "run"
+    run(design, out, "--dry-run")
+    assert "4 points, 24 scenarios, 2 schedulers, 6 batches" in capsys.readouterr().out
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--schedulers", "diloco"], "beside diloco"),
+        (["--schedulers", "hysteresis,diloco"], "diloco plays on a table of its own"),
+        (["--reference", "random"], "reference: expected one of best_static, hysteresis"),
+        (["--cluster", "[nowhere.yaml]"], "nowhere.yaml"),
+        (["--model", "[llama-8b]"], "llama-8b"),
+    ],
+    ids=lambda x: str(x),
+)
+def test_what_is_not_there_is_refused_in_one_line(argv, said, design, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert command.main([str(design), "--out", str(out), *argv]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1 and len(error) <= 500
+    assert not out.exists()
+
+
+def test_a_failing_batch_ends_the_sweep():
+    def fails(batch):
+        raise InputError(f"batch {batch.number}")
+
+    batches = make_batches(SweepConfig(batch=8), design_points(SweepConfig()))
+    with pytest.raises(InputError, match="batch"):
+        list(executors.play_local(fails, batches, 2))
+
+
+class DyingPlayer(FastPlayer):
+    """Its process is killed in the second batch, the first time."""
+
+    mark: str
+
+    def columns(self, batch):
+        mark = Path(self.mark)
+        if batch.number == 1 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().columns(batch)
+
+
+@pytest.mark.nightly
+def test_rows_of_ray_are_the_same_though_a_worker_is_killed(tmp_path):
+    pytest.importorskip("ray", reason="ray, of the extra scale, is not installed")
+    config = SweepConfig(strength=[0.1, 0.3], scenarios=8, batch=4, schedulers="best_static,ray")
+    points = design_points(config)
+    batches = make_batches(config, points)
+
+    def make(config=config, points=points, mark=str(tmp_path / "killed")):
+        player = DyingPlayer(config, points)
+        player.mark = mark
+        return player
+
+    def joined(folder, played):
+        folder.mkdir()
+        parts = Parts(folder, fingerprint(config))
+        for batch, columns in played:
+            parts.write(batch.number, columns)
+        parts.join(len(batches))
+        return parts.whole.read_bytes()
+
+    here = joined(
+        tmp_path / "here", executors.play_local(FastPlayer(config, points).columns, batches, 2)
+    )
+    with executors.ray_cluster(None, 2) as ray:
+        there = joined(tmp_path / "there", executors.play_ray(ray, make, batches, 2))
+    assert (tmp_path / "killed").exists() and there == here
