@@ -79,9 +79,9 @@ def fast_pipeline_time(
     """`pipeline_time`, and of PLAYED orders the time of their operations.
 
     Of more micro-batches than PLAYED says the first are played, and the rest pass at the rate of the
-    last played. A pipeline of more than PLAYED_STAGES is not simulated: its total_s is infinite. Only
-    plans with such an order take the time, however many others are computed beside them. The slope is
-    that of the closed form, in proportion. `schedules` (static) are those that occur.
+    last played. A pipeline of more than PLAYED_STAGES keeps its closed form, which is rough there.
+    Only plans with such an order take the time, however many others are computed beside them. The slope
+    is that of the closed form, in proportion. `schedules` (static) are those that occur.
     """
     closed = pipeline_time(inputs, schedules=schedules)
     kinds = tuple(k for k in PLAYED if k in schedules)
@@ -106,10 +106,10 @@ def _played_factor(kinds: tuple[int, ...]) -> Callable[[tuple], Array]:
 
     def one(args):
         inputs, limits, total_s, _ = args
-        played_s = jnp.zeros_like(total_s)
+        played_s = total_s
         for kind in kinds:
-            here = inputs.schedule == kind
-            played_s = jnp.where(here, _played_s(inputs, limits, Schedule(kind)), played_s)
+            of_kind, fits = _played_s(inputs, limits, Schedule(kind))
+            played_s = jnp.where(fits & (inputs.schedule == kind), of_kind, played_s)
         return played_s / jnp.maximum(total_s, 1e-12)
 
     def many_in_blocks(args):
@@ -160,8 +160,8 @@ def _played_factor(kinds: tuple[int, ...]) -> Callable[[tuple], Array]:
     return factor
 
 
-def _played_s(inputs: PipelineInputs, limits: Array, kind: Schedule) -> Array:
-    """[K] [s] of pipelines of order `kind` (static), infinite for those beyond PLAYED_STAGES."""
+def _played_s(inputs: PipelineInputs, limits: Array, kind: Schedule) -> tuple[Array, Array]:
+    """[K] [s] of pipelines of order `kind` (static), and [K] bool: those within PLAYED_STAGES."""
     micro_batches = PLAYED[kind]
     bounds = EventBounds(PLAYED_STAGES, micro_batches, schedules=(kind,))
     rows = _Rows.of(inputs.topo, inputs.pp, bounds)
@@ -177,7 +177,7 @@ def _played_s(inputs: PipelineInputs, limits: Array, kind: Schedule) -> Array:
     counts = (count, jnp.where(left_out > 0.0, count - lag, 0.0))
     total_s, earlier_s = _play(inputs, rows, bounds, (wire, wire), counts, limits)
     total_s = total_s + left_out * jnp.where(left_out > 0.0, (total_s - earlier_s) / lag, 0.0)
-    return jnp.where(fits, total_s, jnp.inf)
+    return total_s, fits
 
 
 def _divided(inputs: PipelineInputs) -> PipelineInputs:
