@@ -2,6 +2,7 @@
 
 cli            `hippo SUBCOMMAND`: the table of commands
 common         what commands share
+completion     command lines completed by the TAB key
 plan           a plan in seconds: search, price, thresholds, what-if
 train          train Hi-PPO
 evaluate       schedulers on the same scenarios

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 from collections.abc import Callable
 
@@ -68,6 +69,11 @@ examples:
 
 def main(argv: list[str] | None = None) -> int:
     """Dispatch; returns the exit status, 2 for an unknown subcommand."""
+    if "_ARGCOMPLETE" in os.environ:
+        from experiments.completion import complete
+
+        complete(COMMANDS)
+        return 0
     return run_command(lambda: _prepare(sys.argv[1:] if argv is None else argv))
 
 

@@ -170,6 +170,12 @@ def ready(name: str, packages: list[Mapping[str, Any]], network: str) -> dict[st
     if name == "wan":
         lacks += [network] if network else []
         part += [f"run, study: {text}" for text in _unfit(packages, "ddp", ("",))]
+    if name == "sweep":
+        scale = _unfit(packages, "scale", ("",))
+        lacks += [text for text in scale if not text.startswith("ray")]
+        part += [f"--executor ray: {text}" for text in scale if text.startswith("ray")]
+    if name == "report":
+        part += [f"--html: {text}" for text in _unfit(packages, "html", ("",))]
     if name in ("wan", "probe") and shutil.which("iperf3") is None:
         part.append("iperf3 is not installed: nothing is measured with it")
     return {"ready": not lacks, "missing": lacks, "parts": part}

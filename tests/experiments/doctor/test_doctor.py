@@ -56,6 +56,16 @@ def test_an_emulated_network_needs_what_its_own_check_says():
     assert checks.ready("wan", [], "")["ready"]
 
 
+def test_what_only_an_option_needs_is_missing_for_that_option():
+    packages = [row("pyarrow", "scale", "3", True), row("ray", "scale", None, False)]
+    packages += [row("plotly", "html", None, False)]
+    sweep = checks.ready("sweep", packages, "")
+    assert sweep["ready"] and sweep["parts"][0].startswith("--executor ray: ray>=2: pip install")
+    assert not checks.ready("sweep", [row("pyarrow", "scale", None, False)], "")["ready"]
+    report = checks.ready("report", packages, "")
+    assert report["ready"] and report["parts"][0].startswith("--html: plotly>=2")
+
+
 def test_a_check_that_does_not_start_is_no_crash(monkeypatch):
     def fails(*_):
         raise subprocess.CalledProcessError(1, "python")
