@@ -208,10 +208,8 @@ def test_fit_writes_a_file_that_scenarios_read_and_a_page(tmp_path, capsys):
     text = write_report([run]).read_text()
     for words in ("Fitted against measured", "What was not fitted", "later part", "random halves"):
         assert words in text
-    assert {p.name for p in (run / "figures").iterdir()} == {
-        "fitted-quantiles.png",
-        "fitted-memory.png",
-    }
+    drawn = {f"fitted-{what}.{kind}" for what in ("quantiles", "memory") for kind in ("png", "csv")}
+    assert {p.name for p in (run / "figures").iterdir()} == drawn
     checks = pd.read_csv(run / "checks.csv")
     assert set(checks["kind"]) == set(made.processes) and len(checks) == 5 * 4 * 5
     np.testing.assert_allclose(
