@@ -19,6 +19,7 @@ from .features import (
     row_features,
     update_statistics,
 )
+from .filter import ViewFilter, expected_view, init_filter, update_filter
 from .networks import GraphInputs, UpperNetwork
 from .scheduler import HiPPO, PolicyParams, decide_lower, decide_upper, init_policy, measure
 from .settings import ExactSettings, TrainSettings, check_sizes
@@ -37,9 +38,12 @@ __all__ = [
     "TrainSettings",
     "Trainer",
     "UpperNetwork",
+    "ViewFilter",
     "check_sizes",
     "decide_lower",
     "decide_upper",
+    "expected_view",
+    "init_filter",
     "init_policy",
     "init_statistics",
     "layer_shares",
@@ -55,5 +59,6 @@ __all__ = [
     "row_features",
     "save_checkpoint",
     "schedulers",
+    "update_filter",
     "update_statistics",
 ]

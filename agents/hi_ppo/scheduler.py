@@ -25,6 +25,7 @@ from agents.hi_ppo.features import (
     update_statistics,
     upper_inputs,
 )
+from agents.hi_ppo.filter import ViewFilter, expected_view, init_filter, update_filter
 from agents.hi_ppo.networks import (
     GraphInputs,
     LowerInputs,
@@ -88,6 +89,7 @@ class Memory(Pytree):
     """What the policy carries from interval to interval."""
 
     stats: Statistics
+    filtered: ViewFilter  # of all measurements
     clock: Int[Array, "*batch"]  # intervals since the last upper decision
 
 
@@ -128,13 +130,17 @@ def decide_lower(
     hidden: int,
     observation: Observation,
     measured: Measurement,
+    filtered: ViewFilter,
     row: Int[Array, ""],
 ) -> Plan:
-    """The row's plan with the free fields as the lower level sets them, with a job axis of one."""
+    """The row's plan with the free fields as the lower level sets them, with a job axis of one.
+
+    Batch shares are balanced on the network as `filtered`, which holds the measurement, expects it.
+    """
     inputs = lower_inputs(setup, observation, measured.rates, row)
     settings, _ = LowerNetwork(hidden).apply(params.lower, inputs)
     choice = jnp.argmax(settings).astype(jnp.int32)
-    return carry_out(setup, row, choice, observation.view)
+    return carry_out(setup, row, choice, expected_view(filtered, observation.view))
 
 
 class HiPPO(Pytree, Scheduler):
@@ -160,7 +166,7 @@ class HiPPO(Pytree, Scheduler):
 
     def init(self, key: Key[Array, ""]) -> Memory:
         del key
-        return Memory(init_statistics(self.reference), jnp.int32(0))
+        return Memory(init_statistics(self.reference), init_filter(self.setup.prior), jnp.int32(0))
 
     def decide(
         self, key: Key[Array, ""], observation: Observation, memory: Memory, *truth: Any
@@ -169,9 +175,10 @@ class HiPPO(Pytree, Scheduler):
         networks = (self.setup, self.policy, self.hidden, observation)
         measured = measure(self.setup, observation, self.reference)
         stats = update_statistics(memory.stats, measured.rates.max(axis=-1))
+        filtered = update_filter(memory.filtered, observation.view)
         seen = (stats, memory.stats.last, self.reference, measured)
         wanted = decide_upper(*networks, *seen)
         row = jnp.where(memory.clock == 0, wanted, measured.row)
-        plan = decide_lower(*networks, measured, row)
+        plan = decide_lower(*networks, measured, filtered, row)
         clock = jax.lax.rem(memory.clock + 1, jnp.int32(self.every))
-        return plan, Memory(stats, clock)
+        return plan, Memory(stats, filtered, clock)

@@ -22,6 +22,7 @@ from agents.hi_ppo.features import (
     update_statistics,
     upper_inputs,
 )
+from agents.hi_ppo.filter import ViewFilter, expected_view, init_filter, update_filter
 from agents.hi_ppo.gae import advantages
 from agents.hi_ppo.networks import LowerNetwork, UpperInputs, UpperNetwork
 from agents.hi_ppo.ppo import Decisions, Losses, make_optimizer, ppo_update
@@ -106,6 +107,7 @@ class _Carry(Pytree):
     observation: Observation
     measured: Measurement  # what `observation` says of the plans of the table
     stats: Statistics  # of all measurements so far, `measured` among them
+    filtered: ViewFilter  # of them as well
     before: Array  # [P] the rates of the measurement before it
     potential: Array  # [] the clairvoyant value when the job last trained
 
@@ -188,8 +190,11 @@ class Trainer:
         measured = self._measured(timestep.observation, tape)
         fresh = init_statistics(make_reference(tape.base_rate))
         stats = update_statistics(fresh, measured.rates.max(axis=-1))
+        filtered = init_filter(make_setup(tape.params, self.table).prior)
+        filtered = update_filter(filtered, timestep.observation.view)
         value = tape.value[1, row]
-        return _Carry(state, timestep.observation, measured, stats, fresh.last, value), tape
+        seen = timestep.observation, measured, stats, filtered, fresh.last
+        return _Carry(state, *seen, value), tape
 
     def _epoch(self, train: TrainState) -> tuple[TrainState, EpochMetrics]:
         """Play one batch of episodes with an update every `rollout` intervals."""
@@ -267,7 +272,8 @@ class Trainer:
         setup, observation = make_setup(tape.params, self.table), carry.observation
         inputs = lower_inputs(setup, observation, carry.measured.rates, row)
         low = _sample(key, self.lower.apply(policy.lower, inputs), inputs)
-        action = carry_out(setup, row, low.action, observation.view)
+        expected = expected_view(carry.filtered, observation.view)
+        action = carry_out(setup, row, low.action, expected)
         state, timestep = step(key, carry.state, action, tape.params)
         t_next = jnp.minimum(state.t, tape.value.shape[0] - 1)
         trained = ~state.moving[0]
@@ -291,8 +297,9 @@ class Trainer:
         )
         measured = self._measured(timestep.observation, tape)
         stats = update_statistics(carry.stats, measured.rates.max(axis=-1))
-        before = carry.stats.last
-        carry = _Carry(state, timestep.observation, measured, stats, before, potential)
+        filtered = update_filter(carry.filtered, timestep.observation.view)
+        seen = timestep.observation, measured, stats, filtered, carry.stats.last
+        carry = _Carry(state, *seen, potential)
         return carry, low, reward, info
 
     def _measured(self, observation: Observation, tape: Tape) -> Measurement:

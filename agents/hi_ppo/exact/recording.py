@@ -13,10 +13,13 @@ from agents.foresight import MigrationTable, landing, make_course, migration_tab
 from agents.hi_ppo import (
     Reference,
     Statistics,
+    expected_view,
+    init_filter,
     init_statistics,
     layer_shares,
     make_reference,
     row_features,
+    update_filter,
     update_statistics,
 )
 from agents.protocol import Setup, best_choices, make_setup, score_table, table_rates
@@ -92,7 +95,8 @@ _SHIFTED = slice(None, -1), slice(1, None)
 
 def _played(setup: Setup, views: NetworkView, choice: Array) -> Array:
     """[T + 1, P] training steps per second of rows whose lower choice [T + 1, P] and batch shares are
-    those that suited the interval before; in the first, those that suit it."""
+    those that suited the interval before, the shares as the filter expects links and GPUs to be; in the
+    first, those that suit it."""
     plans, problem = setup.table.plans, setup.problem
 
     def rate(plan, choice, before, now):
@@ -105,9 +109,20 @@ def _played(setup: Setup, views: NetworkView, choice: Array) -> Array:
         return jax.vmap(rate, (0, 0, None, None))(plans, choice, before, now)
 
     first, *_ = _SHIFTED
-    seen = jax.tree.map(lambda x: jnp.concatenate([x[:1], x[first]]), (choice, views))
+    held = choice, _expected(setup, views)
+    seen = jax.tree.map(lambda x: jnp.concatenate([x[:1], x[first]]), held)
     rates = jax.lax.map(under, (*seen, views))
     return jnp.where(setup.table.mask[None], rates, 0.0)
+
+
+def _expected(setup: Setup, views: NetworkView) -> NetworkView:
+    """[T + 1] what is expected after each measurement."""
+
+    def body(filtered, view):
+        filtered = update_filter(filtered, view)
+        return filtered, expected_view(filtered, view)
+
+    return jax.lax.scan(body, init_filter(setup.prior), views)[1]
 
 
 def _moves(
