@@ -9,12 +9,10 @@ the fastest links: `stage_costs.domain_orders`). Static: the simulator's fastest
 deployed, and the simulator chooses micro-batch and recomputation anew in every interval
 (`static.StaticPlan`).
 
-Left out: interleaved stages. A lower choice is offered to every plan of the table, and over a WAN
-the closed form takes interleaved pipelines for faster than they are: 225.0 s a step instead of
-268.1 s event-exact, against 280.5 and 282.8 s of 1F1B (70B on the embedded cluster, 512 sequences).
-Inside domains, where it is right, they save a share of the bubble, (p - 1) / m: 0.8 % of the same
-job with 16 GPUs per domain and data parallelism between two of them, eight stages each (476.3 to
-472.6 s). So much is withheld from this rival: 5 % of a pipeline over the WAN, 1 to 2 % without.
+Left out: interleaved stages. A lower choice is offered to every plan of the table, and an interleaved
+pipeline is timed operation by operation, some hundred times as long as others. They would save 5 % of
+a pipeline over the WAN (event-exact 268.1 s a step instead of 280.5 s, 70B on the embedded cluster,
+512 sequences) and 1 to 2 % without: inside domains a share of the bubble, (p - 1) / m.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The closed form over the event-exact one, on random pipelines.
+"""The form in which plans are compared over the event-exact one, on random pipelines.
 
-Random pipelines under the closed form and the event-exact one, over growing latency and over links
+Random pipelines under both, over growing latency and over links
 that change inside the step.
 """
 
@@ -23,7 +23,7 @@ from jaxsim.step_time import (
     EventBounds,
     PipelineInputs,
     event_pipeline_time,
-    pipeline_time,
+    fast_pipeline_time,
     topology,
 )
 
@@ -57,7 +57,7 @@ def _ratio(schedule, stage_s, send_s, latency_s, factors, micro_batches):
         send_s=send_s,
         latency_s=latency_s,
     )
-    closed = pipeline_time(inputs)
+    closed = fast_pipeline_time(inputs)
     parts = factors.shape[0]
     change = closed.total_s[0] / parts * jnp.arange(1, parts, dtype=jnp.float32)
     profile = BandwidthProfile(change, 1.0 / factors)

@@ -144,8 +144,7 @@ class LowerChoices(Pytree):
     def of(rows: Iterable[tuple[int, int, int]]) -> LowerChoices:
         """From (micro-batch, recompute, schedule)."""
         columns = np.array(list(rows), np.int32).T
-        plain = set(columns[2].tolist()) <= set(MENU_SCHEDULES)
-        schedules = MENU_SCHEDULES if plain else ALL_SCHEDULES
+        schedules = tuple(Schedule(k) for k in sorted({*MENU_SCHEDULES, *columns[2].tolist()}))
         size, recompute, schedule = (jnp.asarray(column) for column in columns)
         return LowerChoices(size, recompute, schedule, schedules)
 

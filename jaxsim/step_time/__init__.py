@@ -6,15 +6,15 @@ compute          time of operators: roofline and efficiencies
 collectives      tensor, context, pipeline and data parallelism inside a domain
 sharding         traffic of sharded weights and gradients (ZeRO-3, FSDP)
 topology         who sends to whom, and how often
-pipeline_inputs  stages, links and counts that pipelines are timed from
+pipeline_inputs  stages, links and counts that pipelines are timed from; links that change
 pipeline         the pipeline over the WAN, closed form
+paths            the longest paths through a step of a fixed order
 sync             gradient sync between groups
 memory           memory per GPU
-event_cost       the same step with the pipeline event-exact
+event_cost       the pipelines of a plan event-exact, and in the form in which plans are compared
 event_exact      the pipeline, operation by operation
 schedules        fixed orders of operations: 1F1B, GPipe, interleaved, ...
 greedy           an order decided while the step runs
-links            transfers over links that change inside a step
 reconfiguration  restart and bytes of a change of plan
 """
 
@@ -25,6 +25,7 @@ from jaxsim.step_time.closed_form import (
     assemble_step,
     bottleneck_parts,
     choice_fits,
+    event_step_cost,
     group_periods,
     job_step_cost,
     prepare_step,
@@ -37,13 +38,13 @@ from jaxsim.step_time.event_cost import (
     BandwidthProfile,
     EventBounds,
     event_pipeline_time,
-    event_step_cost,
+    fast_pipeline_time,
 )
 from jaxsim.step_time.event_exact import pipeline_events
-from jaxsim.step_time.links import StageTimes
 from jaxsim.step_time.memory import in_flight_chunks, layer_memory, state_bytes_per_param
-from jaxsim.step_time.pipeline import pipeline_time, run_ahead, stage_parts
-from jaxsim.step_time.pipeline_inputs import PipelineInputs, PreparedStep, sent_gb
+from jaxsim.step_time.paths import domain_ends, stage_parts
+from jaxsim.step_time.pipeline import pipeline_time, run_ahead
+from jaxsim.step_time.pipeline_inputs import PipelineInputs, PreparedStep, StageTimes, sent_gb
 from jaxsim.step_time.reconfiguration import (
     LayerSpan,
     Transition,
@@ -81,8 +82,10 @@ __all__ = [
     "bottleneck_parts",
     "choice_fits",
     "communication",
+    "domain_ends",
     "event_pipeline_time",
     "event_step_cost",
+    "fast_pipeline_time",
     "gemm_alone_s",
     "group_periods",
     "in_flight_chunks",

@@ -21,6 +21,12 @@ from jaxsim.plan import (
 )
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import collectives, sharding, sync
+from jaxsim.step_time.event_cost import (
+    BandwidthProfile,
+    EventBounds,
+    event_pipeline_time,
+    fast_pipeline_time,
+)
 from jaxsim.step_time.memory import params_per_gpu, stage_memory
 from jaxsim.step_time.pipeline import PipelineTime, in_flight_limit, pipeline_time
 from jaxsim.step_time.pipeline_inputs import PipelineInputs, PreparedStep, prepare_stages
@@ -115,20 +121,36 @@ def job_step_cost(
     """Cost of one step of one job (no job axis).
 
     `slowdown` = ([K, K], [K, K]) factors >= 1 by which other jobs lengthen this job's transfers in
-    the pipeline and the sync phase; None = the job is alone. `pipeline` (static) is the closed form
-    (None) or another function of its arguments, see `jaxsim.step_time.event_cost`. `schedules`
+    the pipeline and the sync phase; None = the job is alone. `pipeline` (static) is
+    `fast_pipeline_time` (None) or another function of its argument. `schedules`
     (static): what only others need is not compiled, and a plan with another does not run. Every
     quantity is finite for a plan that runs. Under local SGD a group without GPUs is absent: the cost
     is that of the others, and `efficiency` counts their part of the batch.
     """
     if pipeline is None:
-        pipeline = functools.partial(pipeline_time, schedules=schedules)
+        pipeline = functools.partial(fast_pipeline_time, schedules=schedules)
     in_pipeline, in_sync = (None, None) if slowdown is None else slowdown
     plan, present = without_absent(plan, view.gpus_available)
     prepared = prepare_step(plan, problem, view, in_pipeline, schedules)
     timed = time_pipelines(problem.work, prepared, pipeline)
     cost = assemble_step(plan, problem, view, prepared, timed, in_sync, schedules)
     return cost.replace(efficiency=cost.efficiency * present)
+
+
+def event_step_cost(
+    plan: Plan,
+    problem: Problem,
+    view: NetworkView,
+    bounds: EventBounds,
+    profile: BandwidthProfile | None = None,
+) -> StepCost:
+    """`job_step_cost` with the pipeline's time event-exact; memory, sync and traffic are the same.
+
+    `bounds` is static. A plan with longer pipelines, more micro-batches, more groups or another
+    schedule than they allow is not simulated: its step_s is infinite.
+    """
+    pipeline = functools.partial(event_pipeline_time, bounds=bounds, profile=profile)
+    return job_step_cost(plan, problem, view, pipeline=pipeline, schedules=bounds.schedules)
 
 
 def prepare_step(

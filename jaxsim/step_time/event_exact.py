@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from jaxsim.plan import Schedule
 from jaxsim.pytree import Pytree
 from jaxsim.step_time.greedy import greedy_clocks
-from jaxsim.step_time.links import StageTimes, transfer_s
+from jaxsim.step_time.pipeline_inputs import StageTimes, transfer_s
 from jaxsim.step_time.schedules import (
     FIXED_ORDERS,
     Operation,

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsim.pytree import Pytree
-from jaxsim.step_time.links import StageTimes, transfer_s
+from jaxsim.step_time.pipeline_inputs import StageTimes, transfer_s
 
 # A backward that arrives within rounding of a forward's start goes first, as at a tie.
 _TIE = 4e-6

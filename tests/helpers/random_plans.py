@@ -3,20 +3,13 @@
 import numpy as np
 from helpers.toy_world import JOB, make_plan
 
-from jaxsim.plan.modes import Schedule
+from jaxsim.plan.modes import MENU_SCHEDULES
 from jaxsim.trees import stack
 
 K, LAYERS = 8, JOB.model.layers
 # Memory for some plans and not for others.
 GPU = {"peak_tflops": 100.0, "memory_gb": 2.9, "memory_gb_per_s": 2000.0, "nvlink_gb_per_s": 100.0}
-# All that tables hold: the greedy order follows the network.
-SCHEDULES = (
-    Schedule.ONE_F_ONE_B,
-    Schedule.EAGER_1F1B,
-    Schedule.GPIPE,
-    Schedule.INTERLEAVED,
-    Schedule.ZERO_BUBBLE,
-)
+SCHEDULES = MENU_SCHEDULES  # all that tables hold
 
 
 def random_plan(rng, schedules=SCHEDULES):

@@ -16,15 +16,15 @@ from jax import Array
 from jaxtyping import Int
 
 from jaxsim.files import InputError
-from jaxsim.plan import Plan, Problem, Schedule, masked_sums, n_groups
+from jaxsim.plan import MENU_SCHEDULES, Plan, Problem, Schedule, masked_sums, n_groups
 from jaxsim.planning.exact.costs import PlanCostTable
 from jaxsim.step_time import (
     NetworkView,
     assemble_step,
     bottleneck_parts,
+    domain_ends,
     pipeline_time,
     prepare_step,
-    run_ahead,
     sent_gb,
     stage_parts,
     sync_parts,
@@ -32,8 +32,8 @@ from jaxsim.step_time import (
     transfers_per_micro_batch,
 )
 
-# The constant part of a path that a schedule does not have: below every real one.
-NEVER = np.float32(-1e30)
+# Of `jaxsim.step_time.paths.Ends`, what the table keeps as it is.
+END_FIELDS = ("reach_s", "pass_s", "forward_s", "backward_s")
 BLOCK = 1024  # plans that one compiled call prepares
 
 
@@ -45,8 +45,8 @@ def build_cost_table(
     """Prepare P complete plans, leaves [P, ...], of one job; on the host.
 
     The table holds for the free GPUs it was built with, [K] (all of the cluster's if None): it serves
-    networks that change, not loads. Raises InputError for the greedy order, whose memory and limits
-    depend on the network.
+    networks that change, not loads. Raises InputError for a schedule that is not one of
+    MENU_SCHEDULES: those are played operation by operation, or need more than round trips.
     """
     return tabulate(plans, step_parts(plans, problem, gpus_available), problem)[0]
 
@@ -58,8 +58,10 @@ def step_parts(
     whole: bool = False,
 ) -> dict[str, np.ndarray]:
     """What no link changes in P plans, [P, ...] each; `whole`: all that a `StepCost` needs."""
-    if np.any(np.asarray(plans.schedule)[np.asarray(plans.group) >= 0] == Schedule.GREEDY):
-        raise InputError("plans: schedule: the greedy order follows the network, no table holds it")
+    found = set(np.asarray(plans.schedule)[np.asarray(plans.group) >= 0].tolist())
+    if strange := sorted(found - set(MENU_SCHEDULES)):
+        here, known = (", ".join(Schedule(k).word for k in x) for x in (strange, MENU_SCHEDULES))
+        raise InputError(f"plans: schedule: no table holds {here}; allowed are {known}")
     if np.any(np.asarray(plans.shard_groups) > 1):
         raise InputError("plans: shard_groups: shards over the WAN are in no table")
     cluster = problem.cluster
@@ -74,9 +76,13 @@ def tabulate(
     """Reorder `step_parts` slot by slot; also says which domain stands in which slot."""
     slots = Slots.of(np.asarray(plans.group), np.asarray(plans.position))
     rows = {name: x if x.ndim == 1 else slots.rows(x) for name, x in parts.items() if x.ndim < 3}
+    # [P, E, K] -> [E, S, P]
+    rows |= {
+        name: np.stack([slots.rows(x) for x in np.moveaxis(parts[name], 1, 0)])
+        for name in (*END_FIELDS, "ahead")
+    }
     virtual = float(problem.work.virtual_stages)
     fields = _path_rows(slots, rows, virtual) | _link_rows(slots, rows, parts["transfers"])
-    fields |= _rare_rows(slots, rows, parts["transfers"], virtual)
     fields |= _ring_rows(parts["sync_gb"], rows["period"], rows["fragments"])
     fields |= {
         name: rows[name]
@@ -116,31 +122,27 @@ def _static_parts(
 def _static_part(plan: Plan, problem: Problem, view: NetworkView, whole: bool) -> dict[str, Array]:
     """What no link changes, by domain; [K], [K, K] or []."""
     work, cluster, calibration = problem.work, problem.cluster, problem.calibration
-    prepared = prepare_step(plan, problem, view)
+    prepared = prepare_step(plan, problem, view, schedules=MENU_SCHEDULES)
     inputs, st = prepared.inputs, prepared.stages
-    alone = pipeline_time(inputs)
+    alone = pipeline_time(inputs, MENU_SCHEDULES)
     timed = time_pipelines(work, prepared, lambda _: alone)
-    cost = assemble_step(plan, problem, view, prepared, timed)
+    cost = assemble_step(plan, problem, view, prepared, timed, schedules=MENU_SCHEDULES)
     topo, schedule, m = inputs.topo, inputs.schedule, inputs.micro_batches
-    parts = stage_parts(inputs)
+    parts = stage_parts(inputs, MENU_SCHEDULES)
     depth = masked_sums(topo.after, parts.stages[None])[0]
-    total, heads_s = masked_sums(topo.together, jnp.stack([parts.stages, parts.head_s]))
-    _, (ahead, ahead_last) = run_ahead(schedule, parts, depth, m, total, m)
+    total = masked_sums(topo.together, parts.stages[None])[0]
+    ends = domain_ends(inputs, parts, depth, total)
     inside_s, hidden_s, sharded_s = sync_parts(plan, work, cluster, calibration, st)
     busiest_s = jnp.where(topo.together, parts.busy_s[None, :], 0.0).max(axis=1)
-    plain = {name: getattr(parts, name) for name in type(parts).__dataclass_fields__}
-    out = plain | {
+    out = {name: getattr(ends, name) for name in (*END_FIELDS, "ahead")} | {
+        "critical_s": parts.critical_s,
+        "stages": parts.stages,
         "schedule": schedule,
         "m": m,
         "inner_hop_s": inputs.hop_s,
-        "before": total - depth,
-        "total": total,
-        "heads_s": heads_s,
-        "ahead": ahead,
-        "ahead_last": ahead_last,
         "ideal_s": alone.ideal_s,
         "sent_gb": sent_gb(plan, work, st),
-        "transfers": transfers_per_micro_batch(topo, schedule) * m[:, None],
+        "transfers": transfers_per_micro_batch(topo, schedule, MENU_SCHEDULES) * m[:, None],
         "busiest_s": m * busiest_s,
         "sync_gb": cost.sync_gb,
         "phases": 2.0 * (n_groups(plan).astype(jnp.float32) - 1.0),
@@ -223,99 +225,57 @@ def _link_rows(slots: Slots, rows: dict, transfers: np.ndarray) -> dict:
 
 
 def _path_rows(slots: Slots, r: dict, virtual_stages: float) -> dict:
-    """What `jaxsim.step_time.pipeline` says of the paths, without the wire."""
-    m, stage_count, used = r["m"], r["stages"], slots.used
-    simple = used & (r["chunks"] == 1.0) & (r["schedule"] != Schedule.GPIPE)
-    ordered = used & (r["schedule"] != Schedule.GPIPE)
-    within_s = (stage_count - 1.0) * (r["pass_s"] + 2.0 * r["inner_hop_s"])
-
-    def held_back(stage):
-        return np.minimum(np.where(stage > 0.0, stage + 1.0, 0.0), m) * r["weight_s"]
-
-    inner_s = np.where(stage_count > 1.0, r["inner_hop_s"], 0.0)
-    own_s = r["critical_s"] + 2.0 * (stage_count - 1.0) * r["inner_hop_s"]
-    steady_s = within_s + m * r["busy_s"] - held_back(r["before"] + stage_count - 1.0)
-    waiting_s = m * r["first_s"] - held_back(r["before"])
-    beyond_s = r["first_forward_s"] + r["first_backward_s"]
-    ahead_by, inverse = r["ahead"] - 1.0, 1.0 / np.maximum(r["ahead"], 1.0)
-    left, left_last = m - 1.0 - r["ahead"], m - 1.0 - r["ahead_last"]
-    own_loops = np.floor(left * inverse + np.float32(1e-4))
-    exists, exists_last = simple & (left >= 0.0), simple & (left_last >= 0.0)
-    slow_s = np.maximum(r["busy_s"] - r["weight_s"], inner_s)
+    """What `jaxsim.step_time.paths` says of the paths, without the wire."""
+    m, used = r["m"], slots.used
+    own_s = r["critical_s"] + 2.0 * (r["stages"] - 1.0) * r["inner_hop_s"]
+    ends = {name: np.where(used, r[name], 0.0) for name in END_FIELDS}
+    more, left = np.maximum(r["ahead"] - 1.0, 0.0), m - r["ahead"]
+    hop_pair_s = np.where(r["stages"] > 1.0, 2.0 * (r["pass_s"][0] + r["inner_hop_s"]), 0.0)
+    passed = r["ahead"][0] - r["ahead"][-1] + 1.0
+    own = _divided(left[-1], passed, _pair(r["schedule"]), used)
+    pairs, between = _loop_rows(slots, r, left[0])
     return {
         "own_s": np.where(used, own_s, 0.0),
-        "within_s": np.where(used, within_s, 0.0),
-        "beyond_s": np.where(used, beyond_s, 0.0),
-        "steady_s": np.where(ordered, steady_s, NEVER),
-        "waiting_s": np.where(simple & (m > r["ahead"]), waiting_s, NEVER),
-        "forward_slack_s": beyond_s + ahead_by * r["first_forward_s"],
-        "backward_slack_s": beyond_s + ahead_by * (r["first_backward_s"] + r["weight_s"]),
-        "queue_s": np.where(
-            used, np.maximum(np.maximum(r["forward_s"], r["backward_s"]), inner_s), 0
-        ),
-        "queued": np.where(ordered, m * r["chunks"] - 1.0, 0.0),
-        "slow_s": np.where(used, slow_s, 0.0),
-        "own_loops": np.where(exists, own_loops, 0.0),
-        "own_left": np.where(exists, left - own_loops * np.maximum(r["ahead"], 1.0), 0.0),
-        "left": np.where(exists, left, -1.0),
-        "left_last": np.where(exists_last, left_last, -1.0),
+        **ends,
+        "more": np.where(used, more, 0.0),
+        "left": np.where(used, left, 0.0),
+        "queued": np.where(used, m - 1.0, 0.0),
+        "hop_pair_s": np.where(used, hop_pair_s, 0.0),
         "ideal_s": r["busiest_s"] + (r["ideal_s"] - r["busiest_s"]) / virtual_stages,
-        **_loop_rows(slots, r, left_last, exists_last),
+        "busy_s": r["busiest_s"] if virtual_stages != 1.0 else used[:0].astype(np.float32),
+        **dict(zip(("own_loops", "own_pairs", "own_single", "own_rest"), own, strict=True)),
+        **dict(zip(("loops", "loop_pairs", "loop_single", "loop_rest"), between, strict=True)),
+        "pairs": pairs,
     }
 
 
-def _loop_rows(slots: Slots, r: dict, left_last: np.ndarray, exists: np.ndarray) -> dict:
+def _pair(schedule: np.ndarray) -> np.ndarray:
+    """Micro-batches that pass in a loop over one link."""
+    return np.where(schedule == Schedule.EAGER_1F1B, np.float32(3.0), np.float32(2.0))
+
+
+def _divided(left, passed, pair, exists) -> np.ndarray:
+    """[4, ...] whole loops of `passed` micro-batches, then of `pair`, then single ones, and all that
+    are left after whole loops."""
+    loops = np.where(exists, np.floor(left / np.maximum(passed, 1.0) + np.float32(1e-4)), 0.0)
+    rest = left - loops * passed
+    pairs = np.floor(rest / pair + np.float32(1e-4))
+    return np.stack([loops, pairs, rest - pairs * pair, rest])
+
+
+def _loop_rows(slots: Slots, r: dict, left: np.ndarray) -> tuple[tuple, np.ndarray]:
     """Loops from the last stage of an earlier slot to the first of a later one and back."""
-    pairs, loops, loops_left = [], [], []
+    pairs, rows = [], [np.zeros((4, 0, slots.used.shape[1]), np.float32)]
     for earlier in range(len(slots.first)):
         together = slots.used[earlier]
-        for later in range(earlier, len(slots.first)):
-            if later > earlier:
-                together = together & slots.linked[later - 1]
-            ahead = 0.0 if later == earlier else r["ahead"][later] - 1.0
-            inverse = 1.0 / np.maximum(r["ahead_last"][earlier] - ahead, 1.0)
-            count = np.floor(left_last[earlier] * inverse + np.float32(1e-4))
-            mine = together & exists[earlier]
-            if not mine.any():
-                continue
-            pairs.append((later, earlier))
-            loops.append(np.where(mine, count, 0.0))
-            loops_left.append(np.where(mine, left_last[earlier] - count / inverse, 0.0))
-    none = np.zeros((0, slots.used.shape[1]), np.float32)
-    return {
-        "pairs": tuple(pairs),
-        "loops": np.stack(loops) if loops else none,
-        "loops_left": np.stack(loops_left) if loops else none,
-    }
-
-
-def _rare_rows(slots: Slots, r: dict, transfers: np.ndarray, virtual_stages: float) -> dict:
-    """Rows that only some schedules need, none where no plan has one."""
-    none = np.zeros((0, slots.used.shape[1]), np.float32)
-    gpipe = slots.first & (r["schedule"] == Schedule.GPIPE)
-    inner_s = np.where(r["stages"] > 1.0, r["inner_hop_s"], 0.0)
-    out = {
-        "gpipe_forward_s": np.maximum(r["forward_s"], inner_s),
-        "gpipe_backward_s": np.maximum(r["backward_s"], inner_s),
-        "gpipe": np.where(gpipe, r["m"] - 1.0, -1.0),
-    }
-    out = {k: v if gpipe.any() else none for k, v in out.items()}
-    begins = slots.first & (r["schedule"] == Schedule.INTERLEAVED)
-    last = slots.last_of()
-    wraps = begins & (last > np.arange(len(last))[:, None])
-    plan = np.arange(slots.order.shape[0])[None, :]
-    tail, head = slots.order[plan, last], slots.order.T
-    trips = np.floor((r["m"] - 1.0) / (2.0 * np.maximum(r["total"], 1.0)) + np.float32(1e-4)) + 1.0
-    chunked = {
-        "wrap_link": slots.links(tail, head, wraps),
-        "wrap_gb": np.where(wraps, r["sent_gb"], 0.0),
-        "wrap_transfers": np.where(wraps, transfers[plan, tail, head], 0.0),
-        "trips": np.where(begins, trips, 0.0),
-        "again_s": np.where(begins, r["heads_s"], 0.0),
-    }
-    if not begins.any():
-        chunked = {k: v[:0] for k, v in chunked.items()}
-    return out | chunked | {"busy_s": none if virtual_stages == 1.0 else r["busiest_s"]}
+        for later in range(earlier + 1, len(slots.first)):
+            together = together & slots.linked[later - 1]
+            passed = np.maximum(r["ahead"][-1][earlier] - r["ahead"][0][later] + 1.0, 1.0)
+            found = _divided(left[later], passed, _pair(r["schedule"][later]), together)
+            if np.any(found[0] > 0.0):
+                pairs.append((later, earlier))
+                rows.append(found[:, None])
+    return tuple(pairs), np.concatenate(rows, axis=1)
 
 
 def _ring_rows(sync_gb: np.ndarray, period: np.ndarray, fragments: np.ndarray) -> dict:

@@ -20,7 +20,6 @@ from jax import Array
 from jaxtyping import Float
 
 from jaxsim.cluster import Calibration
-from jaxsim.plan import INTERLEAVED_CHUNKS
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import sync
 
@@ -30,41 +29,32 @@ class PlanCostTable(Pytree):
 
     Link numbers are source * K + destination, K * K = none; those of a ring are raised by K * K + 1
     where H > 1 (an outer sync fills a link differently). Paths are those of
-    `jaxsim.step_time.pipeline`.
+    `jaxsim.step_time.paths`.
     """
 
     link: Array  # [S - 1, P] int32 to the next slot of the pipeline
     sent_gb: Array  # [S - 1, P] [GB] that one transfer moves over it
     transfers: Array  # [S - 1, P] over it in one step, and as many back
     own_s: Array  # [S, P] a micro-batch through the domain, there and back
-    within_s: Array  # [S, P] of it between the first stage and the last
-    beyond_s: Array  # [S, P] the first stage's own forward and backward
-    steady_s: Array  # [S, P] path 1, less the way there and back
-    waiting_s: Array  # [S, P] path 2 without its waits, which are beyond these two:
-    forward_slack_s: Array  # [S, P]
-    backward_slack_s: Array  # [S, P]
-    queue_s: Array  # [S, P] longest pass of a stage or hop inside the domain
-    queued: Array  # [S, P] micro-batches (chunks) that queue for it, one less than there are
-    slow_s: Array  # [S, P] slowest stage or hop inside the domain
-    own_loops: Array  # [S, P] whole round trips of the first stage, beside first and last
-    own_left: Array  # [S, P] micro-batches left over after them
-    left: Array  # [S, P] micro-batches after those that run ahead, -1 = path 4 does not exist
-    left_last: Array  # [S, P] the same for the domain's last stage
-    loops: Array  # [N, P] of the loop between two slots
-    loops_left: Array  # [N, P]
+    # Of the stages of `jaxsim.step_time.paths.Ends`, E in each slot:
+    reach_s: Array  # [E, S, P] from before the domain to the stage and back
+    pass_s: Array  # [E, S, P] its forward and backward
+    forward_s: Array  # [E, S, P] slowest forward or hop in the domain up to the stage
+    backward_s: Array  # [E, S, P] slowest backward or hop
+    more: Array  # [E, S, P] forwards before its first backward, one less
+    left: Array  # [E, S, P] micro-batches after those that run ahead
+    queued: Array  # [S, P] micro-batches less one
+    hop_pair_s: Array  # [S, P] two stages of the domain, there and back
+    # How `left` divides into loops, loops over one link and single passes: of the domain itself
+    own_loops: Array  # [S, P] 0 = none
+    own_pairs: Array  # [S, P]
+    own_single: Array  # [S, P]
+    own_rest: Array  # [S, P] all that is left after whole loops
+    loops: Array  # [N, P] and of the loop between two slots, 0 = none
+    loop_pairs: Array  # [N, P]
+    loop_single: Array  # [N, P]
+    loop_rest: Array  # [N, P]
     ideal_s: Array  # [S, P] the whole step over a WAN of no cost
-    gpipe_forward_s: Array  # [S or 0, P] slowest forward or hop
-    gpipe_backward_s: Array  # [S or 0, P]
-    gpipe: (
-        Array  # [S or 0, P] micro-batches less one on the first slot of a GPipe pipeline, else -1
-    )
-    wrap_link: (
-        Array  # [S or 0, P] int32 last to first domain, on the first slot of interleaved ones
-    )
-    wrap_gb: Array  # [S or 0, P] [GB]
-    wrap_transfers: Array  # [S or 0, P]
-    trips: Array  # [S or 0, P] times that all chunks are gone through, one behind the other
-    again_s: Array  # [S or 0, P] what a further chunk saves: the logits
     busy_s: Array  # [S or 0, P] all micro-batches on the slowest stage, for virtual stages
     ring: Array  # [R, P] int32 link
     ring_gb: Array  # [R, P] [GB] of one fragment
@@ -90,6 +80,12 @@ class PlanCostTable(Pytree):
         return self.period.shape[-1]
 
     @property
+    def slow_s(self) -> Array:
+        """[S, P] [s] slowest stage or hop inside the domain."""
+        longest = [x.max(axis=0) for x in (self.pass_s, self.forward_s, self.backward_s)]
+        return jnp.maximum(jnp.maximum(*longest[:2]), longest[2])
+
+    @property
     def bytes_per_plan(self) -> float:
         """Of all fields."""
         return sum(x.nbytes for x in jax.tree.leaves(self)) / self.size
@@ -112,9 +108,6 @@ class LinkReads(Pytree):
     inverse: Array  # [S - 1, P] [s/GB] to the next slot
     inverse_back: Array  # [S - 1, P] [s/GB] of the opposite link
     both_ways_s: Array  # [S - 1, P] latency there and back
-    wrap_inverse: Array  # [S or 0, P] the same from the last domain of a pipeline to the first
-    wrap_inverse_back: Array
-    wrap_both_ways_s: Array
     ring_inverse: Array  # [R, P] [s/GB]
     ring_latency_s: Array  # [R, P] one way
 
@@ -164,7 +157,6 @@ def read_table(table: PlanCostTable, links: LinkTimes, xp: ModuleType = jnp) -> 
     return LinkReads(
         table.link != links.inverse.shape[0] - 1,
         *(take(values, table.link) for values in wires),
-        *(take(values, table.wrap_link) for values in wires),
         take(links.ring_inverse, table.ring),  # pyright: ignore[reportCallIssue]
         take(links.ring_latency_s, table.ring),  # pyright: ignore[reportCallIssue]
     )
@@ -197,12 +189,11 @@ def read_links(
         return there, tuple(jnp.where(there, x, 0.0) for x in both)
 
     linked, pipeline = wires(table.link)
-    _, wrap = wires(table.wrap_link)
     outer = table.ring > none
     there, (bandwidth, _, rtt, _) = read(jnp.where(outer, table.ring - (none + 1), table.ring))
     rate = sync.ring_rate_gb_per_s(bandwidth, jnp.where(outer, 2, 1), calibration)
     ring = (jnp.where(there, x, 0.0) for x in (1.0 / rate, 0.5 * rtt))
-    return LinkReads(linked, *pipeline, *wrap, *ring)
+    return LinkReads(linked, *pipeline, *ring)
 
 
 def plan_costs(table: PlanCostTable, links: LinkTimes, xp: ModuleType = jnp) -> PlanCosts:
@@ -223,14 +214,12 @@ def evaluate(
     """
     n_slots = table.own_s.shape[0]
     wire = _wires(table, reads)
-    trip_s, slowest_s = _from_the_right(table, wire, xp)
+    before_s = _from_the_left(table, wire, xp)
+    turns = _turns(table, wire, before_s, xp)
     total_s = ideal_s = xp.zeros_like(table.own_s[0])
     slowest = xp.zeros(total_s.shape, xp.int32)
-    fill_s = trip_s[0]
     for k in range(n_slots):
-        if k > 0:  # the whole pipeline's, handed on from its first slot
-            fill_s = xp.where(wire[k - 1].linked, fill_s, trip_s[k])
-        path = _longest_path(table, wire, reads, (trip_s, slowest_s, fill_s), k, xp)
+        path = _longest_path(table, wire, turns, k, xp)
         if table.virtual_stages != 1.0:
             path = table.busy_s[k] + (path - table.busy_s[k]) / xp.float32(table.virtual_stages)
         longer = path > total_s
@@ -249,7 +238,7 @@ def evaluate(
         step_s=total_s + sync_s + table.after_s,
         exposed_wan_s=total_s - ideal_s,
         sync_s=sync_s + table.sharded_s,
-        wan_busy_s=_busiest_s(table, wire, reads, xp) + fragment_s / every,
+        wan_busy_s=_busiest_s(table, wire, xp) + fragment_s / every,
         wan_gb=table.wan_gb,
         egress_usd=table.egress_usd,
     )
@@ -276,78 +265,95 @@ def _wires(table: PlanCostTable, reads: LinkReads) -> list[_Hop]:
     return hops
 
 
-def _from_the_right(table: PlanCostTable, wire: list[_Hop], xp) -> tuple[list, list]:
-    """[S] x [P] [s]: from a slot to the end of its pipeline and back, and the slowest stage or link
-    from it on."""
-    trip_s, slowest_s = [table.own_s[-1]], [table.slow_s[-1]]
-    for k in reversed(range(len(wire))):
-        hop = wire[k]
-        beyond = xp.where(hop.linked, trip_s[0], 0.0)
-        trip_s.insert(0, table.own_s[k] + hop.both_ways_s + beyond)
-        link_s = xp.maximum(hop.forward_s, hop.back_s)
-        beyond = xp.where(hop.linked, slowest_s[0], 0.0)
-        slowest_s.insert(0, xp.maximum(xp.maximum(table.slow_s[k], link_s), beyond))
-    return trip_s, slowest_s
+def _from_the_left(table: PlanCostTable, wire: list[_Hop], xp) -> list:
+    """[S] x [P] [s]: from the start of a pipeline to each of its slots and back."""
+    before_s = [xp.zeros_like(table.own_s[0])]
+    for k, hop in enumerate(wire):
+        further = before_s[-1] + table.own_s[k] + hop.both_ways_s
+        before_s.append(xp.where(hop.linked, further, 0.0))
+    return before_s
 
 
-def _longest_path(table, wire: list[_Hop], reads: LinkReads, times, k: int, xp):
-    """[P] [s] the longest path through slot k."""
-    trips_s, slowests_s, fill_s = times
-    trip_s, slowest_s = trips_s[k], slowests_s[k]
-    ahead_s = fill_s - trip_s
-    path = ahead_s + table.steady_s[k]
-    waits_s = xp.maximum(trip_s - table.forward_slack_s[k], 0.0)
-    waits_s = waits_s + xp.maximum(trip_s - table.backward_slack_s[k], 0.0)
-    path = xp.maximum(path, ahead_s + table.waiting_s[k] + waits_s)
-    queue_s = table.queue_s[k]
-    if k < len(wire):
-        queue_s = xp.maximum(queue_s, xp.maximum(wire[k].forward_s, wire[k].back_s))
-    path = xp.maximum(path, fill_s + table.queued[k] * queue_s)
+class _Turn(Pytree):
+    """[P] [s]: of paths that turn at one stage, see `jaxsim.step_time.paths`."""
 
-    between_s = table.own_loops[k] * trip_s + table.own_left[k] * slowest_s
-    between_s = xp.maximum(between_s, table.left[k] * slowest_s)
-    returning = xp.where(table.left[k] >= 0.0, fill_s + trip_s + between_s, 0.0)
-    path = xp.maximum(path, returning)
-    last_s = trip_s - table.within_s[k]
-    between_s = table.left_last[k] * slowest_s
+    there_s: Any
+    warming_s: Any
+    cooling_s: Any
+    alone_s: Any
+    begin_s: Any
+    finish_s: Any
+
+
+def _turns(table: PlanCostTable, wire: list[_Hop], before_s: list, xp) -> list[list[_Turn]]:
+    """[S] x [E] turns."""
+    n_slots, n_ends = table.own_s.shape[0], table.reach_s.shape[0]
+    turns = []
+    warm_s = cool_s = xp.zeros_like(before_s[0])
+    for k in range(n_slots):
+        rows = []
+        for e in range(n_ends):
+            there_s = before_s[k] + table.reach_s[e, k]
+            warm = xp.maximum(warm_s, table.forward_s[e, k])
+            cool = xp.maximum(cool_s, table.backward_s[e, k])
+            warming_s = there_s + table.more[e, k] * warm
+            cooling_s = there_s + table.more[e, k] * cool
+            alone_s = xp.maximum(table.pass_s[e, k], xp.maximum(warm, cool))
+            rows.append((there_s, warming_s, cooling_s, alone_s))
+        turns.append(rows)
+        if k < len(wire):
+            hop = wire[k]
+            warm_s = xp.maximum(xp.maximum(warm_s, table.forward_s[-1, k]), hop.forward_s)
+            cool_s = xp.maximum(xp.maximum(cool_s, table.backward_s[-1, k]), hop.back_s)
+            warm_s, cool_s = (xp.where(hop.linked, x, 0.0) for x in (warm_s, cool_s))
+    begin_s = finish_s = xp.zeros_like(before_s[0])
+    out = []
+    for k in reversed(range(n_slots)):
+        if k < len(wire):
+            begin_s, finish_s = (xp.where(wire[k].linked, x, 0.0) for x in (begin_s, finish_s))
+        rows = []
+        for there_s, warming_s, cooling_s, alone_s in reversed(turns[k]):
+            begin_s, finish_s = xp.maximum(begin_s, warming_s), xp.maximum(finish_s, cooling_s)
+            rows.insert(0, _Turn(there_s, warming_s, cooling_s, alone_s, begin_s, finish_s))
+        out.insert(0, rows)
+    return out
+
+
+def _longest_path(table: PlanCostTable, wire: list[_Hop], turns: list[list[_Turn]], k: int, xp):
+    """[P] [s] the longest path through slot k: `jaxsim.step_time.paths.ordered_s`."""
+    own = (table.own_loops, table.own_pairs, table.own_single, table.own_rest)
+    between = (table.loops, table.loop_pairs, table.loop_single, table.loop_rest)
+    path = xp.zeros_like(table.own_s[0])
+    for e, turn in enumerate(turns[k]):
+        turn_s = xp.maximum(turn.warming_s + turn.finish_s, turn.begin_s + turn.cooling_s)
+        path = xp.maximum(path, turn_s - turn.there_s + table.left[e, k] * turn.alone_s)
+        path = xp.maximum(path, turn.there_s + table.queued[k] * table.pass_s[e, k])
+
+    last, first = turns[k][-1], turns[k][0]
+    counts = tuple(x[k] for x in own)
+    looped_s = _looped_s(counts, table.own_s[k], table.hop_pair_s[k], last.alone_s, xp)
+    base_s = last.begin_s + last.finish_s - last.there_s
+    path = xp.maximum(path, xp.where(counts[0] > 0.0, base_s + looped_s, 0.0))
+    base_s = first.begin_s + first.finish_s - first.there_s
     for n, (later, earlier) in enumerate(table.pairs):
-        if earlier == k:
-            beyond_s = 0.0 if later == k else trips_s[later] - table.beyond_s[later]
-            loop_s = table.loops[n] * (last_s - beyond_s) + table.loops_left[n] * slowest_s
-            between_s = xp.maximum(between_s, loop_s)
-    returning = xp.where(table.left_last[k] >= 0.0, fill_s + last_s + between_s, 0.0)
-    path = xp.maximum(path, returning)
-    if table.gpipe.shape[0]:
-        path = xp.maximum(path, _gpipe_s(table, wire, fill_s, k, xp))
-    if table.trips.shape[0]:
-        path = xp.maximum(path, _chunk_trips_s(table, reads, fill_s, k, xp))
-        path = xp.maximum(path, _link_busy_s(table, wire, reads, k, xp))
+        if later != k:
+            continue
+        pass_s = table.pass_s[-1, earlier]
+        loop_s = first.there_s - (turns[earlier][-1].there_s - pass_s)
+        onwards_s = pass_s + wire[earlier].both_ways_s + table.pass_s[0, earlier + 1]
+        arriving_s = table.pass_s[-1, k - 1] + wire[k - 1].both_ways_s + table.pass_s[0, k]
+        counts = tuple(x[n] for x in between)
+        pair_s, single_s = xp.maximum(onwards_s, arriving_s), xp.maximum(pass_s, first.alone_s)
+        looped_s = _looped_s(counts, loop_s, pair_s, single_s, xp)
+        path = xp.maximum(path, xp.where(counts[0] > 0.0, base_s + looped_s, 0.0))
     return path
 
 
-def _gpipe_s(table: PlanCostTable, wire: list[_Hop], fill_s, k: int, xp):
-    """[P] [s] all forwards, then all backwards, where a GPipe pipeline begins in slot k."""
-    forward_s, backward_s, onwards = table.gpipe_forward_s[k], table.gpipe_backward_s[k], True
-    for i in range(k, len(wire)):
-        onwards = onwards & wire[i].linked
-        slots = (table.gpipe_forward_s[i + 1], table.gpipe_backward_s[i + 1])
-        ways = (wire[i].forward_s, wire[i].back_s)
-        further = [
-            xp.where(onwards, xp.maximum(a, b), 0.0) for a, b in zip(slots, ways, strict=True)
-        ]
-        forward_s = xp.maximum(forward_s, further[0])
-        backward_s = xp.maximum(backward_s, further[1])
-    whole_s = fill_s + table.gpipe[k] * (forward_s + backward_s)
-    return xp.where(table.gpipe[k] >= 0.0, whole_s, 0.0)
-
-
-def _chunk_trips_s(table: PlanCostTable, reads: LinkReads, fill_s, k: int, xp):
-    """[P] [s] interleaved pipelines that begin in slot k: all chunks one behind the other."""
-    chunks = xp.float32(INTERLEAVED_CHUNKS)
-    wrap_s = reads.wrap_inverse[k] + reads.wrap_inverse_back[k]
-    wrap_s = table.wrap_gb[k] * wrap_s + reads.wrap_both_ways_s[k]
-    again_s = (chunks - 1.0) * (wrap_s - table.again_s[k])
-    return table.trips[k] * (chunks * fill_s + again_s)
+def _looped_s(counts, loop_s, pair_s, single_s, xp):
+    """[P] [s] of whole loops, and what is left in loops over one link and one by one."""
+    loops, pairs, single, rest = counts
+    rest_s = xp.maximum(rest * single_s, pairs * pair_s + single * single_s)
+    return loops * loop_s + rest_s
 
 
 def _ring_s(table: PlanCostTable, reads: LinkReads, xp):
@@ -359,22 +365,10 @@ def _ring_s(table: PlanCostTable, reads: LinkReads, xp):
     return transfer_s + table.phases * latency_s
 
 
-def _link_busy_s(table: PlanCostTable, wire: list[_Hop], reads: LinkReads, k: int, xp):
-    """[P] [s] for which pipeline traffic holds the busier of a slot's links in one step: on to the
-    next slot, and around."""
-    busy_s = xp.zeros_like(table.phases)
-    if k < len(wire):
-        busy_s = table.transfers[k] * xp.maximum(wire[k].forward_s, wire[k].back_s)
-    if k < table.wrap_link.shape[0]:
-        inverse = xp.maximum(reads.wrap_inverse[k], reads.wrap_inverse_back[k])
-        around_s = table.wrap_transfers[k] * table.wrap_gb[k] * inverse
-        busy_s = xp.maximum(busy_s, around_s)
-    return busy_s
-
-
-def _busiest_s(table: PlanCostTable, wire: list[_Hop], reads: LinkReads, xp):
+def _busiest_s(table: PlanCostTable, wire: list[_Hop], xp):
     """[P] [s] for which pipeline traffic holds the busiest link in one step."""
     busiest_s = xp.zeros_like(table.phases)
-    for k in range(table.own_s.shape[0]):
-        busiest_s = xp.maximum(busiest_s, _link_busy_s(table, wire, reads, k, xp))
+    for k, hop in enumerate(wire):
+        busy_s = table.transfers[k] * xp.maximum(hop.forward_s, hop.back_s)
+        busiest_s = xp.maximum(busiest_s, busy_s)
     return busiest_s

@@ -448,7 +448,7 @@ def test_plans_are_proposed_for_other_links_too_and_each_is_there_once(monkeypat
 
 
 def test_the_menu_grows_only_by_what_somebody_wants(monkeypatch):
-    ordered = dataclasses.replace(EVERYONE["crosspipe"], schedules=(Schedule.GREEDY,))
+    ordered = dataclasses.replace(EVERYONE["crosspipe"], schedules=(Schedule.ZERO_BUBBLE,))
     rules = {"megatron": EVERYONE["megatron"], "ordered": ordered}
     monkeypatch.setattr(proposals, "TableBuilder", padded)
     b = builder("embedded")
@@ -457,4 +457,4 @@ def test_the_menu_grows_only_by_what_somebody_wants(monkeypatch):
     assert proposals._triples(menu)[: default.size] == proposals._triples(default)
     more = {triple[2] for triple in proposals._triples(menu)[default.size :]}
     offered = proposals._demanded(default, rules)
-    assert more == {Schedule.GREEDY} and menu.size < len(offered) and set(plans) == set(rules)
+    assert more == {Schedule.ZERO_BUBBLE} and menu.size < len(offered) and set(plans) == set(rules)

@@ -22,16 +22,15 @@ from jaxsim.plan import Problem
 from jaxsim.plan.modes import Schedule
 from jaxsim.plan.plan import ALL_SCHEDULES
 from jaxsim.reference.simpy_pipeline import Step, simulate
+from jaxsim.step_time.closed_form import event_step_cost
 from jaxsim.step_time.event_cost import (
     BandwidthProfile,
     EventBounds,
     event_pipeline_time,
-    event_step_cost,
 )
 from jaxsim.step_time.event_exact import pipeline_events
-from jaxsim.step_time.links import StageTimes
 from jaxsim.step_time.pipeline import pipeline_time
-from jaxsim.step_time.pipeline_inputs import PipelineInputs
+from jaxsim.step_time.pipeline_inputs import PipelineInputs, StageTimes
 from jaxsim.step_time.schedules import FIXED_ORDERS
 from jaxsim.step_time.topology import topology
 from jaxsim.trees import stack

@@ -12,7 +12,7 @@ from helpers.toy_world import JOB, base_view, calibration, cluster_spec, cost_of
 from jaxsim.learning import Communication, published_efficiency
 from jaxsim.plan.modes import Recompute, Schedule
 from jaxsim.plan.plan import PLACEMENT_PP_INNER
-from jaxsim.step_time.pipeline import _chunk_trips_s
+from jaxsim.step_time.paths import _chunk_trips_s
 from jaxsim.workload.workload import build_workload
 
 HAND = Hand()
