@@ -8,13 +8,11 @@ domains along the fastest links: `stage_costs.domain_orders`): the least stage t
 sharded inside the domains. Static: the simulator's faster one at base is deployed, and the simulator
 chooses micro-batch and recomputation anew in every interval (`static.StaticPlan`).
 
-Left out: flat shards over all domains, which the simulator cannot express. A plan's ZeRO stage
-shards over the replicas of its group, one group lies in several domains only as a pipeline, and
-neither the memory nor the WAN traffic of a step knows shards between groups. So where no domain
-holds a replica of its own, sharded over its GPUs, `zero` has no plan and makes no progress, though
-a flat stage 3 over all GPUs might fit: 70B on the embedded cluster, 38.8 GB of state on each of 32
-GPUs. It would gather (n - 1) / n of the 16-bit weights over every link of the ring twice for every
-micro-batch: 331 s each time over the best ring there, some 2,980 s a step with the largest
+Left out: flat shards over all domains (`Plan.shard_groups`), which no plan table holds. So where no
+domain holds a replica of its own, sharded over its GPUs, `zero` has no plan and makes no progress,
+though a flat stage 3 over all GPUs fits: 70B on the embedded cluster, 38.8 GB of state on each of
+32 GPUs. It would gather (n - 1) / n of the 16-bit weights over every link of the ring twice for
+every micro-batch: 331 s each time over the best ring there, some 2,980 s a step with the largest
 micro-batch of the menu, four sequences, against 176 s of a pipeline (eager 1F1B). Where the hybrid
 fits, flat stage 3 is never faster; flat stages 1 and 2 send the bytes of an all-reduce and would
 need a little less memory.

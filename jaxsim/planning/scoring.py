@@ -44,12 +44,13 @@ def choice_rates(
     problem: Problem,
 ) -> Float[Array, "W P V"]:
     """[W, P, V] training steps per second (efficiency included), 0 where the choice is illegal."""
-
-    one = _rate_of(problem)
-    menu = jnp.arange(problem.choices.size, dtype=jnp.int32)
-    by_choice = jax.vmap(one, in_axes=(None, None, 0))
-    by_plan = jax.vmap(by_choice, in_axes=(None, 0, None))
-    return jax.lax.map(lambda view: by_plan(view, plans, menu), views)
+    n_plans, n_choices = plans.group.shape[0], problem.choices.size
+    # One axis of pairs: nested ones take 1.7 times as long on CPU.
+    row, choice = jnp.divmod(jnp.arange(n_plans * n_choices, dtype=jnp.int32), n_choices)
+    pairs = jax.tree.map(lambda x: x[row], plans)
+    by_pair = jax.vmap(_rate_of(problem), in_axes=(None, 0, 0))
+    rates = jax.lax.map(lambda view: by_pair(view, pairs, choice), views)
+    return rates.reshape(-1, n_plans, n_choices)
 
 
 def row_rates(
