@@ -1,8 +1,9 @@
 """Candidate plans of schedulers: each by its own rules, all in the one table that everybody plays.
 
 A scheduler with rules of its own (an automatic planner, a framework's rule of thumb) proposes plans on
-the host, once per cluster and job. It proposes them for the links of the cluster file, and for links
-as the bases of scenarios may differ from them. The proposed plans join the rows that `builder`
+the host, once per cluster and job. It proposes them for the links of the cluster file, for links
+as the bases of scenarios may differ from them, and for parts of the GPUs where local jobs may hold
+the rest. The proposed plans join the rows that `builder`
 found, and their lower choices join the menu. The optimum over the table therefore covers whatever
 anyone can play. Results depend on which schedulers run together, because they share one plan table.
 """
@@ -21,7 +22,7 @@ from jaxtyping import Bool, Float
 from jaxsim.cluster import Calibration, ClusterSpec
 from jaxsim.learning import TokenEfficiency
 from jaxsim.plan import LowerChoices, Plan, default_lower_choices
-from jaxsim.planning.builder import TableBuilder
+from jaxsim.planning.builder import WHOLE, TableBuilder
 from jaxsim.planning.family import plan_key, stack_plans
 from jaxsim.planning.scoring import base_view, one_view
 from jaxsim.planning.table import PlanTable, TableInfo
@@ -54,8 +55,10 @@ def propose_candidates(
     rules: Mapping[str, PlanRules],
     factors: Iterable[Float[np.ndarray, "K K"]] = (),
     learning: TokenEfficiency | None = None,
+    parts: tuple[int, ...] = WHOLE,
 ) -> tuple[LowerChoices, dict[str, list[Plan]]]:
-    """Ask everyone for plans: for the links of the file, and for these times each of `factors` [K, K].
+    """Ask everyone for plans: for the links of the file, for these times each of `factors` [K, K], and
+    for 1 / part of every domain's GPUs where local jobs may hold the rest.
 
     Returns the menu and {scheduler: plans with NumPy leaves, each once}. The menu is the default one
     and what else somebody's plan does best with, while all GPUs are free or half of them: every entry
@@ -65,9 +68,10 @@ def propose_candidates(
     offered = _menu(default, _demanded(default, rules))
     proposed: dict[str, dict[bytes, Plan]] = {name: {} for name in rules}
     wanted: list[Triple] = []
-    for factor in (1.0, *factors):
-        links = dataclasses.replace(spec, bandwidth_gbps=spec.bandwidth_gbps * factor)
-        builder = TableBuilder(links, work, calibration, offered, learning=learning)
+    faster = [dataclasses.replace(spec, bandwidth_gbps=spec.bandwidth_gbps * f) for f in factors]
+    smaller = [_part_of(spec, part) for part in parts if part > 1]
+    for asked in (spec, *faster, *smaller):
+        builder = TableBuilder(asked, work, calibration, offered, learning=learning)
         for name, own in rules.items():
             allowed = own.allowed(offered)
             plans = own.propose(builder, allowed)
@@ -75,6 +79,13 @@ def propose_candidates(
             for plan in plans:
                 proposed[name].setdefault(plan_key(plan), plan)
     return _menu(default, wanted), {name: list(own.values()) for name, own in proposed.items()}
+
+
+def _part_of(spec: ClusterSpec, part: int) -> ClusterSpec:
+    """The cluster with 1 / part of each domain's GPUs, one at least."""
+    gpus = tuple(max(n // part, 1) for n in spec.gpus)
+    per_node = tuple(map(min, spec.gpus_per_node, gpus))
+    return dataclasses.replace(spec, gpus=gpus, gpus_per_node=per_node)
 
 
 def _best_choices(builder: TableBuilder, plans: list[Plan], allowed: np.ndarray) -> list[Triple]:

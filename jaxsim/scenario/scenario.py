@@ -96,8 +96,8 @@ def build_world(
     jobs = build_workload([job])
     factors = _proposed_for(spec.n_domains, seed) if rules else ()
     asked = (spec, jobs.job(0), calibration)
-    choices, proposed = propose_candidates(*asked, rules or {}, factors, learning)
     parts = PARTS if loaded else WHOLE
+    choices, proposed = propose_candidates(*asked, rules or {}, factors, learning, parts)
     builder = TableBuilder(*asked, choices, parts=parts, learning=learning)
     views = sample_views(builder.problem.cluster, VIEWS, seed, loaded)
     table, info, family = build_table(builder, views, table_size, layout_limit, preferences)
