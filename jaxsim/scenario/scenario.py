@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import pickle
 import zlib
 from collections.abc import Mapping, Sequence
 
@@ -91,23 +92,47 @@ def build_world(
     Raises InputError when no plan fits the cluster.
     """
     learning, _ = read_efficiency(efficiency), PlanSpace(allow)  # refuses what it does not know
-    if calibration is None:
-        calibration = spec.calibration
-    jobs = build_workload([job])
-    factors = _proposed_for(spec.n_domains, seed) if rules else ()
-    asked = (spec, jobs.job(0), calibration)
-    parts = PARTS if loaded else WHOLE
-    choices, proposed = propose_candidates(*asked, rules or {}, factors, learning, parts)
-    builder = TableBuilder(*asked, choices, parts=parts, learning=learning)
-    views = sample_views(builder.problem.cluster, VIEWS, seed, loaded)
-    table, info, family = build_table(builder, views, table_size, layout_limit, preferences)
-    rules, proposed = dict(rules or {}), dict(proposed)
+    calibration = spec.calibration if calibration is None else calibration
+    asked = (spec, job, jax.tree.map(np.asarray, calibration), jax.tree.map(np.asarray, learning))
+    rules = dict(rules or {})
+    sizes = (table_size, layout_limit, seed, loaded, tuple(map(tuple, preferences)))
+    core = _core(pickle.dumps((asked, rules, sizes)))
+    builder, proposed = core.builder, dict(core.proposed)
     if allow == "any":
-        few = jax.tree.map(lambda x: x[:WIDE_VIEWS], views)
+        few = jax.tree.map(lambda x: x[:WIDE_VIEWS], core.views)
         proposed[WIDE], rules[WIDE] = wide_plans(builder.problem, few), WIDE_RULES
+    table, info, family = core.table, core.info, core.family
     if rules:
         table, info, family = add_candidates(table, info, family, builder, proposed, rules)
-    return World(builder.problem.of(jobs), table, family), info
+    return World(builder.problem.of(build_workload([job])), table, family), info
+
+
+@dataclasses.dataclass(frozen=True)
+class _Core:
+    """What a world has whichever plans are allowed."""
+
+    builder: TableBuilder
+    views: NetworkView  # [W, ...] for which the table was chosen
+    table: PlanTable
+    info: TableInfo
+    family: Plan
+    proposed: dict[str, list[Plan]]
+
+
+@functools.lru_cache(maxsize=8)
+def _core(arguments: bytes) -> _Core:
+    """The core of a world from its pickled description: both settings of `allow` share it."""
+    (spec, job, calibration, learning), rules, sizes = pickle.loads(arguments)
+    calibration, learning = (jax.tree.map(jnp.asarray, x) for x in (calibration, learning))
+    table_size, layout_limit, seed, loaded, preferences = sizes
+    parts = PARTS if loaded else WHOLE
+    factors = _proposed_for(spec.n_domains, seed) if rules else ()
+    asked = (spec, build_workload([job]).job(0), calibration)
+    choices, proposed = propose_candidates(*asked, rules, factors, learning, parts)
+    builder = TableBuilder(*asked, choices, parts=parts, learning=learning)
+    views = sample_views(builder.problem.cluster, VIEWS, seed, loaded)
+    found = build_table(builder, views, table_size, layout_limit, preferences)
+    return _Core(builder, views, *found, proposed)
 
 
 def sample_views(cluster: Cluster, count: int, seed: int, loaded: bool = False) -> NetworkView:
