@@ -26,14 +26,17 @@ def test_between_its_decisions_the_row_in_force_stays(every, monkeypatch):
     monkeypatch.setattr(scheduler, "measure", measured)
     monkeypatch.setattr(scheduler, "decide_upper", lambda *_: jnp.int32(WANTED))
     monkeypatch.setattr(scheduler, "decide_lower", lambda *args: args[-1])  # the row as it is told
+    monkeypatch.setattr(scheduler, "init_filter", lambda _: 0)
+    monkeypatch.setattr(scheduler, "update_filter", lambda count, _: count + 1)
     agent = scheduler.HiPPO(None, every, 8).bind(SimpleNamespace(prior=None))
+    observation = SimpleNamespace(view=None)
     memory, rows = agent.init(jax.random.key(0)), []
     for _ in range(7):
-        row, memory = agent.decide(jax.random.key(0), None, memory)
+        row, memory = agent.decide(jax.random.key(0), observation, memory)
         rows.append(int(row))
         assert int(memory.clock) == len(rows) % every, "intervals since the last decision"
     assert rows == [WANTED if t % every == 0 else IN_FORCE for t in range(7)]
-    assert float(memory.stats.count) == 7, "it measures in every interval all the same"
+    assert float(memory.stats.count) == memory.filtered == 7, "it measures in every interval"
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
@@ -54,7 +57,7 @@ def test_training_plays_one_upper_decision_and_then_what_is_in_force(every, monk
         return after, row, jnp.float32(10.0), carry.stats
 
     trainer._interval = interval
-    carry = training._Carry(None, None, measured(), jnp.int32(1), None, jnp.float32(0.0))
+    carry = training._Carry(None, None, measured(), jnp.int32(1), None, None, jnp.float32(0.0))
     tape = SimpleNamespace(params=None, base_rate=None)
     carry, (high, rows, rewards, stats) = trainer._segment(
         SimpleNamespace(upper=None), tape, carry, jax.random.key(0)
@@ -76,11 +79,17 @@ def test_shaping_adds_what_the_clairvoyant_still_gets_more(moving, monkeypatch):
     record = SimpleNamespace(
         progress=jnp.array([30.0]), switched=jnp.array([True]), reward_parts=parts
     )
-    timestep = SimpleNamespace(reward=jnp.float32(0.25), record=record, observation="seen")
+    timestep = SimpleNamespace(reward=jnp.float32(0.25), record=record)
+    timestep.observation = SimpleNamespace(view="next")
     inputs = SimpleNamespace(mask=jnp.array([True, True]))
     monkeypatch.setattr(training, "lower_inputs", lambda *_: inputs)
-    monkeypatch.setattr(training, "carry_out", lambda setup, row, choice, view: (row, choice))
-    monkeypatch.setattr(training, "step", lambda *_: (state, timestep))
+    played = []
+    monkeypatch.setattr(training, "carry_out", lambda setup, row, choice, view: view)
+    monkeypatch.setattr(training, "expected_view", lambda *seen: seen)
+    monkeypatch.setattr(training, "update_filter", lambda *seen: seen)
+    monkeypatch.setattr(
+        training, "step", lambda key, s, action, p: played.append(action) or (state, timestep)
+    )
     monkeypatch.setattr(training, "make_setup", lambda *_: None)
     monkeypatch.setattr(training, "update_statistics", lambda stats, rate: (stats, rate))
     trainer = object.__new__(Trainer)
@@ -90,9 +99,9 @@ def test_shaping_adds_what_the_clairvoyant_still_gets_more(moving, monkeypatch):
     trainer.lower = SimpleNamespace(apply=lambda *_: (logits, jnp.float32(0.0)))
     value = jnp.array([[90.0, 0.0], [80.0, 0.0], [64.0, 0.0]])
     params = SimpleNamespace(progress_ref=jnp.array([40.0]), weights=jnp.array([0.8, 0, 0, 0]))
-    seen = SimpleNamespace(view=None)
+    seen = SimpleNamespace(view="now")
     stats = SimpleNamespace(last="rates")
-    before = training._Carry(None, seen, measured(), stats, None, jnp.float32(80.0))
+    before = training._Carry(None, seen, measured(), stats, "filter", None, jnp.float32(80.0))
     after, low, reward, info = trainer._interval(
         SimpleNamespace(lower=None),
         SimpleNamespace(params=params, value=value),
@@ -103,7 +112,9 @@ def test_shaping_adds_what_the_clairvoyant_still_gets_more(moving, monkeypatch):
     potential = 80.0 if moving else 64.0
     expected = 0.25 + 0.5 * 0.8 * (1 + (potential - 80.0) / 40.0)
     assert float(reward) == pytest.approx(expected)
-    assert float(after.potential) == potential and after.observation == "seen"
+    assert float(after.potential) == potential and after.observation.view == "next"
+    # Shares are those that suit what is expected after the last measurement; the next is taken in.
+    assert played == [("filter", "now")] and after.filtered == ("filter", "next")
     # What was seen is in the averages before the next decision, and what was seen before is kept.
     assert after.stats[0] is stats and after.stats[1].tolist() == [1.0, 1.0, 1.0]
     assert after.before == "rates"
