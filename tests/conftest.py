@@ -41,6 +41,29 @@ def _compiled_programs_end_with_their_module():
     gc.collect()
 
 
+@pytest.fixture(scope="module")
+def scoring_is_optimised():
+    """What scores whole families of plans computes for a minute with few optimisations, and for
+    seconds with all of them: worth what the compiler needs."""
+    from experiments.evaluate import evaluator
+    from jaxsim.planning import builder
+
+    def optimised(program):
+        def run(*args):
+            jax.config.update("jax_disable_most_optimizations", False)
+            try:
+                return program(*args)
+            finally:
+                jax.config.update("jax_disable_most_optimizations", True)
+
+        return run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builder, "_score", optimised(builder._score))
+        patch.setattr(evaluator, "_rates", optimised(evaluator._rates))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _emulated_networks_one_at_a_time(request):
     if request.node.get_closest_marker("networks") is None:

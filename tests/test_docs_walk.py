@@ -72,7 +72,8 @@ def walk(*lines):
 def test_your_own_cluster_in_three_commands(folder, monkeypatch, capsys):
     walk(
         "hippo evaluate --cluster three-sites.yaml --model llama-13b --schedulers all",
-        "hippo train --cluster three-sites.yaml --model llama-13b --out outputs/my-policy",
+        "hippo train --cluster three-sites.yaml --model llama-13b --seeds [0,1] --epochs 20 "
+        "--out outputs/my-policy",
         "hippo report outputs/my-policy",
     )
     assert (folder / "outputs" / "my-policy" / "report.md").stat().st_size > 500

@@ -68,7 +68,9 @@ class SelfTuningHysteresis(TableScheduler):
             horizons, row, wait_s, seen.now.rate, times, prices, setup.interval_s
         )
         if prices is not None:
-            moved = (wanted != row)[:, None] & (jnp.arange(prices.shape[1]) == wanted[:, None])
+            moved = (wanted != row)[:, None] & (
+                jnp.arange(prices.shape[1])[None] == wanted[:, None]
+            )
             score = score - jnp.sum(jnp.where(moved, prices, 0.0), axis=1)
         row, leader = wanted, jnp.argmax(score)
         return row[leader], Replay(row, wait_s, score, jnp.array(True))

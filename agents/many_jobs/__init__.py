@@ -8,7 +8,12 @@ scheduling  Per-job schedulers: every job has a scheduler of one job, and the jo
 
 from agents.many_jobs.bace_pipe import JobsBacePipe
 from agents.many_jobs.mast import JobsMast
-from agents.many_jobs.metrics import JobMetrics, completion_alone_s, job_metrics
+from agents.many_jobs.metrics import (
+    JobMetrics,
+    completion_alone_s,
+    job_metrics,
+    utilisation_alone,
+)
 from agents.many_jobs.scheduling import (
     JobsScheduler,
     JobsSetup,
@@ -26,4 +31,5 @@ __all__ = [
     "completion_alone_s",
     "job_metrics",
     "make_jobs_setup",
+    "utilisation_alone",
 ]

@@ -110,6 +110,26 @@ def job_metrics(
     )
 
 
+def utilisation_alone(
+    params: EnvParams, alone_s: Float[Array, " J"], available: Int[Array, "T K"]
+) -> Float[Array, ""]:
+    """[] useful over peak FLOPs of the available GPUs while somebody is there, at most 1, if every job
+    had the cluster to itself from its arrival on.
+
+    The work of all jobs that arrive, over the intervals that no scheduler can do without. Where GPUs
+    come and go it is of the fewest, so that it bounds every scheduler's.
+    """
+    jobs, cluster, interval_s = params.problem.work, params.problem.cluster, params.interval_s
+    begins_s = jnp.arange(available.shape[0], dtype=jnp.float32) * interval_s
+    counts = jobs.mask & (jobs.arrival_s < available.shape[0] * interval_s)
+    there = counts[None] & (begins_s[:, None] + interval_s > jobs.arrival_s[None])
+    there = there & (begins_s[:, None] < jobs.arrival_s[None] + alone_s[None])
+    needed_s = interval_s * jnp.sum(jnp.any(there, axis=1).astype(jnp.float32))
+    work_tflop = jnp.sum(jnp.where(counts, jobs.step_budget * jobs.useful_tflop, 0.0))
+    peak = available.astype(jnp.float32) * cluster.gpu.peak_tflops
+    return jnp.minimum(work_tflop / jnp.maximum(needed_s * peak.sum(axis=1).min(), 1e-9), 1.0)
+
+
 def jain_index(values: Array, counts: Array) -> Array:
     """[] (sum x)^2 / (n sum x^2) of the values [J] that count (Jain, Chiu and Hawe 1984)."""
     x = jnp.where(counts, values, 0.0)

@@ -165,12 +165,12 @@ def entry(
         goal: what is promised.
         rival: whom the value is measured against; None where it stands alone.
         values: [N] or [S, M] of which `statistic` is the value; None where nothing was measured.
-        headroom: the same of the best that is possible; None where nothing bounds the value.
+        headroom: the same of the best that is possible, or is known; None where nothing is.
         statistic: takes an array and `axis`.
         further: keys added as they are.
 
     Scenarios in which anything is undefined are left out for all. The status is of the value, not
-    of its interval: out_of_reach where the best possible misses the target.
+    of its interval: out_of_reach where it misses the target and the best possible does, too.
     """
     row = {"name": goal.name, "part": goal.part, "rival": rival, "value": None}
     row |= {"ci95": [None, None], "target": goal.target, "unit": goal.unit, "headroom": None}
@@ -190,7 +190,7 @@ def entry(
     row |= {"n": int(known.sum()), "status": PASS if goal.met_by(interval["estimate"]) else FAIL}
     if best is not None:
         row["headroom"] = float(statistic(best[known].reshape(1, -1), axis=-1)[0])
-        if not goal.met_by(row["headroom"]):
+        if row["status"] == FAIL and not goal.met_by(row["headroom"]):
             row["status"] = OUT_OF_REACH
     return row
 
@@ -213,12 +213,19 @@ def against(ours: Played, rival: str, theirs: Played, best: Played) -> list[dict
     ]
 
 
-def shared_use(ours: np.ndarray | None, rival: str, theirs: np.ndarray | None, n_jobs: int) -> dict:
+def shared_use(
+    ours: np.ndarray | None,
+    rival: str,
+    theirs: np.ndarray | None,
+    n_jobs: int,
+    most: np.ndarray | None = None,
+) -> dict:
     """The row on the utilisation of a cluster that many jobs share; utilisations [S, 1 or M], None =
-    not measured. No optimum is known for many jobs, so that nothing bounds the value."""
+    not measured. `most` [S, 1] is what every job alone on the idle cluster would come to."""
     known = ours is not None and theirs is not None
     rise = rise_pct(ours, theirs) if known else None
-    return entry(UTILISATION_JOBS, rival, rise, n_jobs=n_jobs)
+    best = rise_pct(most, theirs) if known and most is not None else None
+    return entry(UTILISATION_JOBS, rival, rise, best, n_jobs=n_jobs)
 
 
 def traffic(ours: Played, rival: str, theirs: Played, bests: list[Played]) -> list[dict]:
@@ -241,25 +248,19 @@ def traffic(ours: Played, rival: str, theirs: Played, bests: list[Played]) -> li
 
 
 def robustness(moving: Played, steady: Played, best: tuple[Played, Played]) -> list[dict]:
-    """The rows on jitter: what it costs in throughput. `best` is clairvoyant, moving and steady: its
-    own loss stands beside ours and bounds nothing (a plan that uses no link loses nothing)."""
+    """The rows on jitter: what it costs in throughput. The headroom is what it costs `best`,
+    clairvoyant, moving and steady."""
     loss, least = (saved_pct(m.total, s.total) for m, s in ((moving, steady), best))
-    paired = least[np.isfinite(loss).all(axis=1)].reshape(1, -1)
-    rows = []
-    for goal, statistic in ((JITTER_MEAN, np.mean), (JITTER_P95, percentile(95.0))):
-        clairvoyant = float(statistic(paired, axis=-1)[0]) if paired.size else None
-        rows.append(entry(goal, None, loss, statistic=statistic, clairvoyant=clairvoyant))
-    return rows
+    return [
+        entry(goal, None, loss, least, statistic)
+        for goal, statistic in ((JITTER_MEAN, np.mean), (JITTER_P95, percentile(95.0)))
+    ]
 
 
 def stability(ours: Played, oracle: Played, best: Played) -> dict:
-    """The row on load; within reach are the intervals in which any of the three trains, and
-    clairvoyant's share stands beside it."""
-    share = stable_pct(ours.progress, oracle.progress)
-    trains = (ours.progress > 0) | (oracle.progress > 0) | (best.progress > 0)
-    reach = 100.0 * trains.mean(axis=-1)
-    clairvoyant = float(stable_pct(best.progress, oracle.progress).mean())
-    return entry(STABILITY, "replan_oracle", share, reach, clairvoyant=clairvoyant)
+    """The row on load; the headroom is the share of `best`, clairvoyant."""
+    shares = (stable_pct(one.progress, oracle.progress) for one in (ours, best))
+    return entry(STABILITY, "replan_oracle", *shares)
 
 
 def latency(taken_ms: np.ndarray) -> list[dict]:

@@ -22,8 +22,10 @@ from agents.hi_ppo import (
     HiPPO,
     decide_lower,
     decide_upper,
+    init_filter,
     init_statistics,
     measure,
+    update_filter,
     update_statistics,
 )
 from agents.oracles import Truth
@@ -121,8 +123,9 @@ def _upper(ours: HiPPO, observation):
 def _lower(ours: HiPPO, observation):
     """[1] the plan of the row in force."""
     measured = measure(ours.setup, observation, ours.reference)
+    filtered = update_filter(init_filter(ours.setup.prior), observation.view)
     networks = (ours.setup, ours.policy, ours.hidden, observation)
-    return decide_lower(*networks, measured, measured.row)
+    return decide_lower(*networks, measured, filtered, measured.row)
 
 
 def latencies_ms(decide: Callable[[], Any], calls: int) -> np.ndarray:

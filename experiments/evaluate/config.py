@@ -22,10 +22,7 @@ from jaxsim.files import InputError, check_counts, check_fields, is_non_negative
 from jaxsim.scenario import MOST_INTERVALS, ScenarioSettings
 
 # Keys of an evaluation that many jobs make no use of.
-WITHOUT_JOBS = (
-    *("weights", "budget", "tuning_scenarios", "threshold_pct"),
-    *("allow", "efficiency"),
-)
+WITHOUT_JOBS = ("weights", "budget", "tuning_scenarios", "threshold_pct")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,7 @@ from agents.many_jobs import (
     completion_alone_s,
     job_metrics,
     make_jobs_setup,
+    utilisation_alone,
 )
 from agents.protocol import Scheduler
 from agents.registry import default_settings, find, jobs_names, make_for_jobs, names
@@ -112,7 +113,12 @@ class JobsEvaluation:
         self.spec = load_regions(config.cluster, config.domains)
         traces = read_traces(config.trace, config.load, self.spec, self.settings.interval_s)
         self.world = build_jobs_world(
-            self.spec, self.submitted, config.table_size, config.layout_limit
+            self.spec,
+            self.submitted,
+            config.table_size,
+            config.layout_limit,
+            efficiency=config.efficiency,
+            allow=config.allow,
         )
         note_efficiency(self.spec)
         bank = jobs_bank(
@@ -159,6 +165,7 @@ class JobsEvaluation:
                 "n_jobs": len(self.submitted),
                 "n_counted": self.n_counted,
                 "sharing": self.config.sharing,
+                "allow": self.config.allow,
                 "trace": self.config.trace,
                 "load": self.config.load,
                 "seeds": self.config.seeds,
@@ -176,6 +183,14 @@ class JobsEvaluation:
         for params, key, truth in self.scenarios:
             metrics = _episode(scheduler, horizon, self.world, params, key, *truth)
             yield jax.tree.map(np.asarray, metrics)
+
+    def utilisation_alone(self) -> np.ndarray:
+        """[S] of the cluster, if every job had it to itself: no scheduler's is higher."""
+        bounds = [
+            utilisation_alone(params, alone_s, views.gpus_available[1:])
+            for params, _, (views, alone_s) in self.scenarios
+        ]
+        return np.array(bounds, float)
 
     def decision_ms(self, one: JobsContestant) -> np.ndarray:
         """[DECISIONS] time in which all jobs have decided [ms], the longest that it can be: every job

@@ -1,7 +1,8 @@
 """`hippo kpi`: the eight key figures.
 
 config      what is asked for
-scoreboard  every key figure, for a policy and for its best rival
+board       the command: the scoreboards of all settings, and their records
+scoreboard  every key figure in one setting, for a policy and for its best rival
 worlds      the scenes: jitter, steady links, local load
 jobs        utilisation of a cluster that many jobs share
 response    a real process: from a measurement to the plan printed

@@ -24,7 +24,7 @@ def _prepare(argv: list[str]) -> Callable[[], object]:
     config = parse(KpiConfig, argv, "kpi", EXAMPLE)
 
     from experiments.common import compile_for_evaluation
-    from experiments.kpi.scoreboard import kpi
+    from experiments.kpi.board import kpi
 
     compile_for_evaluation()
     return partial(kpi, config)

@@ -12,10 +12,11 @@ from experiments.common import (
     MOST_OF_A_WORLD,
     MOST_SCENARIOS,
     default_scenario,
-    parse_weights,
 )
 from jaxsim.files import check_counts
 from jaxsim.scenario import ScenarioSettings
+
+SETTINGS = ("synchronous", "any")  # plans that are allowed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,14 +32,14 @@ class KpiConfig:
         model: preset or YAML file
         global_batch: sequences per training step
         seq: tokens per sequence
-        weights: w1 to w4 of the reward, for all figures but the Pareto coverage; w4 = 0
         seeds: scenarios of each cluster, none trained on
         tuning_scenarios: training scenarios on which the rivals are tuned and chosen
         scenario: how worlds are drawn; the KPIs set jitter and load
         jobs: jobs file for the utilisation of many jobs; eight jobs within 2.4 hours if none
         efficiency: what a token is worth where replicas talk seldom: published, none, a number up to
             1, or a CSV file of parameters
-        allow: plans of the table: synchronous, or any (local SGD, fewer bits, streaming as well)
+        allow: plans of the table: synchronous, any (local SGD, fewer bits, streaming as well), or both,
+            one after the other
         decisions: decisions that are timed
         measurements: measurements that the responding process answers
         table_size: plans in the table at most
@@ -53,13 +54,12 @@ class KpiConfig:
     model: str = "llama-7b"
     global_batch: int = GLOBAL_BATCH
     seq: int = 4096
-    weights: str = "1,0,0,0"
     seeds: int = 16
     tuning_scenarios: int = 16
     scenario: ScenarioSettings = dataclasses.field(default_factory=default_scenario)
     jobs: str | None = None
     efficiency: str = "published"
-    allow: str = "synchronous"
+    allow: str = "both"
     decisions: int = 1000
     measurements: int = 200
     table_size: int = 48
@@ -72,5 +72,11 @@ class KpiConfig:
         check_counts(self, {"decisions": 1_000_000, "measurements": 1_000_000}, least=100)
         check_counts(self, {"tuning_scenarios": MOST_SCENARIOS, "layout_limit": MOST_LAYOUTS})
         check_counts(self, MOST_OF_A_WORLD)
-        if parse_weights(self.weights)[3] != 0:
-            raise ValueError(f"weights: the KPIs are stated for w4 = 0, got {self.weights!r}")
+        if self.allow not in ("both", *SETTINGS):
+            known = " or ".join(("both", *SETTINGS))
+            raise ValueError(f"allow: expected {known}, got {self.allow!r}")
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What is measured one after the other: plans that are allowed."""
+        return SETTINGS if self.allow == "both" else (self.allow,)

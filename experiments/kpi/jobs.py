@@ -25,6 +25,10 @@ class SharedCluster:
         """How many arrive within the episode."""
         return self._evaluation.n_counted
 
+    def alone(self) -> np.ndarray:
+        """[S, 1] of the jobs if each had the cluster to itself: no scheduler's is higher."""
+        return self._evaluation.utilisation_alone()[:, None]
+
     def utilisation(self, name: str) -> np.ndarray | None:
         """[S, M] useful FLOPs over peak FLOPs of the available GPUs while somebody is there, for a
         name or a checkpoint; None for a scheduler that plans for one job alone."""

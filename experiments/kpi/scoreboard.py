@@ -1,10 +1,9 @@
-"""The scoreboard: every key figure measured, for a policy and for its best rival."""
+"""The scoreboard of one setting: every key figure, for a policy and for its best rival."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,40 +12,38 @@ import pandas as pd
 
 from agents.registry import find, plan_rules, rivals_with_rules
 from agents.registry import names as scheduler_names
-from analysis.records import RunWriter
 from analysis.statistics import Played, covered, entry, hypervolume_ratio
 from analysis.statistics import kpi as kpis
-from experiments.common import (
-    check_output,
-    load_world,
-    parse_weights,
-    progress,
-    put_result,
-)
+from experiments.common import load_world, progress
 from experiments.evaluate import contestants, requested_without_truth
 from experiments.kpi.config import KpiConfig
 from experiments.kpi.jobs import SharedCluster, shared_cluster
 from experiments.kpi.response import respond_command, response_s
-from experiments.kpi.table import kpi_table
-from experiments.kpi.worlds import EIGHT_REGIONS, JITTER, LOAD, PREFERENCES, SCENES, STEADY, Stage
+from experiments.kpi.worlds import (
+    EIGHT_REGIONS,
+    FAST,
+    JITTER,
+    LOAD,
+    PREFERENCES,
+    SCENES,
+    STEADY,
+    THRIFTY,
+    Stage,
+)
 from jaxsim.files import InputError
 
 EPSILON = 0.02  # of the Pareto coverage
 SPEED_RIVALS = ("single_domain", "static_even_split", "best_static")
 TRAFFIC_RIVALS = ("static_even_split", "zero")
 CONDITIONED = "conditioned_on_weights"  # of a checkpoint's meta: the policy sees w
-FURTHER = (  # columns of kpis.csv that only some KPIs have
-    *("hypervolume_ratio", "front_size", "plans_scored", "plans_in_family"),
-    *("clairvoyant", "n_jobs"),
-)
 
 
 class Scoreboard:
-    """One measurement of all KPIs, from checked inputs to records."""
+    """All KPIs in one setting, from checked inputs to rows."""
 
-    def __init__(self, config: KpiConfig):
-        self.config = config
-        self.weights = parse_weights(config.weights)
+    def __init__(self, config: KpiConfig, setting: str):
+        """`setting`: the plans that are allowed."""
+        self.config, self.setting = config, setting
         self.policy, self.checkpoints = requested_without_truth(config.policy, "policy")
         self.candidates = candidates(config.candidates)
         listed = f",{EIGHT_REGIONS}" if config.cluster is None else config.cluster
@@ -66,12 +63,12 @@ class Scoreboard:
             plan_rules(rivals_with_rules()),
             layout_limit=c.layout_limit,
             efficiency=c.efficiency,
-            allow=c.allow,
+            allow=self.setting,
             loaded=True,  # as in one of the scenes, and for the process that responds
             preferences=PREFERENCES,
         )
         counts = {"train": c.tuning_scenarios, "test": c.seeds}
-        return Stage(spec, world, info, c.scenario, counts, self.weights)
+        return Stage(spec, world, info, c.scenario, counts)
 
     def _shared(self, file: str | None) -> SharedCluster:
         c = self.config
@@ -83,12 +80,14 @@ class Scoreboard:
             scenario=dataclasses.replace(c.scenario, **SCENES[JITTER]),
             table_size=c.table_size,
             layout_limit=c.layout_limit,
+            efficiency=c.efficiency,
+            allow=self.setting,
         )
 
-    def run(self, writer: RunWriter) -> dict:
-        """Measure everything, write the tables, return the summary."""
-        start = time.perf_counter()
-        with progress(desc="kpi", unit="part") as bar:
+    def run(self) -> dict[str, list[dict]]:
+        """Measure everything; the rows of the policy and, after them, those of the best scheduler
+        that is not learned, by name. The last may be the policy itself."""
+        with progress(desc=f"kpi, {self.setting}", unit="part") as bar:
             bar.set_postfix_str("tuning the rivals")
             best = self._best_rival()
             names = tuple(dict.fromkeys((self.policy, best)))
@@ -99,26 +98,23 @@ class Scoreboard:
                 bar.set_postfix_str(what)
                 measure()
                 bar.update()
-        subjects = {name: self.rows(name) for name in names}
-        rows = [{"scheduler": name, **_flat(row)} for name, rs in subjects.items() for row in rs]
-        writer.write_table("kpis", pd.DataFrame(rows))
-        writer.write_table("episodes", pd.concat(self.frames, ignore_index=True))
+        return {name: self.rows(name) for name in (self.policy, best)}
+
+    def coverages(self) -> list[dict]:
+        """The row on the Pareto front of every scheduler that takes weights."""
+        rows = {name: self._coverage(name) for name in self._weighing()}
+        return [{"scheduler": name, "setting": self.setting, **row} for name, row in rows.items()]
+
+    def _weighing(self) -> list[str]:
+        known = scheduler_names(oracle=False, learned=False, low_communication=False)
+        return [name for name in known if find(name).weighs]
+
+    def about(self) -> dict:
+        """What was measured on, for the record."""
         return {
-            "policy": self.policy,
-            "kpis": subjects[self.policy],
-            "non_learned": {"scheduler": best, "kpis": subjects[best]},
-            "scenario": {
-                "clusters": [stage.spec.name for stage in self.stages],
-                "tables": [dataclasses.asdict(stage.info) for stage in self.stages],
-                "model": self.config.model,
-                "weights": list(self.weights),
-                "seeds": self.config.seeds,
-                "settings": dataclasses.asdict(self.config.scenario),
-                "tuned": [stage.tuned for stage in self.stages],
-                "candidates": self.candidates,
-                "nominated": list(rivals_with_rules()),
-            },
-            "wall_s": time.perf_counter() - start,
+            "clusters": [stage.spec.name for stage in self.stages],
+            "tables": [dataclasses.asdict(stage.info) for stage in self.stages],
+            "tuned": [stage.tuned for stage in self.stages],
         }
 
     def _parts(self, names: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
@@ -133,8 +129,11 @@ class Scoreboard:
             parts |= {f"{scene}: {n}": functools.partial(self.played, scene, n) for n in crowd}
         for name in (*names, *SPEED_RIVALS):
             parts[f"many jobs: {name}"] = functools.partial(self.used, name)
-        for name in names:
+        for name in (*names, *TRAFFIC_RIVALS, "single_domain", "clairvoyant"):
+            parts[f"{JITTER}, egress counts: {name}"] = functools.partial(self._thrifty, name)
+        for name in (*names, *self._weighing()):
             parts[f"Pareto front: {name}"] = functools.partial(self._coverage, name)
+        for name in names:
             parts[f"decision latency: {name}"] = functools.partial(self._decision_ms, name)
             parts[f"responding process: {name}"] = functools.partial(self._response, name)
         return parts
@@ -146,14 +145,20 @@ class Scoreboard:
         means = {n: np.nanmean(np.concatenate([r[n] for r in regrets])) for n in self.candidates}
         return min(means, key=lambda name: np.nan_to_num(means[name], nan=np.inf))
 
-    @functools.cache  # noqa: B019 - one scoreboard per process
-    def played(self, scene: str, name: str) -> Played:
+    @functools.cache  # noqa: B019 - a scoreboard lives as long as its process
+    def played(self, scene: str, name: str, weights: tuple[float, ...] = FAST) -> Played:
         """What a scheduler did in a scene, the scenarios of all clusters one after another."""
-        parts = [stage.play(scene, self._everyone(stage, name)) for stage in self.stages]
+        told = None if weights == FAST else weights
+        parts = [stage.play(scene, self._everyone(stage, name), told) for stage in self.stages]
         for stage, part in zip(self.stages, parts, strict=True):
-            self.frames.append(_episode_rows(stage.spec.name, scene, name, part))
+            head = {"setting": self.setting, "cluster": stage.spec.name, "scene": scene}
+            self.frames.append(_episode_rows(head | {"w3": weights[2], "scheduler": name}, part))
         fields = (field.name for field in dataclasses.fields(Played))
         return Played(**{f: np.concatenate([getattr(p, f) for p in parts]) for f in fields})
+
+    def _thrifty(self, name: str) -> Played:
+        """With jitter, told that egress counts as much as progress, where it can be told."""
+        return self.played(JITTER, name, THRIFTY if self._takes_preferences(name) else FAST)
 
     @functools.cache  # noqa: B019
     def used(self, name: str) -> np.ndarray | None:
@@ -170,18 +175,18 @@ class Scoreboard:
         rows = []
         for rival in SPEED_RIVALS:
             rows += kpis.against(ours, rival, self.played(JITTER, rival), best)
-        n_jobs = self.shared[0].n_jobs
+        n_jobs, alone = self.shared[0].n_jobs, np.concatenate([c.alone() for c in self.shared])
         rows += [
-            kpis.shared_use(self.used(name), rival, self.used(rival), n_jobs)
+            kpis.shared_use(self.used(name), rival, self.used(rival), n_jobs, alone)
             for rival in SPEED_RIVALS
         ]
-        stays = self.played(JITTER, "single_domain")
+        saves = [self._thrifty(name) for name in ("clairvoyant", "single_domain")]
         for rival in TRAFFIC_RIVALS:
-            rows += kpis.traffic(ours, rival, self.played(JITTER, rival), [best, stays])
+            rows += kpis.traffic(self._thrifty(name), rival, self._thrifty(rival), saves)
         rows.sort(key=lambda row: [goal.name for goal in kpis.GOALS].index(row["name"]))
         steady = (self.played(STEADY, name), self.played(STEADY, "clairvoyant"))
         loaded = (self.played(LOAD, n) for n in (name, "replan_oracle", "clairvoyant"))
-        return [
+        rows = [
             *rows,
             self._coverage(name),
             *kpis.latency(self._decision_ms(name)),
@@ -189,12 +194,13 @@ class Scoreboard:
             self._response(name),
             kpis.stability(*loaded),
         ]
+        return [{"setting": self.setting, "weights": _weights(row["name"]), **row} for row in rows]
 
     @functools.cache  # noqa: B019
     def _coverage(self, name: str) -> dict:
         """The row on the Pareto front of the scored plans; a scheduler that takes no
         preference has one point."""
-        preferences = PREFERENCES if self._takes_preferences(name) else (self.weights,)
+        preferences = PREFERENCES if self._takes_preferences(name) else (FAST,)
         shares, ratios, sizes = [], [], []
         for stage in self.stages:
             points = stage.points(self._everyone(stage, name), preferences)  # [S, M, W, 3]
@@ -245,6 +251,7 @@ class Scoreboard:
         argv = ["--scheduler", name, "--model", c.model, "--global-batch", str(c.global_batch)]
         argv += ["--seq", str(c.seq), "--table-size", str(c.table_size)]
         argv += ["--layout-limit", str(c.layout_limit), *(["--cluster", file] if file else [])]
+        argv += ["--allow", self.setting, "--efficiency", c.efficiency]
         taken = response_s(respond_command(argv), self.stages[which].spec, c.measurements)
         return entry(kpis.RESPONSE, None, taken, statistic=kpis.percentile(99.0))
 
@@ -261,32 +268,17 @@ def candidates(text: str) -> list[str]:
     return names
 
 
-def _flat(row: dict) -> dict[str, Any]:
-    """A row of kpis.csv."""
-    kept = {k: v for k, v in row.items() if k != "ci95" and k not in FURTHER}
-    return {**kept, "lo": row["ci95"][0], "hi": row["ci95"][1], **{k: row.get(k) for k in FURTHER}}
+def _weights(kpi: str) -> list[float] | None:
+    """w that a KPI is stated for; None = a sweep over all of PREFERENCES."""
+    if kpi == kpis.COVERAGE.name:
+        return None
+    return list(THRIFTY if kpi == kpis.WAN_GB.name else FAST)
 
 
-def _episode_rows(cluster: str, scene: str, name: str, played: Played) -> pd.DataFrame:
+def _episode_rows(head: dict, played: Played) -> pd.DataFrame:
     """episodes.csv: one row for each scenario and policy seed."""
     index = np.indices(played.total.shape).reshape(2, -1)
     values = {"progress": played.total, "utilisation": played.utilisation, "tokens": played.tokens}
     values |= {"egress_usd": played.egress_usd, "wan_gb": played.wan_gb}
-    head = {"cluster": cluster, "scene": scene, "scheduler": name}
-    head |= {"scenario": index[0], "policy_index": index[1]}
-    return pd.DataFrame({**head, **{key: value.ravel() for key, value in values.items()}})
-
-
-def kpi(config: KpiConfig) -> None:
-    """Measure, print the scoreboard, keep the records. Raises InputError, RecordError."""
-    if config.json not in (None, "-"):
-        check_output(config.json, "--json")
-    RunWriter.check("kpi", config.out)
-    scoreboard = Scoreboard(config)
-    body = dataclasses.asdict(config)
-    with RunWriter.create("kpi", body, config.seeds, config.out) as writer:
-        summary = scoreboard.run(writer)
-        writer.finish(summary)
-    if put_result(summary, config.json):
-        print(kpi_table(summary))
-        print(f"run folder: {writer.dir}")
+    which = {"scenario": index[0], "policy_index": index[1]}
+    return pd.DataFrame({**head, **which, **{key: value.ravel() for key, value in values.items()}})

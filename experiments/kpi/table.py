@@ -9,21 +9,33 @@ from analysis.statistics import front_note
 from analysis.statistics import kpi as kpis
 from experiments.common import as_text
 
-COLUMNS = (
-    *("KPI", "against", "target", "best possible", "clairvoyant", "value"),
-    *("95 % interval", "status"),
-)
+COLUMNS = ("KPI", "against", "target", "best possible", "value", "95 % interval", "status")
 
 
 def kpi_table(summary: dict) -> str:
-    """The scoreboards of the policy and of the best rival as text."""
+    """The scoreboards of the policy and of the best rival, setting by setting, as text."""
     rival = summary["non_learned"]
-    boards = {
-        summary["policy"]: summary["kpis"],
-        f"{rival['scheduler']}, the best that is not learned": rival["kpis"],
-    }
-    minutes = f"measured in {summary['wall_s'] / 60:.1f} minutes"
-    return "\n".join(_board(name, rows) for name, rows in boards.items()) + minutes
+    boards = []
+    for setting, best in rival["scheduler"].items():
+        plans = "any plan" if setting == "any" else f"{setting} plans"
+        for name, rows in (
+            (f"{summary['policy']}, {plans}", summary["kpis"]),
+            (f"{best}, the best that is not learned, {plans}", rival["kpis"]),
+        ):
+            boards.append(_board(name, [row for row in rows if row["setting"] == setting]))
+        boards.append(_fronts([r for r in summary["coverage"] if r["setting"] == setting], plans))
+    return "\n".join(boards) + f"measured in {summary['wall_s'] / 60:.1f} minutes"
+
+
+def _fronts(rows: list[dict], plans: str) -> str:
+    """How well each scheduler that takes weights covers the front."""
+    table = Table(title=f"Pareto coverage of schedulers that take weights, {plans}")
+    for i, name in enumerate(("scheduler", "covered [%]", "95 % interval", "hypervolume ratio")):
+        table.add_column(name, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        figures = _number(row["value"], 1, missing="not measured"), _interval(row["ci95"], 1)
+        table.add_row(row["scheduler"], *figures, _number(row["hypervolume_ratio"], 2))
+    return as_text(table)
 
 
 def _board(title: str, rows: list[dict]) -> str:
@@ -45,7 +57,6 @@ def _board(title: str, rows: list[dict]) -> str:
             row["rival"] or "",
             f"{sense} {goal.target:g} {goal.unit}",
             _number(row["headroom"], digits),
-            _number(row.get("clairvoyant"), digits),
             _number(row["value"], digits, missing="not measured"),
             _interval(row["ci95"], digits),
             row["status"],

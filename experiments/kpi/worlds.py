@@ -26,6 +26,8 @@ SCENES = {  # what the KPIs say of the world, stronger than the scenario setting
     STEADY: {"jitter": "none"},
     LOAD: {"jitter": "uniform", "uniform": 0.3, "load_share": 0.5, "load_swing": 0.2},
 }
+LEAST_WORTH = {"token_worth": "lower_end"}  # progress is at the lower end of its band
+FAST, THRIFTY = (1.0, 0.0, 0.0, 0.0), (1.0, 0.0, 1.0, 0.0)  # w of all KPIs, and of WAN cost
 # Preferences w of which a policy's trade-offs are asked: all that sum to one, in thirds.
 PREFERENCES = SAMPLED
 
@@ -40,20 +42,19 @@ class Stage:
         info: TableInfo,
         settings: ScenarioSettings,
         counts: dict[str, int],
-        weights: tuple[float, float, float, float],
     ):
         """`counts` are the scenarios of the splits train and test; rivals are tuned on train."""
         self.spec, self.world, self.info, self.settings = spec, world, info, settings
-        self._counts, self._weights = counts, weights
+        self._counts = counts
         self._scenes: dict[tuple[str, str], Evaluator] = {}
         self.tuned = default_settings()
 
     def scene(self, name: str, split: str = "test") -> Evaluator:
         """The bank of a scene, made when it is first asked for."""
         if (name, split) not in self._scenes:
-            settings = dataclasses.replace(self.settings, **SCENES[name])
+            settings = dataclasses.replace(self.settings, **LEAST_WORTH, **SCENES[name])
             count = range(self._counts[split])
-            bank = Evaluator(self.world, settings, count, split, self._weights)
+            bank = Evaluator(self.world, settings, count, split, FAST)
             self._scenes[name, split] = bank
         return self._scenes[name, split]
 
@@ -63,10 +64,13 @@ class Stage:
         self.tuned = tune([training], names)
         return {name: training.regret_pct(named(name, self.world, self.tuned)) for name in names}
 
-    def play(self, scene: str, everyone: list[Contestant]) -> Played:
-        """One scheduler, all its policy seeds, in a scene."""
+    def play(
+        self, scene: str, everyone: list[Contestant], weights: tuple[float, ...] | None = None
+    ) -> Played:
+        """One scheduler, all its policy seeds, in a scene; told `weights` where some are given."""
         bank = self.scene(scene)
-        return _played([bank.play(one.scheduler)[1] for one in everyone], bank.params)
+        episodes = [bank.play(one.scheduler, weights)[1] for one in everyone]
+        return _played(episodes, bank.params)
 
     def points(self, everyone: list[Contestant], preferences) -> np.ndarray:
         """[S, M, W, 3] objectives of each policy seed's last plan in an episode without jitter, by

@@ -21,6 +21,9 @@ class RespondConfig:
         seq: tokens per sequence
         table_size: plans in the table at most
         layout_limit: layouts of domains that are searched at most for the table
+        efficiency: what a token is worth where replicas talk seldom: published, none, a number up to
+            1, or a CSV file of parameters
+        allow: plans of the table: synchronous, or any (local SGD, fewer bits, streaming as well)
         interval_s: seconds that pass between two measurements, as the scheduler takes it
     """
 
@@ -31,6 +34,8 @@ class RespondConfig:
     seq: int = 4096
     table_size: int = 48
     layout_limit: int = LAYOUT_LIMIT
+    efficiency: str = "published"
+    allow: str = "synchronous"
     interval_s: float = 60.0
 
     def __post_init__(self):

@@ -306,6 +306,8 @@ def make_responder(config: RespondConfig) -> Responder:
         plan_rules(rivals_with_rules()),
         layout_limit=config.layout_limit,
         loaded=True,
+        efficiency=config.efficiency,
+        allow=config.allow,
     )
     scheduler = contestants(name, checkpoints, {}, world)[0].scheduler
     if name in checkpoints:

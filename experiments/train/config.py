@@ -18,7 +18,7 @@ from jaxsim.files import InputError, check_counts, check_fields
 from jaxsim.scenario import ScenarioSettings
 
 MOST_POLICIES = 64  # trained side by side
-OF_ONE_WORLD = ("cluster", "model", "global_batch", "seq", "scenario")
+OF_ONE_WORLD = ("cluster", "model", "global_batch", "seq", "trace", "load", "scenario")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +34,14 @@ class TrainConfig:
         efficiency: what a token is worth where replicas talk seldom: published, none, a number up to
             1, or a CSV file of parameters
         allow: plans of the table: synchronous, or any (local SGD, fewer bits, streaming as well)
-        scenario: how training and held-out worlds are drawn
-        worlds: named worlds, separated by commas, in place of cluster, model, global_batch, seq and
-            scenario: one policy learns from all of them, and each draws its own scenarios
+        trace: trace CSV of the links: its first three quarters train, the rest is held out; each
+            scenario starts it elsewhere
+        load: load CSV of local jobs, divided likewise
+        scenario: how training and held-out worlds are drawn; with a trace jitter is none and
+            base_spread 0 unless they are given
+        worlds: named worlds, separated by commas, in place of cluster, model, global_batch, seq,
+            trace, load and scenario: one policy learns from all of them, and each draws its own
+            scenarios
         train: Hi-PPO and its optimisation
         seeds: policy seeds, trained side by side
         epochs: batches of episodes
@@ -59,6 +64,8 @@ class TrainConfig:
     weights: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
     efficiency: str = "published"
     allow: str = "synchronous"
+    trace: str | None = None
+    load: str | None = None
     scenario: ScenarioSettings = dataclasses.field(default_factory=default_scenario)
     worlds: str | None = None
     train: TrainSettings = dataclasses.field(default_factory=TrainSettings)
@@ -88,6 +95,14 @@ class TrainConfig:
             raise ValueError(f"{own[0]}: not allowed beside worlds, whose names say it")
         if self.train.algorithm == "ppo" and len(self.names) > 1:
             raise ValueError("worlds: ppo learns from one; train.algorithm exact learns from many")
+
+    def with_dependent_defaults(self, given: list[str]) -> TrainConfig:
+        """With a trace, links are what the file says: nothing is drawn on top that is not `given`."""
+        if self.trace is None:
+            return self
+        quiet = {"jitter": "none", "base_spread": 0.0}
+        changes = {k: v for k, v in quiet.items() if f"scenario.{k}" not in given}
+        return dataclasses.replace(self, scenario=dataclasses.replace(self.scenario, **changes))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ class TrainingRun:
     def evaluators(self) -> list[Evaluator]:
         """Of the held-out scenarios of every world; solved when they are first asked."""
         held_out = range(self.config.eval_scenarios), "held-out", self.config.weights
-        return [Evaluator(w.world, w.scenario, *held_out) for w in self.worlds]
+        return [Evaluator(w.world, w.scenario, *held_out, **w.held_out) for w in self.worlds]
 
     def _tuned_rivals(self) -> dict[str, float]:
         """Settings of the rules that move between rows of a table, as they do best over all worlds."""
@@ -82,7 +82,7 @@ class TrainingRun:
         found: dict[str, float] = {}
         with progress(total=len(RULES), desc="tune rules", unit="rule") as bar:
             own = range(count), "train", weights
-            banks = [Evaluator(w.world, w.scenario, *own) for w in self.worlds]
+            banks = [Evaluator(w.world, w.scenario, *own, **w.traces) for w in self.worlds]
             for name in RULES:
                 settings = tune(banks, [name])
                 found |= {t.key: float(settings[t.key]) for t in find(name).tunables if t.grid}

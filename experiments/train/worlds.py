@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from experiments.common import LAYOUT_LIMIT, load_world, progress
+from experiments.common import LAYOUT_LIMIT, load_regions, load_world, progress, read_traces
 from experiments.train.config import TrainConfig
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
@@ -18,18 +18,20 @@ from jaxsim.worlds import named_world
 
 
 class TrainingWorld(NamedTuple):
-    """One of the worlds of a training run."""
+    """One of the worlds of a training run; `traces` and `held_out` are those of `scenario_bank`."""
 
     name: str
     spec: ClusterSpec
     world: World
     info: TableInfo
     scenario: ScenarioSettings
+    traces: dict[str, np.ndarray | None]
+    held_out: dict[str, np.ndarray | None]
 
     def bank(self, config: TrainConfig) -> tuple[EnvParams, jax.Array]:
         """Its training scenarios [S] and their keys. Raises InputError where no plan runs in one."""
         scenarios = self.scenario, range(config.scenarios), "train", config.weights
-        params, keys = scenario_bank(self.world, *scenarios)
+        params, keys = scenario_bank(self.world, *scenarios, **self.traces)
         stuck = int(np.sum(np.asarray(params.progress_ref) <= 0))
         if stuck:
             raise InputError(
@@ -66,13 +68,25 @@ def _built(
     layout_limit: int = LAYOUT_LIMIT,
     domains: int | None = None,
 ) -> TrainingWorld:
+    # A bad file is refused before anything is computed.
+    regions = load_regions(about[0], domains)
+    files = read_traces(config.trace, config.load, regions, scenario.interval_s)
     spec, world, info = load_world(
         *(*about, config.table_size),
-        loaded=scenario.load_share > 0,
+        loaded=scenario.load_share > 0 or config.load is not None,
         efficiency=config.efficiency,
         allow=config.allow,
         note=False,  # there may be more to refuse, in one line
         layout_limit=layout_limit,
         domains=domains,
     )
-    return TrainingWorld(name or spec.name, spec, world, info, scenario)
+    traces, held_out = {}, {}
+    for key, rows in files.items():
+        traces[key], held_out[key] = (None, None) if rows is None else divided(rows)
+    return TrainingWorld(name or spec.name, spec, world, info, scenario, traces, held_out)
+
+
+def divided(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first three quarters of a trace, rounded up, and the rest; a trace of one row is both."""
+    cut = -(-3 * len(rows) // 4)
+    return rows[:cut], rows[cut:] if cut < len(rows) else rows

@@ -26,6 +26,9 @@ class WatchConfig(RespondConfig):
         seq: tokens per sequence
         table_size: plans in the table at most
         layout_limit: layouts of domains that are searched at most for the table
+        efficiency: what a token is worth where replicas talk seldom: published, none, a number up to
+            1, or a CSV file of parameters
+        allow: plans of the table: synchronous, or any (local SGD, fewer bits, streaming as well)
         interval_s: seconds after which the scheduler's memory moves on by one interval
         folder: folder whose files hold the measurements, each read once, in the order of their names;
             standard input if neither this nor listen is given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.load import SubmittedJob
 from jaxsim.plan import Problem, empty_plan
-from jaxsim.planning import PARTS, PlanTable
+from jaxsim.planning import PARTS, PlanTable, TableInfo
 from jaxsim.pytree import Pytree
 from jaxsim.scenario.scenario import (
     World,
@@ -44,14 +44,18 @@ def build_jobs_world(
     table_size: int = 48,
     layout_limit: int = 200,
     pad_to: int | None = None,
+    efficiency: str = "published",
+    allow: str = "synchronous",
 ) -> JobsWorld:
-    """Enumerate plans for every kind of job: model, batch and sequence length.
+    """Enumerate plans for every kind of job: model, batch and sequence length. `efficiency` and
+    `allow` are those of `build_world`.
 
     `table_size` plans of a kind are divided among the PARTS of the GPUs that domains have; every part
     has its fallback plans, however few that are. Raises InputError that names all jobs that fit
     nowhere, or the first whose data is nowhere, by file and line.
     """
-    kinds, kind = _kinds(spec, submitted, table_size, layout_limit)
+    make = functools.partial(build_world, efficiency=efficiency, allow=allow)
+    kinds, kind = _kinds(spec, submitted, table_size, layout_limit, make)
     jobs = build_workload([job.spec for job in submitted], pad_to)
     jobs = jobs.replace(data=_data_sets(spec, submitted, jobs.mask.shape[0]))
     kind += [0] * (jobs.mask.shape[0] - len(kind))
@@ -66,8 +70,15 @@ def build_jobs_world(
     )
 
 
+Make = Callable[[ClusterSpec, JobSpec, int, int], tuple[World, TableInfo]]
+
+
 def _kinds(
-    spec: ClusterSpec, submitted: Sequence[SubmittedJob], table_size: int, layout_limit: int
+    spec: ClusterSpec,
+    submitted: Sequence[SubmittedJob],
+    table_size: int,
+    layout_limit: int,
+    make: Make,
 ) -> tuple[list[list[World]], list[int]]:
     """The worlds of every kind of job, and the kind of each job. Raises InputError."""
     alike: dict[JobSpec, list[SubmittedJob]] = {}
@@ -76,7 +87,7 @@ def _kinds(
     worlds, misfits = [], []
     for one, jobs in alike.items():
         try:
-            worlds.append(_worlds(spec, one, table_size, layout_limit))
+            worlds.append(_worlds(spec, one, table_size, layout_limit, make))
         except InputError as error:
             where = ", ".join(job.where for job in jobs)
             misfits.append(f"{where}: {jobs[0].model}: {error}")
@@ -106,7 +117,9 @@ def _data_sets(spec: ClusterSpec, submitted: Sequence[SubmittedJob], size: int) 
     return DataSets(jnp.asarray(gb), jnp.asarray(at))
 
 
-def _worlds(spec: ClusterSpec, job: JobSpec, size: int, layout_limit: int) -> list[World]:
+def _worlds(
+    spec: ClusterSpec, job: JobSpec, size: int, layout_limit: int, make: Make
+) -> list[World]:
     """One world per part of the GPUs, `size` plans in all; a part on which nothing fits is left out,
     the whole is not."""
     worlds = []
@@ -114,7 +127,7 @@ def _worlds(spec: ClusterSpec, job: JobSpec, size: int, layout_limit: int) -> li
         rows = size // len(PARTS) + (i < size % len(PARTS))
         fewer = dataclasses.replace(spec, gpus=tuple(max(1, g // part) for g in spec.gpus))
         try:
-            worlds.append(build_world(fewer, job, rows, layout_limit)[0])
+            worlds.append(make(fewer, job, rows, layout_limit)[0])
         except InputError:
             if part == 1:
                 raise

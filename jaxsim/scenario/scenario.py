@@ -15,7 +15,7 @@ from jaxtyping import Float, Key
 
 from jaxsim.cluster import Calibration, Cluster, ClusterSpec
 from jaxsim.env import EnvParams
-from jaxsim.learning import TWO_SIDED_95, TokenEfficiency, read_efficiency
+from jaxsim.learning import TWO_SIDED_95, TokenEfficiency, lower_end, read_efficiency
 from jaxsim.load import Bursts, LoadProcess, burst_trace, load_process
 from jaxsim.network import (
     FittedLink,
@@ -191,7 +191,11 @@ def drawn_bank(
     for draw in draws:
         source = [draw.seed, zlib.crc32(split.encode())]
         rng = np.random.default_rng(source)
-        learning = _drawn_worth(world.problem.learning, np.random.default_rng([*source, 1]))
+        learning = world.problem.learning
+        if draw.settings.token_worth == "drawn":
+            learning = _drawn_worth(learning, np.random.default_rng([*source, 1]))
+        else:
+            learning = lower_end(learning)
         args = (world, draw.settings, links[draw.settings.jitter], rng, draw.weights)
         params.append(_scenario(*args, network_trace, load_trace, learning))
         keys.append(int(rng.integers(2**31)))

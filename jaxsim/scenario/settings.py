@@ -21,6 +21,7 @@ MOST = {
 MOST_INTERVALS = 1_000_000  # of an episode: two years of minutes
 PLAIN_JITTERS = ("uniform", "ou", "none")
 JITTERS = ("uniform", "ou", "regime", "heavy", "outage", "none")
+TOKEN_WORTHS = ("drawn", "lower_end")
 FILE_NAME = re.compile(r"\.ya?ml(:\w+)?$")  # of link processes, or of one kind of them
 
 
@@ -43,6 +44,8 @@ class ScenarioSettings:
         load_job_share: mean size of a local job as a share of its domain's GPUs: jobs come, stay and
             go, and ask for load_share on average; 0 = the share is held as it is
         load_stay: mean stay of such a job [intervals]
+        token_worth: what a token is worth where replicas talk seldom: drawn from its band for each
+            scenario, or the band's lower_end in all
         interval_s: decision interval [s]
         horizon: decision intervals per episode
     """
@@ -58,6 +61,7 @@ class ScenarioSettings:
     load_swing: float = 0.0
     load_job_share: float = 0.0
     load_stay: float = 20.0
+    token_worth: str = "drawn"
     interval_s: float = 60.0
     horizon: int = 128
 
@@ -65,6 +69,9 @@ class ScenarioSettings:
         if self.jitter not in JITTERS and not FILE_NAME.search(self.jitter):
             known = ", ".join(JITTERS)
             raise ValueError(f"jitter: expected {known} or FILE.yaml, got {self.jitter!r}")
+        if self.token_worth not in TOKEN_WORTHS:
+            known = " or ".join(TOKEN_WORTHS)
+            raise ValueError(f"token_worth: expected {known}, got {self.token_worth!r}")
         for name in ("white", "ou_sigma", "ou_tau"):
             low, high = getattr(self, name)
             if not 0 <= low <= high <= LARGEST:

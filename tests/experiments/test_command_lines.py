@@ -227,7 +227,6 @@ def test_later_files_are_stronger_and_the_command_line_is_strongest(tmp_path):
 def test_weights_that_are_all_zero_are_refused():
     for kind, zeros in (
         (EvaluateConfig, "0,0,0,0"),
-        (KpiConfig, "0,0,0,0"),
         (TrainConfig, "[0,0,0,0]"),
     ):
         with pytest.raises(InputError, match="not all 0"):
@@ -245,6 +244,7 @@ def test_what_a_run_kept_is_read_back():
         (["--worlds", "load,heavy"], "heavy-tail"),
         (["--worlds", "load,drift", "--seq", "512"], "seq"),
         (["--worlds", "load", "--scenario.jitter", "none"], "scenario"),
+        (["--worlds", "load", "--trace", "links.csv"], "trace"),
         (["--worlds", "load,drift", "--train.algorithm", "ppo"], "ppo"),
     ],
 )

@@ -23,7 +23,10 @@ from jaxsim.plan.plan import empty_plan
 from jaxsim.step_time import NetworkView, job_step_cost
 from jaxsim.step_time.reconfiguration import migration_gb
 
-pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+pytestmark = [
+    pytest.mark.slow,  # as a whole: its tests share what takes long to compile
+    pytest.mark.usefixtures("scoring_is_optimised"),
+]
 
 DOMAINS = ("virginia", "ohio", "oregon", "ireland")
 

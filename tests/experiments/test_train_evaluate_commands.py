@@ -1,5 +1,6 @@
 """train, evaluate and report from their command lines: what they write, and how they go on."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -20,9 +21,11 @@ from helpers.tiny_training import (
     EPOCHS,
     SEEDS,
     WORLD,
+    cached_world,
     compiled_pieces,
     evaluators,
     shared_run,
+    tiny_config,
 )
 
 from agents.hi_ppo.checkpoint import load_checkpoint
@@ -38,12 +41,16 @@ from experiments.evaluate.config import EvaluateConfig
 from experiments.evaluate.contestants import contestants, with_tuned_here
 from experiments.evaluate.evaluator import tune
 from experiments.train import __main__ as train
-from experiments.train import training
+from experiments.train import training, worlds
 from experiments.train.config import TrainConfig
 from experiments.train.training import TrainingRun
+from jaxsim.files import InputError
 from jaxsim.scenario.scenario import scenario_bank
 
-pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+pytestmark = [
+    pytest.mark.slow,  # as a whole: its tests share what takes long to compile
+    pytest.mark.usefixtures("scoring_is_optimised"),
+]
 
 ROOT = Path(__file__).parents[2]
 CLOCK = ["wall_s", "steps_per_s"]
@@ -530,6 +537,33 @@ def test_several_numbers_of_a_rival_are_tuned_together_and_nothing_is_played_twi
     assert [tuned[t.key] for t in (horizon, alpha, weight)] == [5.0, 0.7, 0.3]
     sizes = [len(t.grid) for t in (horizon, alpha, weight)]
     assert max(sizes) < fake.asked <= 2 * sum(sizes) - 3
+
+
+def test_a_trace_trains_on_its_first_part_and_the_rest_is_held_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(worlds, "load_world", cached_world)
+    file = tmp_path / "links.csv"
+    rows = [f"{60 * t},virginia,ohio,{1 + t}" for t in range(8)]
+    file.write_text("\n".join(["t_s,src,dst,factor", *rows, ""]))
+    config = tiny_config(trace=file)
+    assert config.scenario.jitter == "none" and config.scenario.base_spread == 0.5  # as given
+    (world,) = worlds.training_worlds(config)
+    factors = {key: world.spec.domains.index(key) for key in ("virginia", "ohio")}
+    link = (slice(None), factors["virginia"], factors["ohio"])
+    assert world.traces["network_trace"][link].tolist() == [1, 2, 3, 4, 5, 6]
+    assert world.held_out["network_trace"][link].tolist() == [7, 8]
+    assert world.traces["load_trace"] is world.held_out["load_trace"] is None
+    params, _ = world.bank(config)
+    shown = np.asarray(params.network.trace)[(slice(None), *link)]
+    assert shown.tolist() == [[1, 2, 3, 4, 5, 6]] * config.scenarios
+    with pytest.raises(InputError, match=r"nowhere\.csv"):
+        worlds.training_worlds(dataclasses.replace(config, trace="nowhere.csv"))
+
+
+@pytest.mark.parametrize(("rows", "first"), [(1, 1), (2, 2), (4, 3), (8, 6), (9, 7)])
+def test_every_row_of_a_trace_has_its_part(rows, first):
+    train_on, held_out = worlds.divided(np.arange(rows))
+    assert train_on.tolist() == list(range(first))
+    assert held_out.tolist() == (list(range(first, rows)) or list(range(rows)))
 
 
 def test_sizes_that_do_not_divide_are_one_line(capsys, tmp_path, monkeypatch):

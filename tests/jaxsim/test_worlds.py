@@ -15,7 +15,10 @@ from jaxsim.files import InputError
 from jaxsim.plan import describe
 from jaxsim.worlds import NamedWorld, named_world
 
-pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+pytestmark = [
+    pytest.mark.slow,  # as a whole: its tests share what takes long to compile
+    pytest.mark.usefixtures("scoring_is_optimised"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -131,6 +131,8 @@ class Run:
             sys.exit(f"{' '.join(tests)}: {answer} without any error; see {worker.log}")
         with self.lock:
             self.normal_s[tests] = answer["seconds"]
+            passed = {"id": f"passes: {' '.join(tests)}", "file": self.code}
+            self._record(passed | {"seconds": answer["seconds"]})
             print(
                 f"passes in {answer['seconds']:5.1f} s without an error: {' '.join(tests)}",
                 flush=True,

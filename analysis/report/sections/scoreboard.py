@@ -19,22 +19,32 @@ def kpi_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
     kpis = optional_table(record, "kpis", KPI_COLUMNS, "Key figures", notes)
     if kpis is None:
         return
+    if "setting" not in kpis.columns:  # runs from before there were two
+        kpis = kpis.assign(setting="synchronous")
+    for setting, rows in kpis.groupby("setting", sort=False):
+        yield _kpi_section(record, str(setting), rows)
+
+
+def _kpi_section(record: RunRecord, setting: str, kpis: pd.DataFrame) -> Section:
+    """One setting: which plans are allowed."""
     text = [_passed(kpis)]
     for name, rows in kpis.groupby("scheduler", sort=False):
         text.append("\n\n".join([f"**{name}**", _kpi_rows(rows), *_on_fronts(rows)]))
     text.append(
         "Best possible is what clairvoyant reaches against the same rival (for WAN cost the better "
-        "of clairvoyant and a plan that stays in one domain; for load stability the intervals in "
-        "which anybody trains). Out of reach means that not even that meets the target: it is no "
-        "pass. Clairvoyant's own loss to jitter, and its own stability, stand beside the value and "
-        "bound nothing."
+        "of clairvoyant and a plan that stays in one domain; for jitter robustness and load stability "
+        "clairvoyant's own figure; for many jobs what each would reach alone on the idle cluster). "
+        "Out of reach means that neither the value nor that meets the target: it is no pass."
     )
     drawn = drawn_from(record, "kpis", figures.key_figures, kpis)
     caption = (
         "Values with 95 % intervals, the target (dashed) and the best possible (open square). "
         "Savings and shares are to lie to the right of the target, times and losses to its left."
     )
-    yield Section("Key figures", "\n\n".join(text), (Picture("key-figures", drawn, caption),))
+    several = setting == "any"
+    title = "Key figures, any plan" if several else "Key figures, synchronous plans"
+    picture = Picture("key-figures-any" if several else "key-figures", drawn, caption)
+    return Section(title, "\n\n".join(text), (picture,))
 
 
 def _passed(kpis: pd.DataFrame) -> str:
@@ -48,8 +58,6 @@ def _passed(kpis: pd.DataFrame) -> str:
 
 
 def _kpi_rows(rows: pd.DataFrame) -> str:
-    if "clairvoyant" not in rows.columns:  # runs from before it had a column
-        rows = rows.assign(clairvoyant=float("nan"))
     header = ["KPI", "part", "against", "target", "value", "95 % interval", "best possible"]
     body = [
         [
@@ -60,12 +68,11 @@ def _kpi_rows(rows: pd.DataFrame) -> str:
             fixed(row.value, _digits(row.unit)),
             interval([row.lo, row.hi], _digits(row.unit)),
             fixed(row.headroom, _digits(row.unit)),
-            fixed(row.clairvoyant, _digits(row.unit)),
             row.status.replace("_", " "),
         ]
         for row in rows.itertuples(index=False)
     ]
-    return table([*header, "clairvoyant", "status"], body, text_columns=3)
+    return table([*header, "status"], body, text_columns=3)
 
 
 def _on_fronts(rows: pd.DataFrame) -> Iterator[str]:

@@ -118,6 +118,19 @@ def test_every_figure_of_an_episode_by_hand():
     assert set(expected) | {"overlap"} == set(vars(found))
 
 
+def test_a_job_of_less_than_a_token_a_second_has_its_efficiency():
+    params, episode = an_eventful_episode()
+    work = params.problem.work
+    slow = params.replace(
+        problem=params.problem.replace(
+            work=work.replace(tokens_per_step=jnp.full_like(work.tokens_per_step, 1e-3))
+        )
+    )
+    usual, found = (jax.jit(episode_metrics)(episode, p) for p in (params, slow))
+    assert 0 < float(found.tokens_per_s) < 1
+    np.testing.assert_allclose(found.efficiency, usual.efficiency, rtol=1e-5)
+
+
 def test_an_idle_job_has_no_step_time_and_no_traffic_per_step():
     params, episode = an_eventful_episode()
     nothing = 0.0 * episode.record.progress

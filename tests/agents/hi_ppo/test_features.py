@@ -168,6 +168,12 @@ def test_inputs_have_no_units():
             np.testing.assert_allclose(getattr(other, name), getattr(plain, name), **close)
 
 
+def test_a_rate_that_never_moved_is_correlated_with_nothing():
+    rows = np.asarray(upper().rows, float)
+    assert np.isfinite(rows).all() and rows[PADDING, 6] == 0.0
+    assert np.all(np.abs(rows[:PADDING, 6]) > 0.05)  # those that moved are
+
+
 def test_rows_look_the_same_from_wherever_one_is():
     """That lets one encoding serve a decision from every row."""
     here, there = upper(), upper(row=FAR)

@@ -16,7 +16,12 @@ from agents.episodes.metrics import traffic_metrics
 from agents.episodes.rollout import play
 from agents.many_jobs import mast as jobs_mast
 from agents.many_jobs.mast import queueing_s
-from agents.many_jobs.metrics import completion_alone_s, jain_index, job_metrics
+from agents.many_jobs.metrics import (
+    completion_alone_s,
+    jain_index,
+    job_metrics,
+    utilisation_alone,
+)
 from agents.many_jobs.scheduling import PerJobScheduler, make_jobs_setup
 from agents.protocol import Estimate, Scheduler, make_setup
 from agents.registry import find, jobs_names, make_for_jobs
@@ -293,6 +298,41 @@ def test_metrics_of_an_episode_by_hand(by_hand):
     # Four GPUs in one domain and three in the other, of three and two.
     short = job_metrics(*by_hand, alone_s, jnp.tile(jnp.array([3, 2], jnp.int32), (3, 1)))
     assert float(short.overcommitted) == 1
+
+
+def test_the_use_of_a_cluster_that_every_job_has_to_itself_by_hand(by_hand):
+    """Job 0 alone is there until 40 s, job 1 from 90 to 190 s: all three intervals of 60 s. A job that
+    arrives after the end does not count. Eight GPUs of 2 TFLOP/s, of which two are missing once."""
+    _, params = by_hand
+    jobs = SimpleNamespace(**vars(params.problem.work), useful_tflop=jnp.array([8.0, 4.0, 1e9]))
+    cluster = SimpleNamespace(gpu=SimpleNamespace(peak_tflops=jnp.float32(2.0)))
+    problem = SimpleNamespace(work=jobs, cluster=cluster)
+    params = SimpleNamespace(problem=problem, interval_s=params.interval_s)
+    free = jnp.array([[4, 4], [4, 4], [4, 4]], jnp.int32)
+    work_tflop, alone_s = 14 * 8.0 + 20 * 4.0, jnp.array([40.0, 100.0, 1.0])
+    got = utilisation_alone(params, alone_s, free)
+    np.testing.assert_allclose(got, work_tflop / (180.0 * 16.0), rtol=1e-6)
+    # Job 1 needs ten seconds only: the last interval can do without anybody.
+    got = utilisation_alone(params, jnp.array([40.0, 10.0, 1.0]), free)
+    np.testing.assert_allclose(got, work_tflop / (120.0 * 16.0), rtol=1e-6)
+    # Where it comes at 130 s, the second interval can; at 180 s, the end, it does not count.
+    for at_s, tflop, seconds in ((130.0, work_tflop, 120.0), (180.0, 14 * 8.0, 60.0)):
+        late = SimpleNamespace(**{**vars(jobs), "arrival_s": jnp.array([0.0, at_s, 1e4])})
+        other = SimpleNamespace(
+            problem=SimpleNamespace(work=late, cluster=cluster), interval_s=params.interval_s
+        )
+        got = utilisation_alone(other, alone_s, free)
+        np.testing.assert_allclose(got, tflop / (seconds * 16.0), rtol=1e-6)
+    few = utilisation_alone(params, alone_s, free.at[1, 0].set(2))
+    np.testing.assert_allclose(few, work_tflop / (180.0 * 12.0), rtol=1e-6)
+    assert float(utilisation_alone(params, alone_s, free.at[:, :].set(0))) == 1.0
+
+
+def test_no_scheduler_uses_more_than_jobs_that_have_the_cluster_to_themselves(played, truth, bank):
+    params, _ = bank
+    views, alone_s = truth
+    most = float(utilisation_alone(params, alone_s, views.gpus_available[1:]))
+    assert 0.0 < float(played[1].utilisation) <= most * (1 + 1e-5)
 
 
 def test_what_steps_and_traffic_come_to_by_hand(by_hand):

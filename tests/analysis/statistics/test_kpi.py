@@ -1,5 +1,7 @@
 """The eight KPIs: their definitions on hand-made numbers."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from helpers.synthetic_scenes import played
@@ -71,12 +73,14 @@ def test_rises_savings_and_shares():
     assert kpis.stable_pct(ours, oracle)[0, 0] == 50.0  # a stalled interval is not stable
 
 
-def test_stability_is_bounded_by_the_intervals_in_which_anybody_trains():
+@pytest.mark.parametrize(("share", "status"), [(75, "pass"), (50, "out_of_reach")])
+def test_stability_is_measured_beside_clairvoyants_own(share, status, monkeypatch):
+    monkeypatch.setattr(kpis, "STABILITY", dataclasses.replace(kpis.STABILITY, target=60.0))
     # The oracle moves in the second interval, nobody can train in the fourth.
-    ours, oracle = played([[[9.5, 9.5, 9.5, 0.0]]] * 2), played([[[10.0, 0.0, 10.0, 0.0]]] * 2)
-    row = kpis.stability(ours, oracle, oracle)
-    assert row["value"] == 75 and row["headroom"] == 75 and row["status"] == "out_of_reach"
-    assert row["clairvoyant"] == 50
+    oracle = played([[[10.0, 0.0, 10.0, 0.0]]] * 2)
+    ours = {75: [9.5, 9.5, 9.5, 0.0], 50: [9.5, 9.5, 0.0, 0.0]}[share]
+    row = kpis.stability(played([[ours]] * 2), oracle, oracle)
+    assert (row["value"], row["headroom"], row["status"]) == (share, 50, status)
 
 
 def test_who_trains_nothing_saves_no_traffic():
@@ -139,31 +143,39 @@ def test_robustness_is_the_loss_to_the_same_world_without_jitter():
     best = played(np.array([9.8, 9.8, 9.0, 10.0])[:, None, None] * np.ones((1, 1, 2)))
     mean, high = kpis.robustness(moving, steady, (best, steady))
     assert mean["value"] == pytest.approx(8.75) and mean["status"] == "pass"
-    assert mean["clairvoyant"] == pytest.approx(3.5)
+    assert mean["headroom"] == pytest.approx(3.5)
     assert high["value"] == pytest.approx(np.percentile([10, 5, 20, 0], 95))
-    assert high["clairvoyant"] == pytest.approx(np.percentile([2, 2, 10, 0], 95))
-    assert high["status"] == "fail" and mean["headroom"] is None and high["headroom"] is None
+    assert high["headroom"] == pytest.approx(np.percentile([2, 2, 10, 0], 95))
+    # In one scenario in twenty even clairvoyant loses too much: 8.8 % is within reach, 18.5 % not so.
+    assert high["status"] == "fail"
 
 
-@pytest.mark.parametrize(("ours", "status"), [(10.0, "pass"), (8.5, "fail")])
-def test_clairvoyant_s_own_loss_to_jitter_bounds_nothing(ours, status):
+@pytest.mark.parametrize(("ours", "status"), [(10.0, "pass"), (8.5, "out_of_reach")])
+def test_what_clairvoyant_loses_to_jitter_excuses_and_forbids_nothing(ours, status):
     # A plan that uses no link loses nothing where clairvoyant, who uses many, loses 12 %.
     calm = played(np.full((4, 1, 2), 10.0))
     fast = played(np.full((4, 1, 2), 20.0)), played(np.full((4, 1, 2), 17.6))
     for row in kpis.robustness(played(np.full((4, 1, 2), ours)), calm, (fast[1], fast[0])):
         assert row["value"] == pytest.approx(100 - 10 * ours)
-        assert (row["clairvoyant"], row["headroom"]) == (pytest.approx(12), None)
-        assert row["status"] == status
+        assert (row["headroom"], row["status"]) == (pytest.approx(12), status)
 
 
 def test_what_clairvoyant_loses_is_of_the_scenarios_that_count():
     steady = played([[[10.0]], [[0.0]]])  # the second never ran: no loss of ours is defined
     best = played([[[9.0]], [[5.0]]]), played([[[10.0]], [[10.0]]])
     mean, _ = kpis.robustness(played([[[10.0]], [[0.0]]]), steady, best)
-    assert (mean["value"], mean["n"]) == (0, 1) and mean["clairvoyant"] == pytest.approx(10)
+    assert (mean["value"], mean["n"], mean["headroom"]) == (0, 1, pytest.approx(10))
     nowhere = played([[[0.0]], [[0.0]]])
     mean, _ = kpis.robustness(nowhere, nowhere, (nowhere, nowhere))
-    assert (mean["value"], mean["clairvoyant"], mean["status"]) == (None, None, "fail")
+    assert (mean["value"], mean["headroom"], mean["status"]) == (None, None, "fail")
+
+
+def test_many_jobs_are_measured_beside_what_each_reaches_alone():
+    use, most = np.array([[0.5], [0.6]]), np.array([[0.65], [0.65]])
+    row = kpis.shared_use(1.1 * use, "mast", use, 8, most)
+    assert row["value"] == pytest.approx(10.0)
+    assert row["headroom"] == pytest.approx(100 * np.mean([0.15 / 0.5, 0.05 / 0.6]))
+    assert row["status"] == "out_of_reach"
 
 
 def test_what_one_side_lacks_of_a_shared_clusters_use_is_not_measured():

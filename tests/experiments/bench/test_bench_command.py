@@ -120,6 +120,7 @@ def many_jobs():
     return case, jax.jit(episodes)(case, keys)
 
 
+@pytest.mark.nightly
 def test_jobs_of_a_benchmark_arrive_wait_train_and_finish(many_jobs):
     case, tally = many_jobs
     assert case.plans.group.shape == (3, 2, 2) and int(case.params.horizon) == 24
@@ -136,12 +137,14 @@ def test_jobs_of_a_benchmark_arrive_wait_train_and_finish(many_jobs):
     assert np.isfinite([first, second]).all() and first != second
 
 
+@pytest.mark.nightly
 def test_gpus_that_a_benchmark_gives_away_twice_end_it(many_jobs):
     leak = many_jobs[1].replace(overcommitted=jnp.array([0, 2], jnp.int32))
     with pytest.raises(CheckError, match="held 2 GPUs more in a region than it had"):
         bench_jobs.figures([many_jobs[1], leak])
 
 
+@pytest.mark.nightly
 def test_a_benchmark_of_many_jobs_says_what_they_did(tmp_path, monkeypatch, many_jobs, capsys):
     """The command, with a list that is drawn; building and timing are given."""
     case, tally = many_jobs

@@ -64,7 +64,7 @@ PLAYED = {
 @pytest.fixture
 def given(monkeypatch):
     """No world is built and nothing is played: the episodes' results are PLAYED."""
-    monkeypatch.setattr(evaluate_jobs, "build_jobs_world", lambda *_: None)
+    monkeypatch.setattr(evaluate_jobs, "build_jobs_world", lambda *_, **__: None)
     monkeypatch.setattr(evaluate_jobs, "jobs_bank", lambda *_, **__: (np.zeros(2), np.zeros(2)))
     monkeypatch.setattr(evaluate_jobs, "_truth", lambda *_: ())
     monkeypatch.setattr(
@@ -108,6 +108,12 @@ def test_results_of_many_jobs(given, jobs_file, tmp_path, capsys):
     assert "the most under any scheduler: 0." in page
 
 
+OF_ONE_JOB = {  # figures that need an optimum, or one price of a token
+    *("headroom_pct", "regret_pct", "regret_ci95_pct", "bound_pct", "gain_over_pct"),
+    *("efficiency", "efficiency_band", "effective_tokens_per_s", "usd_per_effective_mtoken"),
+}
+
+
 @pytest.mark.nightly
 @pytest.mark.skipif(not PHILLY.exists(), reason="the Philly trace is not beside the project")
 def test_sixteen_philly_jobs_on_eight_regions_for_a_thousand_intervals(tmp_path):
@@ -136,7 +142,7 @@ def test_sixteen_philly_jobs_on_eight_regions_for_a_thousand_intervals(tmp_path)
     assert row["jobs"]["unfinished"] == 16 - done.sum()
     missing = {key for key in SUMMARY_KEYS if row[key] is None}
     # Nobody sends anything over the WAN under mast: there is nothing to overlap.
-    assert missing == {"headroom_pct", "regret_pct", "regret_ci95_pct", "bound_pct", "overlap"}
+    assert missing == {*OF_ONE_JOB, "overlap"}
     assert 0 < row["utilisation"] < 1 and 0 < row["memory_utilisation"] <= 1
     assert row["usd_per_mtoken"] > 0 and row["tokens_per_s"] > 0 and row["step_s"] > 0
     assert 0 < row["decision_ms_p50"] <= row["decision_ms_p99"]
@@ -233,14 +239,19 @@ def test_late_jobs_are_said_not_to_count(given, jobs_file, tmp_path, capsys):
     assert "1 of 2 jobs arrive in time" in capsys.readouterr().out
 
 
-def test_domains_and_layout_limit_are_honoured(given, jobs_file, tmp_path, monkeypatch):
+def test_what_the_world_is_built_with_is_honoured(given, jobs_file, tmp_path, monkeypatch):
     built = []
-    monkeypatch.setattr(evaluate_jobs, "build_jobs_world", lambda *args: built.append(args))
+
+    def build(*args, **plans):
+        built.append((*args, plans))
+
+    monkeypatch.setattr(evaluate_jobs, "build_jobs_world", build)
     argv = ["--jobs", jobs_file, "--schedulers", "mast", "--seeds", "2", "--domains", "6"]
-    argv += ["--layout-limit", "77", "--out", str(tmp_path / "run")]
+    argv += ["--layout-limit", "77", "--allow", "any", "--out", str(tmp_path / "run")]
     assert evaluate.main(argv) == 0
-    [(spec, _, _, layout_limit)] = built
+    [(spec, _, _, layout_limit, plans)] = built
     assert spec.n_domains == 6 and layout_limit == 77
+    assert plans == {"allow": "any", "efficiency": "published"}
 
 
 def test_jobs_that_arrive_after_the_end_do_not_count(given, jobs_file, tmp_path, monkeypatch):

@@ -18,8 +18,9 @@ from analysis.statistics import kpi as kpis
 from analysis.statistics.kpi import Goal
 from experiments.kpi import __main__ as command
 from experiments.kpi import scoreboard as kpi
+from experiments.kpi.config import SETTINGS
 from experiments.kpi.scoreboard import Scoreboard
-from experiments.kpi.worlds import JITTER, LOAD, PREFERENCES, STEADY
+from experiments.kpi.worlds import JITTER, LOAD, PREFERENCES, STEADY, THRIFTY
 from jaxsim.planning.table import TableInfo
 
 NAMES = [
@@ -51,6 +52,7 @@ SPEED = {  # training steps per interval, without jitter and load
     "hi_ppo": 6.0,
     "clairvoyant": 6.5,
 }
+TRUTHFUL = ("hi_ppo", "replan_oracle", "clairvoyant")  # no candidates
 WIRE = {"single_domain": 0.0, "static_even_split": 4.0, "zero": 2.5, "hi_ppo": 2.0}
 
 
@@ -58,15 +60,19 @@ class Theatre:
     """A stage on which speeds are known beforehand: a scene costs everybody a fixed share."""
 
     asked = {}  # noqa: RUF012 - what preferences whose points were asked for
+    told = []  # noqa: RUF012 - who was told weights, and which
 
     spec = types.SimpleNamespace(name="toy", n_domains=2)
     info = TableInfo("toy plans", 2, 50, 2, exhaustive=True, plans_in_family=50)
     tuned = default_settings()
 
-    def play(self, scene, who):
+    def play(self, scene, who, weights=None):
+        if weights is not None:
+            self.told.append((scene, who, weights))
         share = {JITTER: 0.95, STEADY: 1.0, LOAD: 0.5}[scene]
         progress = np.full((4, 1, 8), share * SPEED[who]) * np.arange(1, 5)[:, None, None]
-        wire = WIRE.get(who, 3.0) * progress.sum(axis=-1)
+        thrift = 0.5 if weights == THRIFTY and who == "hysteresis" else 1.0
+        wire = thrift * WIRE.get(who, 3.0) * progress.sum(axis=-1)
         return played(progress, 0.1 * wire, wire, utilisation=progress.mean(axis=-1) / 100)
 
     def points(self, who, preferences):
@@ -86,6 +92,9 @@ class Crowd:
 
     n_jobs = 3
 
+    def alone(self):
+        return np.array([[7.0], [14.0]]) / 100
+
     def utilisation(self, name):
         return None if name == "best_static" else np.array([[SPEED[name]], [2 * SPEED[name]]]) / 100
 
@@ -93,13 +102,14 @@ class Crowd:
 @pytest.fixture
 def scoreboard(monkeypatch):
     monkeypatch.setattr(Theatre, "asked", {})
+    monkeypatch.setattr(Theatre, "told", [])
     monkeypatch.setattr(Scoreboard, "_stage", lambda self, file: Theatre())
     monkeypatch.setattr(Scoreboard, "_shared", lambda self, file: Crowd())
     monkeypatch.setattr(Scoreboard, "_everyone", lambda self, stage, name: name)
     monkeypatch.setattr(Scoreboard, "_decision_ms", lambda self, name: np.linspace(1, 2, 100))
     monkeypatch.setattr(kpi, "response_s", lambda argv, spec, count: np.full(count, 0.02))
     monkeypatch.setattr(
-        kpi, "scheduler_names", lambda **_: tuple(n for n in SPEED if n != "hi_ppo")
+        kpi, "scheduler_names", lambda **_: tuple(n for n in SPEED if n not in TRUTHFUL)
     )
 
 
@@ -109,18 +119,25 @@ def test_the_scoreboard_states_all_eight_for_both(scoreboard, tmp_path, capsys):
     assert command.main([*argv, "--out", str(tmp_path / "run")]) == 0
     result = json.loads(file.read_text())
     assert list(dict.fromkeys(row["name"] for row in result["kpis"])) == NAMES
-    assert result["non_learned"]["scheduler"] == "hysteresis"  # the faster of the two candidates
-    rows = {(r["name"], r["part"], r["rival"]): r for r in result["kpis"]}
-    for row in rows.values():
-        assert {"value", "ci95", "target", "headroom", "status"} <= set(row)
+    # The faster of the two candidates.
+    assert result["non_learned"]["scheduler"] == dict.fromkeys(SETTINGS, "hysteresis")
+    for row in result["kpis"]:
+        assert {"setting", "weights", "value", "ci95", "target", "headroom", "status"} <= set(row)
+    by_setting = [[r for r in result["kpis"] if r["setting"] == name] for name in SETTINGS]
+    # In this theatre every plan is as fast in both settings.
+    assert [{**r, "setting": None} for r in by_setting[0]] == [
+        {**r, "setting": None} for r in by_setting[1]
+    ]
+    rows = {(r["name"], r["part"], r["rival"]): r for r in by_setting[0]}
     # 6 steps against 3 in the same time: half the time, twice the utilisation.
     time = rows["training time", None, "static_even_split"]
     assert time["value"] == pytest.approx(50) and time["status"] == "pass"
     assert time["headroom"] == pytest.approx(100 * (1 - 3 / 6.5))
     assert rows["utilisation", None, "static_even_split"]["value"] == pytest.approx(100)
-    # Six against four in both scenarios; nothing bounds what many jobs can use.
+    # Six against four in both scenarios; alone on the cluster every job would reach seven.
     shared = rows["utilisation", "many jobs", "single_domain"]
-    assert (shared["value"], shared["headroom"], shared["n_jobs"]) == (pytest.approx(50), None, 3)
+    assert (shared["value"], shared["n_jobs"]) == (pytest.approx(50), 3)
+    assert shared["headroom"] == pytest.approx(75) and shared["status"] == "pass"
     assert rows["utilisation", "many jobs", "best_static"]["value"] is None
     # Against the best static plan not even clairvoyant saves a quarter.
     assert rows["training time", None, "best_static"]["status"] == "out_of_reach"
@@ -137,16 +154,37 @@ def test_the_scoreboard_states_all_eight_for_both(scoreboard, tmp_path, capsys):
     assert rows["hierarchical response", None, None]["value"] == pytest.approx(0.02)
     assert rows["load stability", None, "replan_oracle"]["value"] == 100
     assert rows["load stability", None, "replan_oracle"]["status"] == "pass"
-    theirs = {(r["name"], r["part"], r["rival"]): r for r in result["non_learned"]["kpis"]}
+    theirs = result["non_learned"]["kpis"]
+    theirs = {(r["name"], r["part"], r["rival"]): r for r in theirs if r["setting"] == "any"}
     assert theirs["Pareto coverage", None, "exact front"]["value"] == 0
     assert set(theirs) == set(rows)
+    # Told that egress counts, hysteresis sends half as much; everything else is asked for progress.
+    assert theirs["WAN cost", "GB", "zero"]["value"] == pytest.approx(40)
+    assert theirs["WAN cost", "GB", "zero"]["weights"] == [1, 0, 1, 0]
+    assert rows["training time", None, "single_domain"]["weights"] == [1, 0, 0, 0]
+    assert coverage["weights"] is None
+    assert {(scene, w) for scene, _, w in Theatre.told} == {(JITTER, THRIFTY)}
+    assert "zero" not in {who for _, who, _ in Theatre.told}  # it takes no weights
+    # The front, for everybody who takes weights.
+    weighing = ["best_static", "hysteresis", "single_domain", "static_even_split"]
+    assert sorted(r["scheduler"] for r in result["coverage"] if r["setting"] == "any") == weighing
     text = " ".join(capsys.readouterr().out.split())
     assert (
         "hysteresis" in text
         and "The exact front is over 100 plans, added candidates included" in text
     )
     assert "the volume counts time twice" in text
-    assert load(tmp_path / "run").run["kind"] == "kpi"
+    record = load(tmp_path / "run")
+    assert record.run["kind"] == "kpi" and set(record.table("kpis")["setting"]) == set(SETTINGS)
+    assert len(record.table("coverage")) == 2 * len(weighing)
+
+
+def test_one_setting_may_be_measured_alone(scoreboard, tmp_path):
+    argv = ["--candidates", "hysteresis", "--allow", "any", "--json", str(tmp_path / "kpi.json")]
+    assert command.main([*argv, "--out", str(tmp_path / "run")]) == 0
+    result = json.loads((tmp_path / "kpi.json").read_text())
+    assert {row["setting"] for row in result["kpis"]} == {"any"}
+    assert result["non_learned"]["scheduler"] == {"any": "hysteresis"}
 
 
 def coverage_row(monkeypatch, tmp_path, candidates="hysteresis", **info):
@@ -201,7 +239,9 @@ def test_the_report_of_a_scoreboard_counts_what_passes(scoreboard, tmp_path, mon
     text = report.write_report([tmp_path / "run"]).read_text()
     # Latency, robustness, response and stability; every other KPI has a row that does not pass.
     assert "**hi_ppo** passes 4 of 8 KPIs: decision latency, jitter robustness" in text
-    assert "out of reach" in text and "![Key figures](figures/key-figures.png)" in text
+    assert "out of reach" in text
+    assert "![Key figures, synchronous plans](figures/key-figures.png)" in text
+    assert "![Key figures, any plan](figures/key-figures-any.png)" in text
 
 
 @pytest.mark.parametrize(
@@ -211,7 +251,7 @@ def test_the_report_of_a_scoreboard_counts_what_passes(scoreboard, tmp_path, mon
         (["--policy", "best_static,hysteresis"], ["policy"]),
         (["--policy", "clairvoyant"], ["policy", "truth", "clairvoyant"]),
         (["--candidates", "clairvoyant"], ["clairvoyant", "best_static"]),
-        (["--weights", "1,0,0,1"], ["weights", "w4"]),
+        (["--allow", "neither"], ["allow", "both", "synchronous", "neither"]),
         (["--seeds", "1"], ["seeds", ">= 2"]),
         (["--measurements", "99"], ["measurements", ">= 100"]),
         (["--cluster", "nowhere.yaml"], ["nowhere.yaml"]),

@@ -85,6 +85,22 @@ def test_a_group_that_comes_back_fetches_the_state_from_the_other():
     assert moved[3, 0, 1] == pytest.approx(STATE_GB, rel=1e-5)
 
 
+def test_a_group_that_finds_no_gpus_when_its_plan_arrives_fetches_the_state_later():
+    """From domain 0 alone to a replica in each; in interval 1, the arrival's, domain 1 has no GPUs."""
+    actions = jax.tree.map(lambda x: jnp.broadcast_to(x, (8, 1, *x.shape)), APART)
+    lacks = {}
+    for name, load in (("free", held((0, 0))), ("taken", held((0, 0), (0, 4), (0, 0)))):
+        params = env_params(SPEC, JOB, ONE, load=load)
+        states, steps = play(params, jax.random.key(0), actions)
+        lacks[name] = np.asarray(states.behind_gb)[:, 0, 0, 1]
+        arrived_s = np.asarray(steps.record.train_s)[0, 0]
+        assert 0 < arrived_s < INTERVAL_S, "the plan arrives in the first interval"
+    np.testing.assert_array_equal(lacks["free"], 0.0)
+    np.testing.assert_allclose(lacks["taken"][0], STATE_GB, rtol=1e-5)
+    np.testing.assert_array_equal(lacks["taken"][1:], 0.0)
+    assert np.asarray(steps.record.migration_gb)[1, 0, 1] == pytest.approx(STATE_GB, rel=1e-5)
+
+
 def test_a_fetch_over_a_slow_link_takes_the_intervals_it_needs():
     rate = 0.05 / 8 * 1.05 * 0.9
     slow = cluster_spec(2, gpus=4, gbps=0.05)
@@ -147,3 +163,14 @@ def test_losses_never_exceed_the_interval_and_padding_changes_nothing():
         links = [jnp.pad(x, ((0, 2), (0, 2))) for x in (rate, nothing)]
         large = resize(span, wide, *four, links[0], jnp.float32(60), links[1])
         assert float(large.lost_s) == pytest.approx(lost_s)
+
+
+def test_a_later_stage_fetches_its_own_layers_alone():
+    """Domain 1 holds layers 4 to 8 of 8: half of the state, wherever they begin."""
+    problem = Problem(WORK, SPEC.to_arrays(), calibration())
+    pipeline = make_plan([(0, 1)], [(4, 4)], [4], micro_batch=2, dp=4)
+    rate = problem.cluster.bandwidth_gb_per_s
+    for before, now in (([4, 4], [4, 2]), ([4, 4], [2, 4])):
+        gpus = (jnp.array(x, jnp.int32) for x in (before, now))
+        got = resize(LayerSpan.of(pipeline), problem, *gpus, rate, jnp.float32(INTERVAL_S))
+        assert float(got.lost_s) == pytest.approx(RESTART_S + fetch_s(2) / 2, rel=1e-5)

@@ -170,7 +170,7 @@ def test_slopes_are_finite_where_domains_are_unused_or_padded():
     assert float(slopes.gemm_efficiency) < 0 < float(slopes.kernel_s)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_slope_is_the_difference_that_it_predicts():
     arrays, cal = run_arrays([made_run()] * N), prior_calibration()
     _, slopes, total = log_slopes(arrays, cal)

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,9 @@ from jaxsim.plan import Problem, Recompute, Schedule, empty_plan
 from jaxsim.planning import Exchange, PlanFamily, PlanSpace, partitions, share_batch
 from jaxsim.planning.exact import SpaceSearch
 from jaxsim.step_time import job_step_cost
+from jaxsim.step_time.sync import ring_rate_gb_per_s
 from jaxsim.trees import stack
+from jaxsim.workload.number_bytes import SENT_GRADIENT_BYTES
 from jaxsim.workload.workload import build_workload
 
 CHOICES = (
@@ -136,3 +139,54 @@ def test_a_search_that_must_stop_early_says_how_far_off_it_may_be():
     hasty = one.best(view, most_scored=1)
     assert hasty.bound >= best * (1 - 1e-6) and hasty.rate <= best * (1 + 1e-6)
     assert hasty.gap_pct >= 100 * (best / hasty.rate - 1) - 1e-3
+
+
+def test_a_group_sends_over_all_of_its_links_to_one_other_at_the_most():
+    """The bound on a ring's sync, block by block in plain loops; the first block is no less one."""
+    one, view = search(3), next(views(3, 1))
+    masks = [int(m) for m in one.masks]
+    several = [(0b001, 0b010), (0b001, 0b010, 0b100), (0b011, 0b100), (0b001,)]
+    parts = np.array([[masks.index(b) for b in p] + [-1] * (3 - len(p)) for p in several])
+    found, latency = one._ring_bounds(parts, view)
+    rtt = np.asarray(view.rtt_s)[~np.eye(3, dtype=bool)]
+    for h in (1, 2):
+        rate = np.asarray(ring_rate_gb_per_s(view.bandwidth_gb_per_s, jnp.int32(h), calibration()))
+        for p, blocks in enumerate(several):
+            rings = [[_members(b), [_members(o) for o in blocks if o != b]] for b in blocks]
+            to_best = [
+                max((sum(rate[i, j] for i in own for j in o) for o in others), default=np.inf)
+                for own, others in rings
+            ]
+            n = len(blocks)
+            sent_gb = 2 * (n - 1) / n * SENT_GRADIENT_BYTES * float(WORK.gparams)
+            wanted = sent_gb / min(to_best) if n > 1 else 0.0
+            assert found[h - 1, p] == pytest.approx(wanted, rel=1e-5)
+            assert latency[p] == pytest.approx(2 * (n - 1) * 0.5 * rtt.min(), rel=1e-5)
+
+
+def _members(mask):
+    return [k for k in range(3) if mask >> k & 1]
+
+
+@pytest.mark.parametrize(("n", "count"), [(2, 1), (3, 2), (4, 6), (5, 6)])
+def test_all_rings_of_up_to_four_groups_are_tried_and_the_fastest_of_more(n, count):
+    rng = np.random.default_rng(0)
+    rate = np.exp(rng.normal(size=(n, n)))
+    view = SimpleNamespace(bandwidth_gb_per_s=jnp.asarray(rate, jnp.float32))
+    of = SimpleNamespace(domains=list(range(n)), masks=np.array([1 << k for k in range(n)]))
+    found = SpaceSearch._rings(of, list(range(n)), view)
+    assert len(set(found)) == len(found) == count
+    rings = [(0, *rest) for rest in itertools.permutations(range(1, n))]
+    slowest = sorted(
+        max(1 / rate[a, b] for a, b in zip(r, (*r[1:], 0), strict=True)) for r in rings
+    )
+    if n > 2:
+        ours = [max(1 / rate[a, b] for a, b in zip(r, (*r[1:], 0), strict=True)) for r in found]
+        np.testing.assert_allclose(ours, slowest[:count], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("most", "n", "count"), [(2, 3, 3 + 6), (1, 3, 3), (5, 2, 2 + 2)])
+def test_a_pipeline_has_no_more_domains_than_allowed_or_there_are(most, n, count):
+    orders = PlanSpace(max_pipeline=most).orders(cluster_spec(n).to_arrays())
+    assert len(set(orders)) == len(orders) == count
+    assert max(map(len, orders)) == min(most, n)

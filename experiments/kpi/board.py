@@ -1,0 +1,82 @@
+"""The command: the scoreboards of all settings, measured one after another, and their records."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import pandas as pd
+
+from agents.registry import rivals_with_rules
+from analysis.records import RunWriter
+from experiments.common import check_output, put_result
+from experiments.kpi.config import KpiConfig
+from experiments.kpi.scoreboard import Scoreboard
+from experiments.kpi.table import kpi_table
+
+FURTHER = (  # columns of kpis.csv that only some KPIs have
+    *("hypervolume_ratio", "front_size", "plans_scored", "plans_in_family"),
+    "n_jobs",
+)
+LEFT_OUT = ("ci95", "weights", *FURTHER)
+
+
+def kpi(config: KpiConfig) -> None:
+    """Measure, print the scoreboards, keep the records. Raises InputError, RecordError."""
+    if config.json not in (None, "-"):
+        check_output(config.json, "--json")
+    RunWriter.check("kpi", config.out)
+    boards = [Scoreboard(config, setting) for setting in config.settings]
+    body = dataclasses.asdict(config)
+    with RunWriter.create("kpi", body, config.seeds, config.out) as writer:
+        summary = measure(config, boards, writer)
+        writer.finish(summary)
+    if put_result(summary, config.json):
+        print(kpi_table(summary))
+        print(f"run folder: {writer.dir}")
+
+
+def measure(config: KpiConfig, boards: list[Scoreboard], writer: RunWriter) -> dict[str, Any]:
+    """Measure everything, write the tables, return the summary."""
+    start = time.perf_counter()
+    ours, theirs, coverages, best = [], [], [], {}
+    rows, episodes = [], []
+    for board in boards:
+        (policy, own), *others = board.run().items()
+        name, rival = others[0] if others else (policy, own)  # the policy is its own best rival
+        best[board.setting] = name
+        ours, theirs = ours + own, theirs + rival
+        coverages += board.coverages()
+        rows += [
+            {"scheduler": n, **_flat(r)} for n, rs in {policy: own, name: rival}.items() for r in rs
+        ]
+        episodes += board.frames
+        # What is measured is kept, whatever becomes of the next setting.
+        writer.write_table("kpis", pd.DataFrame(rows))
+        writer.write_table("coverage", pd.DataFrame([_flat(row) for row in coverages]))
+        writer.write_table("episodes", pd.concat(episodes, ignore_index=True))
+    first = boards[0]
+    return {
+        "policy": first.policy,
+        "kpis": ours,
+        "non_learned": {"scheduler": best, "kpis": theirs},
+        "coverage": coverages,
+        "scenario": {
+            "clusters": first.about()["clusters"],
+            "tables": {board.setting: board.about()["tables"] for board in boards},
+            "tuned": {board.setting: board.about()["tuned"] for board in boards},
+            "model": config.model,
+            "seeds": config.seeds,
+            "settings": dataclasses.asdict(config.scenario),
+            "candidates": first.candidates,
+            "nominated": list(rivals_with_rules()),
+        },
+        "wall_s": time.perf_counter() - start,
+    }
+
+
+def _flat(row: dict) -> dict[str, Any]:
+    """A row of kpis.csv or coverage.csv."""
+    kept = {k: v for k, v in row.items() if k not in LEFT_OUT}
+    return {**kept, "lo": row["ci95"][0], "hi": row["ci95"][1], **{k: row.get(k) for k in FURTHER}}

@@ -1,0 +1,10 @@
+"""What a training run's settings come to."""
+
+import pytest
+
+from agents.hi_ppo.settings import TrainSettings
+
+
+@pytest.mark.parametrize(("algorithm", "every", "cadence"), [("ppo", 4, 4), ("exact", 4, 1)])
+def test_a_policy_of_the_exact_gradient_decides_in_every_interval(algorithm, every, cadence):
+    assert TrainSettings(algorithm=algorithm, every=every).cadence == cadence
