@@ -39,9 +39,9 @@ from agents.protocol import (
     carry_out,
     find_row,
     measured_rates,
-    score_table,
     switch_times,
 )
+from agents.staying import expected_rates
 from jaxsim.env import EDGE_FEATURES, NODE_FEATURES, Observation
 from jaxsim.plan import Plan
 from jaxsim.pytree import Pytree
@@ -161,8 +161,7 @@ class HiPPO(Pytree, Scheduler):
     reference: Reference = struct.field(default=None)
 
     def bind(self, setup: Setup) -> Self:
-        reference = make_reference(score_table(setup, setup.prior).rate)
-        return self.replace(setup=setup, reference=reference)
+        return self.replace(setup=setup, reference=make_reference(expected_rates(setup)))
 
     def init(self, key: Key[Array, ""]) -> Memory:
         del key
