@@ -32,6 +32,16 @@ def expected_rates(
     return jnp.mean(best.rate if staying is None else staying, axis=0)
 
 
+def reference_rates(
+    setup: Setup, candidates: Bool[Array, "P V"] | None = None
+) -> Float[Array, " P"]:
+    """[P] what rows bring per second where nothing is measured: under the prior, and in the mean over
+    the outlook where local jobs take GPUs, of which the prior has none."""
+    if setup.gpus_vary:
+        return expected_rates(setup, candidates)
+    return score_table(setup, setup.prior, candidates).rate
+
+
 def staying_rates(
     setup: Setup,
     plans: Plan,

@@ -11,15 +11,15 @@ from jaxtyping import Float, Int, Key
 
 from agents.baselines.hysteresis import Hysteresis
 from agents.protocol import EvaluatedTable, Setup, amortised_gain
-from agents.staying import expected_rates
+from agents.staying import reference_rates
 
 
 class SmoothedHysteresis(Hysteresis):
     """Move to the row that would have done the most work `horizon` intervals from now, at rates that
     one bad measurement does not change much.
 
-    A row is believed to go on at (1 - base_weight) x its average + base_weight x its
-    rate at base, the mean over links and load to be expected.
+    A row is believed to go on at (1 - base_weight) x its average + base_weight x its rate at base, the
+    mean over the load to be expected.
     The average is exponential and starts at base. A row that cannot run as measured counts as
     standing still, whatever its average. With alpha 1 and base_weight 0 this is `Hysteresis`.
 
@@ -27,7 +27,7 @@ class SmoothedHysteresis(Hysteresis):
         horizon: [] intervals over which a switch is spread; tuned on training scenarios, as are the
             next two
         alpha: [] weight of the last measurement in the average
-        base_weight: [] weight of the rate to be expected
+        base_weight: [] weight of the rate at base
         base_rate: [P] [training steps / s], set by `bind`
     """
 
@@ -37,7 +37,7 @@ class SmoothedHysteresis(Hysteresis):
     base_rate: Float[Array, "*batch P"] = struct.field(default=None, kw_only=True)
 
     def bind(self, setup: Setup) -> Self:
-        return self.replace(setup=setup, base_rate=expected_rates(setup, self.candidates))
+        return self.replace(setup=setup, base_rate=reference_rates(setup, self.candidates))
 
     def init(self, key: Key[Array, ""]) -> Float[Array, " P"]:
         del key

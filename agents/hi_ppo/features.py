@@ -48,13 +48,13 @@ class Measurement(Pytree):
 class Reference(Pytree):
     """What stays the same in a scenario, [P]."""
 
-    base_rate: Float[Array, "*batch P"]  # in the mean over links and load to be expected
+    base_rate: Float[Array, "*batch P"]  # at base, `agents.staying.reference_rates`
     scale: Float[Array, "*batch"]  # the best of them: the unit of all rates
     static_row: Int[Array, "*batch"]  # where it is
 
 
 def make_reference(base_rate: Float[Array, " P"]) -> Reference:
-    """From what the table's rows bring in the mean (`agents.staying.expected_rates`)."""
+    """From what the table's rows bring at base (`agents.staying.reference_rates`)."""
     return Reference(
         base_rate, jnp.maximum(base_rate.max(), 1e-12), jnp.argmax(base_rate).astype(jnp.int32)
     )

@@ -41,7 +41,7 @@ from agents.protocol import (
     measured_rates,
     switch_times,
 )
-from agents.staying import expected_rates
+from agents.staying import reference_rates
 from jaxsim.env import EDGE_FEATURES, NODE_FEATURES, Observation
 from jaxsim.plan import Plan
 from jaxsim.pytree import Pytree
@@ -161,7 +161,7 @@ class HiPPO(Pytree, Scheduler):
     reference: Reference = struct.field(default=None)
 
     def bind(self, setup: Setup) -> Self:
-        return self.replace(setup=setup, reference=make_reference(expected_rates(setup)))
+        return self.replace(setup=setup, reference=make_reference(reference_rates(setup)))
 
     def init(self, key: Key[Array, ""]) -> Memory:
         del key

@@ -37,7 +37,7 @@ from agents.protocol import (
     pick_row,
     table_rates,
 )
-from agents.staying import expected_rates
+from agents.staying import reference_rates
 from jaxsim.env import EnvParams, Observation, State, reset, step, world_tape
 from jaxsim.plan import empty_plan
 from jaxsim.planning import PlanTable
@@ -54,7 +54,7 @@ class Tape(Pytree):
     rates: Float[Array, "*batch T P V"]  # [T + 1, P, V] [training steps / s]
     value: Float[Array, "*batch _ P"]  # [T + 2, P] [training steps] the clairvoyant still gets
     moves: MigrationTable
-    base_rate: Float[Array, "*batch P"]  # in the mean over links and load to be expected
+    base_rate: Float[Array, "*batch P"]  # at base, `agents.staying.reference_rates`
 
 
 class TrainState(Pytree):
@@ -133,7 +133,7 @@ def make_tape(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon:
         rates=rates,
         value=solve_truth(setup, views, rates).value,
         moves=migration_table(setup.table.plans, setup.problem),
-        base_rate=expected_rates(setup),
+        base_rate=reference_rates(setup),
     )
 
 

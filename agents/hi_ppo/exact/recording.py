@@ -23,7 +23,7 @@ from agents.hi_ppo import (
     update_statistics,
 )
 from agents.protocol import Setup, best_choices, make_setup, table_rates
-from agents.staying import expected_rates, staying_rates
+from agents.staying import reference_rates, staying_rates
 from jaxsim.env import EnvParams, wan_graph, world_tape
 from jaxsim.planning import PlanTable, complete
 from jaxsim.pytree import Pytree
@@ -61,7 +61,7 @@ class Recording(Pytree):
 def record(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: int) -> Recording:
     """Record one scenario; jit and vmap over a bank. Progress is what counts, whatever the weights."""
     setup = make_setup(params, table)
-    reference = make_reference(expected_rates(setup))
+    reference = make_reference(reference_rates(setup))
     views = world_tape(params, key, horizon + 1)
     rates = table_rates(setup, views)  # [T + 1, P, V] as measured
     choice = best_choices(rates)

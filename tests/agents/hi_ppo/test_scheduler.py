@@ -23,7 +23,7 @@ from agents.hi_ppo.scheduler import HiPPO, PolicyParams, measure
 from agents.hi_ppo.settings import TrainSettings
 from agents.hi_ppo.training import Trainer, make_tape
 from agents.protocol import find_row, make_setup
-from agents.staying import expected_rates
+from agents.staying import reference_rates
 from jaxsim.env.env import reset, step
 from jaxsim.trees import stack, take
 
@@ -56,7 +56,7 @@ def worlds():
 
 def policy_of(setup, observation):
     """Both policies with every weight moved away from its start: nothing hides behind a zero."""
-    reference = make_reference(expected_rates(setup))
+    reference = make_reference(reference_rates(setup))
     measured = measure(setup, observation, reference)
     stats = init_statistics(reference)
     high = upper_inputs(setup, observation, stats, stats.last, reference, measured)
@@ -105,7 +105,7 @@ def played():
     def both_inputs(params, tape, state, observation, stats):
         """What the scheduler computes from the observation, and what training looks up."""
         setup = make_setup(params, TABLE)
-        live_reference = make_reference(expected_rates(setup))
+        live_reference = make_reference(reference_rates(setup))
         taped_reference = make_reference(tape.base_rate)
         out = []
         for measured, reference in (
