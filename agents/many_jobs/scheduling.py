@@ -231,6 +231,7 @@ def _within(own: Setup, rows: Array, target: Plan, equal_part: Array) -> Setup:
 def _if_room(own: Setup, plan: Plan, target: Plan, view: NetworkView) -> Plan:
     """The plan; where it would stop the job for a place at which nothing runs, the target instead.
     A job without a target waits."""
-    cost = job_step_cost(plan, own.problem, view)
+    schedules = own.problem.choices.schedules
+    cost = job_step_cost(plan, own.problem, view, schedules=schedules)
     stays = needs_reconfiguration(target, plan) & ~cost.runs
     return jax.tree.map(lambda a, b: jnp.where(stays, a, b), target, plan)

@@ -76,7 +76,7 @@ def closed(spec: ClusterSpec, n_plans: int) -> Fidelity:
     def direct(plans, networks):  # [W, P]
         def one(plan, network):
             view = NetworkView(*network, cluster.gpus)
-            cost = job_step_cost(plan, problem, view)
+            cost = job_step_cost(plan, problem, view, schedules=problem.choices.schedules)
             wan = cost.wan_gb.sum() + cost.egress_usd + cost.wan_busy_s
             return cost.step_s + cost.exposed_wan_s + cost.sync_s + wan
 

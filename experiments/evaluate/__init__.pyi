@@ -17,7 +17,7 @@ from .evaluator import (
     tune,
 )
 from .jobs import JobsEvaluation, requested_for_jobs
-from .trust import plan_features, plan_trust
+from .trust import compile_trust, plan_features, plan_trust
 
 __all__ = [
     "OUTLOOK",
@@ -25,6 +25,7 @@ __all__ = [
     "EvaluateConfig",
     "Evaluator",
     "JobsEvaluation",
+    "compile_trust",
     "contestants",
     "named",
     "on_tape",

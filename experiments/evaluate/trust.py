@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +19,7 @@ from jaxsim.cluster import (
     above_record,
     prior_belief,
 )
-from jaxsim.plan import Plan, Problem
+from jaxsim.plan import Plan, Problem, schedules_among
 from jaxsim.step_time import NetworkView, job_step_cost
 from jaxsim.workload import FLOAT8, Workload
 
@@ -46,9 +48,7 @@ def plan_trust(spec: ClusterSpec, problem: Problem, plan: Plan, tokens_per_s: fl
     band = UNKNOWN if fit is None else fit.band
     spread = parameter_spread(_belief(spec, fit), problem, plan)
     reach = float(np.exp(band.reach(distance, spread[0])))
-    # The program of the draws, all of them the fit: a program of its own would take seconds to compile.
-    fitted = jax.tree.map(lambda x: jnp.broadcast_to(x, (DRAWS, *x.shape)), problem.calibration)
-    memory_gb = float(_drawn_peaks(problem, plan, fitted)[1][0])
+    memory_gb = float(_fitted_peaks(problem, plan)[1][0])
     most_gb = memory_gb * float(np.exp(band.reach(distance, spread[1], memory=True)))
     if most_gb > spec.gpu_spec.memory_gb:
         doubts.append(_tight(memory_gb, most_gb, spec.gpu_spec.memory_gb))
@@ -82,16 +82,37 @@ def parameter_spread(belief: Belief, problem: Problem, plan: Plan) -> tuple[floa
     return tuple(float(np.std(np.log(np.asarray(x, np.float64)))) for x in (step_s, memory_gb))
 
 
-@jax.jit
-def _peaks(problem: Problem, plan: Plan, calibration: Calibration) -> tuple[jax.Array, jax.Array]:
-    """Step time [s] and memory [GB] of the fullest GPU, on the links of the cluster file."""
+def compile_trust(problem: Problem, plan: Plan) -> None:
+    """Compile what `plan_trust` asks of any plan with these schedules."""
+    _fitted_peaks(problem, plan)
+
+
+def _fitted_peaks(problem: Problem, plan: Plan) -> tuple[jax.Array, jax.Array]:
+    """`_drawn_peaks`, all draws the fit: a program of its own would take seconds to compile."""
+    fitted = jax.tree.map(lambda x: jnp.broadcast_to(x, (DRAWS, *x.shape)), problem.calibration)
+    return _drawn_peaks(problem, plan, fitted)
+
+
+def _drawn_peaks(
+    problem: Problem, plan: Plan, calibrations: Calibration
+) -> tuple[jax.Array, jax.Array]:
+    """[D] step time [s] and memory [GB] of the fullest GPU, on the links of the cluster file."""
+    return _peaks(problem, plan, calibrations, schedules_among(np.asarray(plan.schedule)))
+
+
+@functools.partial(jax.jit, static_argnames="schedules")
+def _peaks(
+    problem: Problem, plan: Plan, calibrations: Calibration, schedules: tuple[int, ...]
+) -> tuple[jax.Array, jax.Array]:
     cluster = problem.cluster
     view = NetworkView(cluster.bandwidth_gb_per_s, cluster.rtt_s, cluster.gpus)
-    cost = job_step_cost(plan, problem.replace(calibration=calibration), view)
-    return cost.total_s, jnp.max(cost.memory_gb)
 
+    def one(calibration):
+        changed = problem.replace(calibration=calibration)
+        cost = job_step_cost(plan, changed, view, schedules=schedules)
+        return cost.total_s, jnp.max(cost.memory_gb)
 
-_drawn_peaks = jax.jit(jax.vmap(_peaks, in_axes=(None, None, 0)))
+    return jax.vmap(one)(calibrations)
 
 
 def _belief(spec: ClusterSpec, fit: MachineFit | None) -> Belief:

@@ -3,6 +3,7 @@ slowest stage."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.plan.question import Question
-from jaxsim.plan import Plan, Problem
+from jaxsim.plan import Plan, Problem, schedules_among
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost, prepare_step
 
 # Parts of a step, in the words of the screen.
@@ -35,7 +36,7 @@ def bound_by(plan: Plan, cost: StepCost, question: Question) -> dict[str, Any]:
     largest = max(shares, key=lambda name: shares[name])
     names = question.spec.domains
     links = np.argwhere(np.asarray(cost.wan_gb) > 1e-9)
-    gain, stage_s = (np.asarray(x) for x in _gains(plan, question.view, question.problem))
+    gain, stage_s = link_gains(plan, question)
     link = None
     if len(links):
         i, j = max(links.tolist(), key=lambda at: gain[at[0], at[1]])
@@ -53,18 +54,27 @@ def bound_by(plan: Plan, cost: StepCost, question: Question) -> dict[str, Any]:
     }
 
 
-@jax.jit
-def _gains(plan: Plan, view: NetworkView, problem: Problem) -> tuple[jax.Array, jax.Array]:
+def link_gains(plan: Plan, question: Question) -> tuple[np.ndarray, np.ndarray]:
     """[K, K] by which share a step is shorter where one link alone is FASTER; [K] [s] of a stage for
     one micro-batch, there and back."""
+    schedules = schedules_among(np.asarray(plan.schedule))
+    found = _gains(plan, question.view, question.problem, schedules)
+    return np.asarray(found[0]), np.asarray(found[1])
+
+
+@functools.partial(jax.jit, static_argnames="schedules")
+def _gains(
+    plan: Plan, view: NetworkView, problem: Problem, schedules: tuple[int, ...]
+) -> tuple[jax.Array, jax.Array]:
     k = view.rtt_s.shape[-1]
 
     def step_s(at):
         hot = jnp.arange(k * k).reshape(k, k) == at
         rate = jnp.where(hot, FASTER * view.bandwidth_gb_per_s, view.bandwidth_gb_per_s)
-        return job_step_cost(plan, problem, view.replace(bandwidth_gb_per_s=rate)).step_s
+        changed = view.replace(bandwidth_gb_per_s=rate)
+        return job_step_cost(plan, problem, changed, schedules=schedules).step_s
 
-    inputs = prepare_step(plan, problem, view).inputs
+    inputs = prepare_step(plan, problem, view, schedules=schedules).inputs
     head_s = jnp.where(inputs.topo.last, inputs.head_s, 0.0)
     every_s = jax.vmap(step_s)(jnp.arange(-1, k * k))  # -1: all as they are
     gain = (1.0 - every_s[1:] / every_s[0]).reshape(k, k)

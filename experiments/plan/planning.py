@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import numpy as np
 
 from analysis.records import RunWriter
 from experiments.common import note_efficiency, progress, put_result
+from experiments.evaluate import compile_trust
 from experiments.plan.answer import Carried, answer_of, carried, hourly
+from experiments.plan.bottleneck import link_gains
 from experiments.plan.candidates import Candidates, search_plans
 from experiments.plan.config import PlanConfig
 from experiments.plan.export import check_folder, export_plan, job_of
@@ -19,7 +23,7 @@ from experiments.plan.question import Question, asked, objective_of
 from experiments.plan.screen import dry_text, screen
 from experiments.plan.thresholds import Thresholds, switch, talks
 from jaxsim.files import InputError
-from jaxsim.plan import Plan, describe
+from jaxsim.plan import Plan, describe, empty_plan
 from jaxsim.planning.exact import is_synchronous
 
 SETTINGS = ("synchronous", "any")
@@ -84,7 +88,9 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
     start = time.perf_counter()
     objective = objective_of(config)
     source = note_efficiency(question.spec)
-    with progress(total=None, desc="plan", leave=False, bar_format="{desc}", disable=None) as bar:
+    bar_of = partial(progress, total=None, desc="plan", leave=False, bar_format="{desc}")
+    with ThreadPoolExecutor(1) as beside_search, bar_of(disable=None) as bar:
+        beside_search.submit(compile_ahead, question)
         candidates = search_plans(question, objective, config.quick, bar.set_description_str)
         told = {name: _told(candidates, name, config, question) for name in SETTINGS}
         best = candidates.found[config.allow].best
@@ -115,6 +121,14 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
         "asked": _asked(config, question, source),
         "wall_s": time.perf_counter() - start,
     }
+
+
+def compile_ahead(question: Question) -> None:
+    """Compile what every answer needs, by an empty plan: beside the search, which leaves a core free
+    most of the time."""
+    nothing = empty_plan(len(question.spec.domains))
+    link_gains(nothing, question)
+    compile_trust(question.problem, nothing)
 
 
 def _told(

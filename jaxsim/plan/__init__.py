@@ -30,6 +30,7 @@ from jaxsim.plan.plan import (
     n_groups,
     needs_reconfiguration,
     per_domain,
+    schedules_among,
     steps_ahead,
     whole_plan,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "n_groups",
     "needs_reconfiguration",
     "per_domain",
+    "schedules_among",
     "split_layers",
     "steps_ahead",
     "whole_plan",

@@ -144,13 +144,17 @@ class LowerChoices(Pytree):
     def of(rows: Iterable[tuple[int, int, int]]) -> LowerChoices:
         """From (micro-batch, recompute, schedule)."""
         columns = np.array(list(rows), np.int32).T
-        schedules = tuple(Schedule(k) for k in sorted({*MENU_SCHEDULES, *columns[2].tolist()}))
         size, recompute, schedule = (jnp.asarray(column) for column in columns)
-        return LowerChoices(size, recompute, schedule, schedules)
+        return LowerChoices(size, recompute, schedule, schedules_among(columns[2]))
 
     @property
     def size(self) -> int:
         return self.micro_batch.shape[-1]
+
+
+def schedules_among(schedule: Int[np.ndarray, "*batch"]) -> tuple[int, ...]:
+    """The menu's schedules and what else occurs in plans on the host: what is compiled for them."""
+    return tuple(Schedule(k) for k in sorted({*MENU_SCHEDULES, *np.unique(schedule).tolist()}))
 
 
 def default_lower_choices() -> LowerChoices:

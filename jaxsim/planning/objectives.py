@@ -47,7 +47,7 @@ def plan_objectives(
 
     def one(plan, choice):
         done, legal = complete(plan, choice, problem, view)
-        cost = job_step_cost(done, problem, view)
+        cost = job_step_cost(done, problem, view, schedules=problem.choices.schedules)
         return jnp.where(legal, objectives(cost, problem, view.gpus_available), jnp.inf)
 
     menu = jnp.arange(problem.choices.size, dtype=jnp.int32)

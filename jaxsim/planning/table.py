@@ -236,11 +236,12 @@ def _nothing_fits(builder: TableBuilder) -> str:
     ]
     if not trials:
         return f"{builder.spec.name}: no plan splits {layers} layers over {n} domains"
-    view = base_view(builder.problem.cluster)
+    problem, view = builder.problem, base_view(builder.problem.cluster)
 
     def need(plan, choice):
-        done, _ = complete(plan, choice, builder.problem, view)
-        return job_step_cost(done, builder.problem, view).memory_gb.max()
+        done, _ = complete(plan, choice, problem, view)
+        cost = job_step_cost(done, problem, view, schedules=problem.choices.schedules)
+        return cost.memory_gb.max()
 
     menu = jnp.arange(builder.problem.choices.size, dtype=jnp.int32)
     needs = jax.jit(jax.vmap(jax.vmap(need, (None, 0)), (0, None)))(stack_plans(trials), menu)

@@ -135,7 +135,7 @@ def _alike(rows: list[np.ndarray]) -> np.ndarray:
 
 def scored(plan: Plan, view: NetworkView, problem: Problem):
     done, legal = share_batch(plan, problem, view)
-    cost = job_step_cost(done, problem, view)
+    cost = job_step_cost(done, problem, view, schedules=problem.choices.schedules)
     return done, cost, jnp.where(legal & cost.runs, cost.efficiency / cost.step_s, 0.0)
 
 

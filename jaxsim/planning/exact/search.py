@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from jax import Array
 from jaxtyping import Int
 
 from jaxsim.files import InputError
-from jaxsim.plan import Layout, Plan, Problem, empty_plan, needs_reconfiguration
+from jaxsim.plan import MENU_SCHEDULES, Layout, Plan, Problem, empty_plan, needs_reconfiguration
 from jaxsim.planning import PlanFamily, complete, count_subsets, list_pipelines
 from jaxsim.planning.exact.bounds import Options, PipelineTable, average_rate, ring_s
 from jaxsim.planning.exact.incumbent import BLOCK
@@ -288,7 +289,7 @@ class ExactSearch:
         return max(one / (two - one) - 1.0, 0.0)
 
 
-_cost = jax.jit(job_step_cost)
+_cost = jax.jit(functools.partial(job_step_cost, schedules=MENU_SCHEDULES))
 
 
 def _scored(
@@ -301,7 +302,7 @@ def _scored(
 ) -> tuple[Plan, StepCost, Array, Array]:
     """One plan completed, its cost, its switch [s] and its value, 0 where it is illegal."""
     done, legal = complete(plan, choice, problem, view)
-    cost = job_step_cost(done, problem, view)
+    cost = job_step_cost(done, problem, view, schedules=problem.choices.schedules)
     move = begin_transition(in_force, plan, problem)
     switch_s = transition_s(move, view.bandwidth_gb_per_s * problem.calibration.wan_efficiency)
     switch_s = jnp.where(needs_reconfiguration(in_force, plan), switch_s, 0.0)
