@@ -22,7 +22,7 @@ def measured(*_):
 
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_between_its_decisions_the_row_in_force_stays(every, monkeypatch):
-    monkeypatch.setattr(scheduler, "score_table", lambda *_: SimpleNamespace(rate=jnp.ones(3)))
+    monkeypatch.setattr(scheduler, "reference_rates", lambda *_: jnp.ones(3))
     monkeypatch.setattr(scheduler, "measure", measured)
     monkeypatch.setattr(scheduler, "decide_upper", lambda *_: jnp.int32(WANTED))
     monkeypatch.setattr(scheduler, "decide_lower", lambda *args: args[-1])  # the row as it is told
