@@ -29,7 +29,14 @@ folder = os.path.join(tempfile.mkdtemp(), "comparison")
 # %%
 asked = ["--schedulers", "best_static,hysteresis,hi_ppo,clairvoyant"]
 asked += ["--seeds", "2" if small else "12", "--steps", "8" if small else "48"]
-asked += ["--table-size", "16", "--layout-limit", "300", "--tuning-scenarios", "0" if small else "8"]
+asked += [
+    "--table-size",
+    "16",
+    "--layout-limit",
+    "300",
+    "--tuning-scenarios",
+    "0" if small else "8",
+]
 assert main(["evaluate", *asked, "--out", folder]) == 0
 
 # %%
