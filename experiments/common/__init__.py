@@ -5,6 +5,7 @@ arguments         command lines with several commands
 errors            how every command ends
 files             writing results: a fault is one line and leaves nothing behind
 known             names that options take, with the nearest of them for a slip
+abreast           work in threads, where most of it is the compiler's
 progress          bars that say what is going on, compiling included
 real_training     commands of ddp_bench, started as subprocesses
 setup             worlds from options, compiled programs kept between runs

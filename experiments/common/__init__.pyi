@@ -1,3 +1,4 @@
+from .abreast import AT_ONCE, side_by_side
 from .arguments import Parser, number, parse_command, seed, whole, whole_seconds
 from .compiler_options import add_options
 from .errors import CheckError, one_line, run_command
@@ -32,6 +33,7 @@ from .setup import (
 from .tables import as_text, best_plan_text, jobs_table, scheduler_table, suite_table
 
 __all__ = [
+    "AT_ONCE",
     "BASE_SPREAD",
     "GLOBAL_BATCH",
     "GPUS",
@@ -76,6 +78,7 @@ __all__ = [
     "run_module",
     "scheduler_table",
     "seed",
+    "side_by_side",
     "suite_table",
     "use_compile_cache",
     "whole",

@@ -8,6 +8,7 @@ import gc
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -61,8 +62,10 @@ def make_room_for_programs(most: float = 0.7) -> None:
 
     On a CPU every kernel of a program is mapped on its own, a few hundred for a step of the
     environment, and beyond Linux's limit (vm.max_map_count, 65,530 by default) XLA crashes. What is
-    needed again comes from the compile cache.
+    needed again comes from the compile cache. Beside other threads nothing is dropped.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return
     try:
         limit = int(Path("/proc/sys/vm/max_map_count").read_text())
         taken = Path("/proc/self/maps").read_bytes().count(b"\n")

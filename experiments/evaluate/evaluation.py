@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,24 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from agents.protocol import carry_out, make_setup, score_table
+from agents.protocol import Scheduler, carry_out, make_setup, score_table
 from agents.registry import Settings, default_settings, find, plan_rules
 from analysis.records import RunWriter
 from analysis.statistics import evaluation_summary
 from experiments.common import (
+    AT_ONCE,
     best_plan_text,
     jobs_table,
     load_regions,
     load_world,
+    make_room_for_programs,
     note_efficiency,
     parse_weights,
     progress,
     put_result,
     read_traces,
     scheduler_table,
+    side_by_side,
     suite_table,
 )
 from experiments.evaluate import low_communication
@@ -115,11 +119,17 @@ class Evaluation:
             which = liveliest(evaluator, self.config.threshold_pct)
             interval_s = self.settings.interval_s
             results.once("links", lambda: link_rows(evaluator, which, self.spec, interval_s))
-            for name in self.names:
-                bar.set_postfix_str(name)
-                if name not in results.done:
-                    results.add(self._play(name, evaluator, bound, tuned, which))
-                bar.update()
+            left = [name for name in self.names if name not in results.done]
+            bar.update(len(self.names) - len(left))
+            for start in range(0, len(left), AT_ONCE):
+                some = left[start : start + AT_ONCE]
+                bar.set_postfix_str(", ".join(some))
+                make_room_for_programs()
+                play = partial(self._play, evaluator=evaluator, bound=bound, which=which)
+                played = side_by_side([partial(play, name, tuned) for name in some])
+                for name, (scheduler, rows) in zip(some, played, strict=True):
+                    results.add({**rows, "decisions": _decisions(name, scheduler, evaluator)})
+                    bar.update()
         return self._summary(results, evaluator, tuned)
 
     def _alternatives(self, evaluator: Evaluator) -> dict:
@@ -137,8 +147,11 @@ class Evaluation:
             tuned = tune([self.evaluator(self.config.tuning_scenarios, "train")], rivals)
         return pd.DataFrame([tuned])
 
-    def _play(self, name: str, evaluator: Evaluator, bound, tuned, which: int) -> dict[str, Any]:
-        """All tables' rows of one scheduler: the first policy seed's timeline stands for all."""
+    def _play(
+        self, name: str, tuned: Settings, evaluator: Evaluator, bound, which: int
+    ) -> tuple[Scheduler, dict[str, Any]]:
+        """One scheduler, and its rows of all tables but `decisions`: the first policy seed's timeline
+        stands for all."""
         settings = tuned if name.endswith(HERE) else {**tuned, **self.mixture}
         everyone = contestants(name, self.checkpoints, settings, self.world)
         played = [evaluator.play(one.scheduler) for one in everyone]
@@ -147,13 +160,12 @@ class Evaluation:
             for one, (metrics, _) in zip(everyone, played, strict=True)
         ]
         episode, interval_s = played[0][1], self.settings.interval_s
-        taken = evaluator.decision_ms(everyone[0].scheduler)
-        p50, p99 = np.percentile(taken, (50, 99))
-        return {
+        scheduler = everyone[0].scheduler
+        evaluator.decision_ms(scheduler, calls=0)  # compiles
+        return scheduler, {
             "timeline": timeline_rows(name, episode, which, self.spec, interval_s),
             "traffic": traffic_rows(name, episode, self.spec),
             "scenarios": pd.concat(scenarios),
-            "decisions": [{"scheduler": name, "decision_ms_p50": p50, "decision_ms_p99": p99}],
         }
 
     def _summary(self, results: Results, evaluator: Evaluator, tuned: Settings) -> dict:
@@ -189,13 +201,22 @@ class Evaluation:
             "nominated": self.with_plans,
             "table": {**dataclasses.asdict(self.info), "bound_over": evaluator.n_bounding},
         }
-        summary["best_plan"] = best_plan(evaluator, self.spec)
-        summary["alternatives"] = self._alternatives(evaluator)
+        last = {
+            "best_plan": partial(best_plan, evaluator, self.spec),
+            "alternatives": partial(self._alternatives, evaluator),
+        }
+        summary |= dict(zip(last, side_by_side(list(last.values())), strict=True))
         if self.apart:
             args = (self.apart, self.config, self.settings, self.weights, self.traces)
             rows = results.once("low_communication", lambda: low_communication.played(*args))
             summary["low_communication"] = low_communication.summaries(rows)
         return summary
+
+
+def _decisions(name: str, scheduler: Scheduler, evaluator: Evaluator) -> list[dict]:
+    """The row of the table of decisions: their time while nothing else runs."""
+    p50, p99 = np.percentile(evaluator.decision_ms(scheduler), (50, 99))
+    return [{"scheduler": name, "decision_ms_p50": p50, "decision_ms_p99": p99}]
 
 
 TIE = 0.05  # probability of being best from which another plan is a near tie

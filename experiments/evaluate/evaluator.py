@@ -16,7 +16,7 @@ from agents.episodes import Episode, EpisodeMetrics, episode_metrics, play
 from agents.oracles import Truth, family_bound, solve_truth
 from agents.protocol import Scheduler, Setup, make_setup, table_rates
 from agents.registry import Settings, default_settings, find
-from experiments.common import make_room_for_programs
+from experiments.common import make_room_for_programs, side_by_side
 from experiments.evaluate.contestants import named
 from jaxsim.env import EnvParams, Observation, reset, world_tape
 from jaxsim.network import network_process
@@ -161,8 +161,8 @@ class Evaluator:
         bank = scenario_bank(world, even, seeds, others, weights, network_trace, load_trace)
         self.taped = self._taped().replace(outlook=self._outlook(*bank))
         self.truth = self._solved()
-        self.clairvoyant = self.play(self.named("clairvoyant"))
-        self.static = self._static()
+        best = functools.partial(self.play, self.named("clairvoyant"))
+        self.clairvoyant, self.static = side_by_side([best, self._static])
 
     def __len__(self) -> int:
         return self.keys.shape[0]
@@ -348,24 +348,33 @@ def tune(evaluators: Sequence[Evaluator], names: Sequence[str]) -> Settings:
     """Tune the rivals that can be tuned, on the evaluators' (training) scenarios, all together; returns
     the settings of all.
 
-    Tuned values are leaves, so each rival compiles once for its whole grid. Of several, one is tuned
-    after another, twice around.
+    Tuned values are leaves, so each rival compiles once for its whole grid. Of several values of one
+    rival, one is tuned after another, twice around.
     """
+    work = [functools.partial(_tuned, evaluators, name) for name in names]
     settings = default_settings()
-    for name in names:
-        tunables = [tunable for tunable in find(name).tunables if tunable.grid]
-        tried: dict[tuple[float, ...], np.ndarray] = {}
+    for found in side_by_side(work):
+        settings |= found
+    return settings
 
-        def regrets(key: str, value: float, name=name, tunables=tunables, tried=tried):
-            one: Settings = {**{t.key: settings[t.key] for t in tunables}, key: value}
-            if (at := tuple(one.values())) not in tried:
-                played = (e.regret_pct(named(name, e.world, one)) for e in evaluators)
-                tried[at] = np.concatenate(list(played))
-            return tried[at]
 
-        for tunable in tunables * min(len(tunables), 2):
-            found = np.stack([regrets(tunable.key, value) for value in tunable.grid])
-            found = found[:, np.isfinite(found).all(axis=0)]
-            if found.size:  # else nothing can run, and the default is as good as any value
-                settings[tunable.key] = tunable.grid[int(np.argmin(found.mean(axis=1)))]
+def _tuned(evaluators: Sequence[Evaluator], name: str) -> Settings:
+    """The settings of one rival, tuned."""
+    tunables = [tunable for tunable in find(name).tunables if tunable.grid]
+    default = default_settings()
+    settings: Settings = {tunable.key: default[tunable.key] for tunable in tunables}
+    tried: dict[tuple[float, ...], np.ndarray] = {}
+
+    def regrets(key: str, value: float) -> np.ndarray:
+        one: Settings = {**settings, key: value}
+        if (at := tuple(one.values())) not in tried:
+            played = (e.regret_pct(named(name, e.world, one)) for e in evaluators)
+            tried[at] = np.concatenate(list(played))
+        return tried[at]
+
+    for tunable in tunables * min(len(tunables), 2):
+        found = np.stack([regrets(tunable.key, value) for value in tunable.grid])
+        found = found[:, np.isfinite(found).all(axis=0)]
+        if found.size:  # else nothing can run, and the default is as good as any value
+            settings[tunable.key] = tunable.grid[int(np.argmin(found.mean(axis=1)))]
     return settings
