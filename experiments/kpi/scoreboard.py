@@ -14,7 +14,13 @@ from agents.registry import find, plan_rules, rivals_with_rules
 from agents.registry import names as scheduler_names
 from analysis.statistics import Played, covered, entry, hypervolume_ratio
 from analysis.statistics import kpi as kpis
-from experiments.common import load_world, progress
+from experiments.common import (
+    AT_ONCE,
+    load_world,
+    make_room_for_programs,
+    progress,
+    side_by_side,
+)
 from experiments.evaluate import contestants, requested_without_truth
 from experiments.kpi.config import KpiConfig
 from experiments.kpi.jobs import SharedCluster, shared_cluster
@@ -50,7 +56,7 @@ class Scoreboard:
         self.files = [file.strip() or None for file in listed.split(",")]
         self.stages = [self._stage(file) for file in self.files]
         self.shared = [self._shared(file) for file in self.files]
-        self.frames: list[pd.DataFrame] = []
+        self._frames: dict[tuple, list[pd.DataFrame]] = {}
 
     def _stage(self, file: str | None) -> Stage:
         c = self.config
@@ -91,10 +97,16 @@ class Scoreboard:
             bar.set_postfix_str("tuning the rivals")
             best = self._best_rival()
             names = tuple(dict.fromkeys((self.policy, best)))
-            parts = self._parts(names)
-            bar.total = 1 + len(parts)
+            played, timed = list(self._played(names).items()), self._timed(names)
+            bar.total = 1 + len(played) + len(timed)
             bar.update()
-            for what, measure in parts.items():
+            for start in range(0, len(played), AT_ONCE):
+                some = played[start : start + AT_ONCE]
+                bar.set_postfix_str(", ".join(what for what, _ in some))
+                make_room_for_programs()
+                side_by_side([measure for _, measure in some])
+                bar.update(len(some))
+            for what, measure in timed.items():
                 bar.set_postfix_str(what)
                 measure()
                 bar.update()
@@ -109,6 +121,11 @@ class Scoreboard:
         known = scheduler_names(oracle=False, learned=False, low_communication=False)
         return [name for name in known if find(name).weighs]
 
+    @property
+    def frames(self) -> list[pd.DataFrame]:
+        """Rows of episodes.csv, in an order that does not depend on who was ready first."""
+        return [frame for key in sorted(self._frames) for frame in self._frames[key]]
+
     def about(self) -> dict:
         """What was measured on, for the record."""
         return {
@@ -117,8 +134,8 @@ class Scoreboard:
             "tuned": [stage.tuned for stage in self.stages],
         }
 
-    def _parts(self, names: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
-        """What is measured for the scoreboards of `names`, each part once; `rows` reckons with it."""
+    def _played(self, names: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
+        """What is played for the scoreboards of `names`, each part once; `rows` reckons with it."""
         scenes = {
             JITTER: (*names, *SPEED_RIVALS, *TRAFFIC_RIVALS, "clairvoyant"),
             STEADY: (*names, "clairvoyant"),
@@ -133,6 +150,11 @@ class Scoreboard:
             parts[f"{JITTER}, egress counts: {name}"] = functools.partial(self._thrifty, name)
         for name in (*names, *self._weighing()):
             parts[f"Pareto front: {name}"] = functools.partial(self._coverage, name)
+        return parts
+
+    def _timed(self, names: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
+        """What is measured while nothing else runs."""
+        parts: dict[str, Callable[[], Any]] = {}
         for name in names:
             parts[f"decision latency: {name}"] = functools.partial(self._decision_ms, name)
             parts[f"responding process: {name}"] = functools.partial(self._response, name)
@@ -152,7 +174,8 @@ class Scoreboard:
         parts = [stage.play(scene, self._everyone(stage, name), told) for stage in self.stages]
         for stage, part in zip(self.stages, parts, strict=True):
             head = {"setting": self.setting, "cluster": stage.spec.name, "scene": scene}
-            self.frames.append(_episode_rows(head | {"w3": weights[2], "scheduler": name}, part))
+            rows = _episode_rows(head | {"w3": weights[2], "scheduler": name}, part)
+            self._frames.setdefault((scene, weights, name), []).append(rows)
         fields = (field.name for field in dataclasses.fields(Played))
         return Played(**{f: np.concatenate([getattr(p, f) for p in parts]) for f in fields})
 
@@ -204,7 +227,7 @@ class Scoreboard:
         shares, ratios, sizes = [], [], []
         for stage in self.stages:
             points = stage.points(self._everyone(stage, name), preferences)  # [S, M, W, 3]
-            for exact, of_seeds in zip(self._fronts(stage), points, strict=True):
+            for exact, of_seeds in zip(stage.fronts(), points, strict=True):
                 if not len(exact):
                     continue  # nothing runs on these links: there is no front
                 sizes.append(len(exact))
@@ -230,10 +253,6 @@ class Scoreboard:
         if name in self.checkpoints:
             return bool(self.checkpoints[name].meta.get(CONDITIONED))
         return find(name).weighs
-
-    @functools.cache  # noqa: B019
-    def _fronts(self, stage: Stage) -> list[np.ndarray]:
-        return stage.fronts()
 
     @functools.cache  # noqa: B019
     def _decision_ms(self, name: str) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -47,16 +48,19 @@ class Stage:
         self.spec, self.world, self.info, self.settings = spec, world, info, settings
         self._counts = counts
         self._scenes: dict[tuple[str, str], Evaluator] = {}
+        self._fronts: list[np.ndarray] | None = None
+        self._making = threading.RLock()  # one thread makes what another waits for
         self.tuned = default_settings()
 
     def scene(self, name: str, split: str = "test") -> Evaluator:
         """The bank of a scene, made when it is first asked for."""
-        if (name, split) not in self._scenes:
-            settings = dataclasses.replace(self.settings, **LEAST_WORTH, **SCENES[name])
-            count = range(self._counts[split])
-            bank = Evaluator(self.world, settings, count, split, FAST)
-            self._scenes[name, split] = bank
-        return self._scenes[name, split]
+        with self._making:
+            if (name, split) not in self._scenes:
+                settings = dataclasses.replace(self.settings, **LEAST_WORTH, **SCENES[name])
+                count = range(self._counts[split])
+                bank = Evaluator(self.world, settings, count, split, FAST)
+                self._scenes[name, split] = bank
+            return self._scenes[name, split]
 
     def tune(self, names: list[str]) -> dict[str, np.ndarray]:
         """Tune the rivals on training scenarios with jitter; returns [S] regrets of all there."""
@@ -85,9 +89,12 @@ class Stage:
     def fronts(self) -> list[np.ndarray]:
         """[S] times [F, 3]: the front of all scored plans on each scenario's links, exact where these
         are all plans of the family (`info`)."""
-        bank, family = self.scene(STEADY), self.world.family
-        picked = (take(bank.params, i) for i in range(len(bank)))
-        return [front(np.asarray(_family_points(p, family)).reshape(-1, 3)) for p in picked]
+        with self._making:
+            if self._fronts is None:
+                bank, family = self.scene(STEADY), self.world.family
+                picked = (_family_points(take(bank.params, i), family) for i in range(len(bank)))
+                self._fronts = [front(np.asarray(one).reshape(-1, 3)) for one in picked]
+            return self._fronts
 
 
 @jax.jit

@@ -13,7 +13,9 @@ def test_results_stand_in_the_order_of_the_work():
 
 
 def test_pieces_run_at_the_same_time():
-    met = threading.Barrier(AT_ONCE, timeout=30)  # broken, and an error, if one waited for the other
+    met = threading.Barrier(
+        AT_ONCE, timeout=30
+    )  # broken, and an error, if one waited for the other
     assert sorted(side_by_side([met.wait] * AT_ONCE)) == list(range(AT_ONCE))
 
 
