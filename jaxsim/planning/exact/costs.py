@@ -80,7 +80,7 @@ class PlanCostTable(Pytree):
         return self.period.shape[-1]
 
     @property
-    def slow_s(self) -> Array:
+    def slow_s(self) -> Float[Array, "S P"]:
         """[S, P] [s] slowest stage or hop inside the domain."""
         longest = [x.max(axis=0) for x in (self.pass_s, self.forward_s, self.backward_s)]
         return jnp.maximum(jnp.maximum(*longest[:2]), longest[2])
