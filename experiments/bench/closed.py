@@ -55,7 +55,7 @@ def closed(spec: ClusterSpec, n_plans: int) -> Fidelity:
     """The closed form from a table of `n_plans` plans, spread over all devices."""
     cluster, calibration = spec.to_arrays(), spec.calibration
     work = build_workload([JobSpec(MODEL_PRESETS["llama-7b"], 1024, 4096)]).job(0)
-    problem = Problem(work, cluster, calibration)
+    problem = Problem(work, cluster, calibration, default_lower_choices())
     plans = random_plans(spec, n_plans, work)
     build_cost_table(plans, problem)  # compiles
     start = time.perf_counter()
