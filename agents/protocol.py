@@ -154,10 +154,10 @@ class EvaluatedTable(Pytree):
 
 def table_rates(setup: Setup, views: NetworkView) -> Float[Array, "T P V"]:
     """[T, P, V] training steps per second of every row and lower choice under views [T, ...], 0 where
-    illegal; under an objective the reward per second."""
+    illegal or not among the table's `pairs`; under an objective the reward per second of all."""
     plans, problem = setup.table.plans, setup.problem
     if setup.objective is None:
-        rates = choice_rates(plans, views, problem)
+        rates = choice_rates(plans, views, problem, setup.table.pairs)
     else:
         scale = (setup.objective, setup.reference, setup.interval_s)
         rates = choice_worths(plans, views, problem, *scale)

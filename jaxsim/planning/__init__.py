@@ -9,6 +9,7 @@ balance     completes a plan: micro-batches shared in proportion to speed
 builder     finds the plans of a cluster and a job that are worth having
 table       the plan table, and which plans make up its rows
 candidates  plans that schedulers bring along
+pairs       the lower choices of a table's rows that are worth weighing
 exact       the best plan of a whole family
 """
 
@@ -34,6 +35,7 @@ from jaxsim.planning.objective import (
     row_worths,
 )
 from jaxsim.planning.objectives import objectives, plan_objectives
+from jaxsim.planning.pairs import worthwhile_pairs
 from jaxsim.planning.scoring import (
     base_view,
     best_rate,
@@ -83,4 +85,5 @@ __all__ = [
     "row_worths",
     "score_plans",
     "share_batch",
+    "worthwhile_pairs",
 ]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import Array
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from jaxsim.files import InputError
 from jaxsim.plan import Layout, Plan, Problem
@@ -42,6 +42,9 @@ class PlanTable(Pytree):
     even_split: Bool[Array, "*batch P"]  # the row uses all domains, all alike
     # {scheduler: [P, V] bool}, the rows and lower choices that its rules allow: `planning.candidates`
     candidates_of: dict[str, Bool[Array, "*batch P V"]] = struct.field(default_factory=dict)
+    # Rows with lower choices, row x V + choice, of which one is as good as each row's best whatever
+    # the network: `planning.pairs`. Progress is weighed for these alone; None: for all
+    pairs: Int[Array, "*batch N"] | None = None
 
     @property
     def size(self) -> int:

@@ -54,7 +54,7 @@ def build_jobs_world(
     has its fallback plans, however few that are. Raises InputError that names all jobs that fit
     nowhere, or the first whose data is nowhere, by file and line.
     """
-    make = functools.partial(build_world, efficiency=efficiency, allow=allow)
+    make = functools.partial(build_world, efficiency=efficiency, allow=allow, every_choice=True)
     kinds, kind = _kinds(spec, submitted, table_size, layout_limit, make)
     jobs = build_workload([job.spec for job in submitted], pad_to)
     jobs = jobs.replace(data=_data_sets(spec, submitted, jobs.mask.shape[0]))

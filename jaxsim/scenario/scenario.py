@@ -41,15 +41,18 @@ from jaxsim.planning import (
     one_view,
     propose_candidates,
     score_plans,
+    worthwhile_pairs,
 )
 from jaxsim.planning.exact import wide_plans
 from jaxsim.pytree import Pytree
 from jaxsim.scenario.settings import ScenarioSettings
 from jaxsim.step_time import NetworkView
-from jaxsim.trees import stack
+from jaxsim.trees import stack, take
 from jaxsim.workload import JobSpec, build_workload
 
 VIEWS = 96  # states of the network over which a table is chosen
+# States over which the lower choices worth weighing are picked, half of them of links that move more.
+PAIR_VIEWS, WILD = 192, 1.5
 # Rivals propose plans for the network of the cluster file and for some that are drawn beside it.
 PROPOSED_FOR = 8  # drawn networks, at most
 MOST_PROPOSALS = 32  # drawn networks times domains, at most
@@ -80,6 +83,7 @@ def build_world(
     preferences: Sequence[Sequence[float]] = (),
     efficiency: str = "published",
     allow: str = "synchronous",
+    every_choice: bool = False,
 ) -> tuple[World, TableInfo]:
     """Enumerate and score plans; the table is chosen over sampled states of the network.
 
@@ -88,7 +92,8 @@ def build_world(
     `preferences`: weights that the table is made for as well, such as `planning.SAMPLED`.
     `efficiency`: what tokens are worth, as `jaxsim.learning.read_efficiency` takes it; plans are
     chosen by the lower end. `allow` any: the table also holds the best plans of the whole space, local
-    SGD and fewer bits included (`jaxsim.planning.PlanSpace`).
+    SGD and fewer bits included (`jaxsim.planning.PlanSpace`). `every_choice`: no lower choice is left
+    out of what is weighed.
     Raises InputError when no plan fits the cluster.
     """
     learning, _ = read_efficiency(efficiency), PlanSpace(allow)  # refuses what it does not know
@@ -104,7 +109,21 @@ def build_world(
     table, info, family = core.table, core.info, core.family
     if rules:
         table, info, family = add_candidates(table, info, family, builder, proposed, rules)
+    if not every_choice:
+        table = table.replace(pairs=_pairs(builder, table, seed, loaded))
     return World(builder.problem.of(build_workload([job])), table, family), info
+
+
+def _pairs(builder: TableBuilder, table: PlanTable, seed: int, loaded: bool) -> Array:
+    """[N] the pairs of a table, picked in ordinary and in extreme states of the network."""
+    draw = functools.partial(sample_views, builder.problem.cluster, PAIR_VIEWS // 2, loaded=loaded)
+    views = jax.tree.map(
+        lambda x, y: jnp.concatenate([x, y]), draw(seed=seed), draw(seed=seed, sigma=WILD)
+    )
+    rows = [take(jax.tree.map(np.asarray, table.plans), i) for i in range(table.size)]
+    rates = builder.choice_rates(rows, views) * np.asarray(table.mask)[:, None]
+    allowed = [np.asarray(mask) for mask in table.candidates_of.values()]
+    return jnp.asarray(worthwhile_pairs(rates, allowed))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,17 +154,21 @@ def _core(arguments: bytes) -> _Core:
     return _Core(builder, views, *found, proposed)
 
 
-def sample_views(cluster: Cluster, count: int, seed: int, loaded: bool = False) -> NetworkView:
-    """[W, ...] states of the network to choose a table for: every link between a fifth of its base
-    and five times as much (log-normal, sigma 0.5). All GPUs are free; of a `loaded` cluster only in
-    every other state, in the rest local jobs hold a uniform share of each domain's."""
+def sample_views(
+    cluster: Cluster, count: int, seed: int, loaded: bool = False, sigma: float = 0.5
+) -> NetworkView:
+    """[W, ...] states of the network to choose a table for: every link log-normal around its base, with
+    `sigma` 0.5 between a fifth and five times as much, with more that much further. All GPUs are free;
+    of a `loaded` cluster only in every other state, in the rest local jobs hold a uniform share of each
+    domain's."""
     k = cluster.mask.shape[0]
     share = np.random.default_rng([seed, 9]).uniform(size=(count, k))
     share *= loaded * (np.arange(count)[:, None] % 2)
     gpus = np.asarray(cluster.gpus)[None]
     shape = (count, k, k)
-    factor = _base_factor(np.random.default_rng([seed, 7]), 0.5, shape)
-    factor = jnp.asarray(np.clip(factor, 0.2, 5.0), jnp.float32)
+    factor = _base_factor(np.random.default_rng([seed, 7]), sigma, shape)
+    most = 5.0 ** (sigma / 0.5)
+    factor = jnp.asarray(np.clip(factor, 1.0 / most, most), jnp.float32)
     return NetworkView(
         bandwidth_gb_per_s=cluster.bandwidth_gb_per_s[None] * factor,
         rtt_s=jnp.broadcast_to(cluster.rtt_s[None], shape),
