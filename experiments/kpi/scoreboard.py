@@ -54,9 +54,22 @@ class Scoreboard:
         self.candidates = candidates(config.candidates)
         listed = f",{EIGHT_REGIONS}" if config.cluster is None else config.cluster
         self.files = [file.strip() or None for file in listed.split(",")]
-        self.stages = [self._stage(file) for file in self.files]
-        self.shared = [self._shared(file) for file in self.files]
+        self.stages, self.shared = self._tables()
         self._frames: dict[tuple, list[pd.DataFrame]] = {}
+
+    def _tables(self) -> tuple[list[Stage], list[SharedCluster]]:
+        """Every cluster's tables, of one job and of many; with nothing compiled before, minutes."""
+        stages, shared = [], []
+        total = 2 * len(self.files)
+        with progress(desc=f"kpi, {self.setting}", total=total, unit="table") as bar:
+            for file in self.files:
+                bar.set_postfix_str(f"{file or 'embedded cluster'}, one job")
+                stages.append(self._stage(file))
+                bar.update()
+                bar.set_postfix_str(f"{file or 'embedded cluster'}, many jobs")
+                shared.append(self._shared(file))
+                bar.update()
+        return stages, shared
 
     def _stage(self, file: str | None) -> Stage:
         c = self.config
