@@ -56,7 +56,13 @@ from analysis.figures.sweep import (
     strongest,
 )
 from analysis.figures.traffic import TRAFFIC_COLUMNS, traffic_map
-from analysis.figures.training import CURVE_COLUMNS, EVALUATION_COLUMNS, learning_curve
+from analysis.figures.training import (
+    CURVE_COLUMNS,
+    EVALUATION_COLUMNS,
+    TIMED_COLUMNS,
+    learning_compared,
+    learning_curve,
+)
 from analysis.figures.validation import (
     MEMORY_COLUMNS,
     STEP_COLUMNS,
@@ -89,6 +95,7 @@ __all__ = [
     "REWARD_PLOT_COLUMNS",
     "SCENE_COLUMNS",
     "STEP_COLUMNS",
+    "TIMED_COLUMNS",
     "TIMELINE_COLUMNS",
     "TRAFFIC_COLUMNS",
     "WAN_COLUMNS",
@@ -101,6 +108,7 @@ __all__ = [
     "fitted_quantiles",
     "gain_map",
     "key_figures",
+    "learning_compared",
     "learning_curve",
     "left_out_baselines",
     "left_out_errors",

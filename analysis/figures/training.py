@@ -1,6 +1,8 @@
-"""Learning curves over policy seeds."""
+"""Learning curves over policy seeds, of one run or of several side by side."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -8,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from analysis.figures.style import shades, styled
+from analysis.figures.style import line_styles, shades, styled
 from analysis.statistics import seed_band
 
 CURVE_COLUMNS = ("seed", "update", "env_steps", "progress_rel")
 EVALUATION_COLUMNS = ("seed", "update", "env_steps", "regret_pct")
+TIMED_COLUMNS = (*EVALUATION_COLUMNS, "train_s")
 _POINTS_SHOWN = 60  # the running mean is as wide as leaves about this many independent points
 
 
@@ -30,8 +33,12 @@ def common_updates(table: pd.DataFrame, column: str) -> tuple[np.ndarray, np.nda
     values = table.pivot(index="seed", columns="update", values=column).dropna(axis=1)
     if values.shape[1] == 0:
         raise ValueError(f"the seeds share no update with a value of {column!r}")
-    steps = table.groupby("update")["env_steps"].mean()
-    return steps[values.columns].to_numpy(float), values.to_numpy(float)
+    return _mean_over_seeds(table, "env_steps", values), values.to_numpy(float)
+
+
+def _mean_over_seeds(table: pd.DataFrame, column: str, values: pd.DataFrame) -> np.ndarray:
+    """[T] of `column` at the updates that `values` has as columns."""
+    return table.groupby("update")[column].mean()[values.columns].to_numpy(float)
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
@@ -91,4 +98,39 @@ def learning_curve(metrics: pd.DataFrame, evaluations: pd.DataFrame | None = Non
         axes[1].set_ylim(low, high + 0.05 * (high - low))  # room above markers far from 0
     for one in axes:
         one.legend(loc="best")
+    return figure
+
+
+@styled
+def learning_compared(runs: Mapping[str, pd.DataFrame]) -> Figure:
+    """Held-out regret of several training runs, over environment steps and over seconds.
+
+    Args:
+        runs: by name TIMED_COLUMNS, one row per seed and evaluation; `train_s` [s] is what its
+            epochs had taken.
+
+    Raises:
+        ValueError: when the seeds of a run have no update in common, or none after the start.
+    """
+    figure = Figure(figsize=(9.6, 3.5), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for (name, table), style in zip(runs.items(), line_styles(len(runs)), strict=True):
+        steps, values = common_updates(table, "regret_pct")
+        if not (steps > 0).any():
+            raise ValueError(f"{name}: no evaluation after the start")
+        whole = table.pivot(index="seed", columns="update", values="regret_pct").dropna(axis=1)
+        taken_s = _mean_over_seeds(table, "train_s", whole)
+        band, after = seed_band(values), steps > 0
+        for axes, x in ((left, steps), (right, taken_s)):
+            axes.plot(x[after], band.centre[after], label=f"{name}, {band.label}", **style)
+            low, high = band.lo[after], band.hi[after]
+            axes.fill_between(x[after], low, high, color=style["color"], alpha=0.2, linewidth=0)
+            if not after.all():
+                start = {**style, "marker": None, "linewidth": 0.9}
+                axes.axhline(band.centre[~after].mean(), label=f"{name}, untrained", **start)
+            axes.set_xscale("log")
+    left.set_xlabel("environment steps per seed")
+    right.set_xlabel("training time of all seeds [s]")
+    left.set_ylabel("regret to clairvoyant [%]")
+    left.legend(loc="best")
     return figure

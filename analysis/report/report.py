@@ -22,6 +22,7 @@ from analysis.report.sections import (
     VALIDATION_METHOD,
     Section,
     cell,
+    compared_training,
     sections_of,
     table,
 )
@@ -97,14 +98,15 @@ def command_of(argv: Sequence[str] | None) -> str:
 def _pages(records: Sequence[RunRecord], notes: list[str]) -> Iterator[Page]:
     """Every section of every run with file names for its pictures; repeated names are numbered."""
     seen: Counter[str] = Counter()
-    for record in records:
-        for section in sections_of(record, notes):
-            files = []
-            for picture in section.pictures:
-                seen[picture.name] += 1
-                number = "" if seen[picture.name] == 1 else f"-{seen[picture.name]}"
-                files.append(f"{picture.name}{number}.png")
-            yield Page(record, section, files)
+    found = [(record, section) for record in records for section in sections_of(record, notes)]
+    found += [(records[0], section) for section in compared_training(records, notes)]
+    for record, section in found:
+        files = []
+        for picture in section.pictures:
+            seen[picture.name] += 1
+            number = "" if seen[picture.name] == 1 else f"-{seen[picture.name]}"
+            files.append(f"{picture.name}{number}.png")
+        yield Page(record, section, files)
 
 
 def _page_text(page: Page, suffix: str) -> list[str]:
@@ -167,7 +169,8 @@ def _compose(records: Sequence[RunRecord], pages: Sequence[Page], notes: Sequenc
     kinds = Counter(record.run["kind"] for record in records)
     for page in pages:
         run = page.record.run
-        parts += _page_text(page, f" ({run['run_id']})" if kinds[run["kind"]] > 1 else "")
+        alone = kinds[run["kind"]] == 1 or page.section.joint
+        parts += _page_text(page, "" if alone else f" ({run['run_id']})")
     if notes:
         parts += ["## Left out", "\n".join(f"- {note}" for note in notes)]
     parts += ["## What was run", *(text for record in records for text in _run_text(record))]

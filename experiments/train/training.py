@@ -67,6 +67,7 @@ class TrainingRun:
         self.trainer = self._make_trainer(trainings)
         self.state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
         self.rivals: dict[str, float] = {}  # their settings, tuned on the same worlds
+        self.trained_s = 0.0  # spent in epochs, compilation included
 
     @functools.cached_property
     def evaluators(self) -> list[Evaluator]:
@@ -114,9 +115,11 @@ class TrainingRun:
         writer.truncate("metrics", "update", done + 1)
         for name in ("eval", "worlds"):
             writer.truncate(name, "update", done)
-        record = load(writer.dir)
-        spent = record.table("metrics", ["wall_s"])["wall_s"] if done else []
-        return done, float(max(spent, default=0.0))
+        if not done:
+            return 0, 0.0
+        metrics = load(writer.dir).table("metrics", ["wall_s"])
+        self.trained_s = float(metrics["train_s"].max()) if "train_s" in metrics else 0.0
+        return done, float(metrics["wall_s"].max())
 
     def save(self, writer: RunWriter) -> None:
         """Write the checkpoint, whole or not at all."""
@@ -157,7 +160,9 @@ class TrainingRun:
                 with _DeferredInterrupt() as interrupt:
                     self.state, metrics = self.trainer.run_epoch(self.state)
                     metrics = jax.tree.map(np.asarray, metrics)
-                    speed = per_epoch / (time.perf_counter() - tick)
+                    took_s = time.perf_counter() - tick
+                    self.trained_s += took_s
+                    speed = per_epoch / took_s
                     self._record(writer, epoch, metrics, time.perf_counter() - started, speed)
                     bar.update(per_epoch)
                     bar.set_postfix(progress=f"{metrics.progress_rel.mean():.3f}")
@@ -179,7 +184,7 @@ class TrainingRun:
         for i, seed in enumerate(self.config.seeds):
             steps = epoch * self.trainer.steps_per_epoch
             own = {name: float(column[i]) for name, column in metrics.columns().items()}
-            time = {"wall_s": wall_s, "steps_per_s": speed}
+            time = {"wall_s": wall_s, "train_s": self.trained_s, "steps_per_s": speed}
             rows.append({"seed": seed, "update": epoch, "env_steps": steps, **time, **own})
         writer.append("metrics", rows)
 

@@ -53,7 +53,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-CLOCK = ["wall_s", "steps_per_s"]
+CLOCK = ["wall_s", "train_s", "steps_per_s"]
 
 
 @pytest.fixture(autouse=True)

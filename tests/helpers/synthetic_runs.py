@@ -56,6 +56,7 @@ def metrics(seeds=3, updates=60, rng=None):
                     "update": update,
                     "env_steps": (update + 1) * 32768,
                     "wall_s": (update + 1) * 1.4,
+                    "train_s": (update + 1) * 1.1,
                     "steps_per_s": 23000 + 500 * rng.normal(size=updates),
                     "progress_rel": progress,
                     "reward": weighted(parts),

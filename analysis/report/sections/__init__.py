@@ -33,7 +33,7 @@ from analysis.report.sections.other import bench_sections, summary_sections
 from analysis.report.sections.plan import plan_sections
 from analysis.report.sections.scoreboard import kpi_sections, suite_sections
 from analysis.report.sections.sweep import sweep_sections
-from analysis.report.sections.training import training_sections
+from analysis.report.sections.training import compared_training, training_sections
 from analysis.report.sections.validation import VALIDATION_METHOD, validation_sections
 from analysis.report.sections.wan import wan_sections
 
@@ -43,6 +43,7 @@ __all__ = [
     "Picture",
     "Section",
     "cell",
+    "compared_training",
     "sections_of",
     "table",
 ]

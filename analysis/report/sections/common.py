@@ -28,6 +28,7 @@ class Section:
     title: str
     text: str
     pictures: tuple[Picture, ...] = ()
+    joint: bool = False  # about several runs, not the one that it stands with
 
 
 def optional_table(

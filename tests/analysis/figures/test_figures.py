@@ -115,6 +115,27 @@ def test_learning_curve_shows_the_seeds_their_mean_and_says_what_the_band_is():
     assert "[%]" in right.get_ylabel() and "steps" in left.get_xlabel()
 
 
+def test_learning_curves_side_by_side_over_steps_and_seconds():
+    one = synthetic.evaluations(3).assign(train_s=lambda table: 2.0 * table["update"])
+    two = one[one["update"] < 48].assign(env_steps=one["update"] * 10, train_s=0.5 * one["update"])
+    left, right = figures.learning_compared({"exact": one, "ppo": two}).axes
+    assert labels(left) == [
+        "exact, mean of 3 seeds, band: min to max",
+        "ppo, mean of 3 seeds, band: min to max",
+        "ppo, untrained",  # the other's first evaluation is after its first steps
+    ]
+    wide = two.pivot(index="update", columns="seed", values="regret_pct").mean(axis=1)
+    for axes, unit in ((left, 10), (right, 0.5)):
+        drawn = line(axes, "ppo, mean of 3")
+        np.testing.assert_allclose(drawn.get_xdata(), unit * np.array([12, 24, 36]))
+        np.testing.assert_allclose(drawn.get_ydata(), wide[1:])
+        assert line(axes, "ppo, untrained").get_ydata()[0] == pytest.approx(wide[0])
+        assert axes.get_xscale() == "log"
+    assert "[s]" in right.get_xlabel() and "steps" in left.get_xlabel()
+    with pytest.raises(ValueError, match="two: no evaluation after the start"):
+        figures.learning_compared({"two": two[two["update"] == 0]})
+
+
 def test_learning_curve_of_many_seeds_uses_the_bootstrap_and_says_so():
     (axes,) = figures.learning_curve(synthetic.metrics(6, updates=10)).axes
     assert "interquartile mean of 6 seeds, band: 95 % bootstrap" in labels(axes)

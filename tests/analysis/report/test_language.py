@@ -34,11 +34,12 @@ def fidelity_run(out):
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory):
-    """The English page of five kinds of run, whose figures were made but not painted."""
+    """The English page of six kinds of run, whose figures were made but not painted."""
     root = tmp_path_factory.mktemp("mixture")
     folders = [
         synthetic_runs.evaluate_run(root / "evaluation", count=6, steps=12),
         synthetic_runs.train_run(root / "training", updates=8),
+        synthetic_runs.train_run(root / "again", updates=8),
         synthetic_validation.validate_run(root / "validation"),
         synthetic_validation.calibrate_run(root / "calibration"),
         synthetic_runs.bench_run(root / "speed"),

@@ -177,6 +177,21 @@ def test_learning_table_holds_the_last_values_of_each_seed(story):
         assert table[str(seed)]["held-out regret [%]"] == f"{regret:.2f}"
 
 
+def test_trainings_are_drawn_side_by_side_where_there_are_several(tmp_path, story):
+    assert "side by side" not in story[2]
+    one, two = (synthetic.train_run(tmp_path / name, updates=20) for name in ("one", "two"))
+    lines = write_report([one, two]).read_text().splitlines()
+    assert "## Learning curves side by side" in lines  # of no single run
+    assert "## Learning curve (one)" in lines and "## Learning curve (two)" in lines
+    data = (one / "figures" / "learning-compared.csv").read_text()
+    assert "one, mean of 3 seeds" in data and "two, mean of 3 seeds" in data
+    timed = pd.read_csv(two / "metrics.csv").drop(columns="train_s")
+    timed.to_csv(two / "metrics.csv", index=False)
+    text = write_report([one, two]).read_text()
+    assert "Learning curves side by side: no evaluation with a time in two." in text
+    assert "## Learning curves side by side" not in text
+
+
 def test_report_tells_config_machine_commit_and_versions(story):
     evaluation, training, text = story
     for folder in (evaluation, training):
