@@ -32,6 +32,8 @@ class PlanConfig:
         deadline: days for the tokens, beyond which plans lose
         budget: USD per hour, GPUs and egress, beyond which plans lose
         bill: used = the GPUs of the plan are paid, all = those that it leaves idle as well
+        checkpoint_minutes: between two checkpoints; a synchronous plan on spot GPUs loses half of it
+            when they are taken away
         what_if: a change to ask about, as link=a:b,factor=0.5 (also gbps=, rtt_ms=; link=all for every
             link) or domain=c,gpus=0 (also usd_per_gpu_hour=); may be given several times
         pareto: tell the trade-off between speed and price, and draw it
@@ -56,6 +58,7 @@ class PlanConfig:
     deadline: float | None = None
     budget: float | None = None
     bill: str = "used"
+    checkpoint_minutes: float = 30.0
     what_if: str | None = None
     pareto: bool = False
     figure: bool = False
@@ -68,6 +71,9 @@ class PlanConfig:
 
     def __post_init__(self):
         check_counts(self, {k: v for k, v in MOST_OF_A_WORLD.items() if k != "table_size"})
+        check_fields(
+            self, ["checkpoint_minutes"], "a number >= 0 and <= 1e6", lambda x: 0 <= x <= 1e6
+        )
         given = [n for n in ("tokens", "deadline", "budget") if getattr(self, n) is not None]
         check_fields(self, given, "a number > 0 and <= 1e18", lambda x: 0 < x <= 1e18)
         for name, known in (("bill", BILLS), ("allow", ALLOW)):

@@ -21,6 +21,7 @@ from experiments.plan.config import PlanConfig
 from experiments.plan.export import check_folder, export_plan, job_of
 from experiments.plan.question import Question, asked, objective_of
 from experiments.plan.screen import dry_text, screen
+from experiments.plan.spot import spot_of
 from experiments.plan.thresholds import Thresholds, switch, talks
 from jaxsim.files import InputError
 from jaxsim.plan import Plan, describe, empty_plan
@@ -141,7 +142,9 @@ def _told(
     late = config.deadline is not None and told["days_band"][1] > config.deadline
     dear = config.budget is not None and told["usd_per_hour"] > config.budget
     talk = talks(best.plan)
-    return {**told, "talks": talk, "misses_deadline": late, "over_budget": dear}
+    spot = spot_of(best, told, question, 60.0 * config.checkpoint_minutes)
+    limits = {"misses_deadline": late, "over_budget": dear}
+    return {**told, "talks": talk, **limits, "spot": spot}
 
 
 def _beside(

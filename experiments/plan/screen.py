@@ -80,6 +80,11 @@ def _table(result: dict[str, Any]) -> list[str]:
                 lambda n, o: _band(o["usd"], o["usd_band"], "{:,.0f}"),
             ),
         ]
+    if any(one and one["spot"] for one in columns.values()):
+        rows += [
+            ("on spot, USD per M", lambda n, one: _spot(one)),
+            ("", lambda n, one: _taken(one)),
+        ]
     rows += [
         ("fullest GPU [GB]", lambda n, one: _memory(one, asked["gpu_memory_gb"])),
         ("WAN GB per step", lambda n, one: f"{one['wan_gb_per_step']:,.2f}"),
@@ -135,6 +140,24 @@ def _memory(one: dict[str, Any], held: float) -> str:
     return f"{one['memory_gb_max']:.0f} (up to {one['memory_gb_max_hi']:.0f}) of {held:.0f}"
 
 
+def _spot(one: dict[str, Any]) -> str:
+    """Price on spot GPUs, beside the list price's."""
+    spot = one["spot"]
+    if spot is None:
+        return "no spot GPUs there"
+    side = "less" if spot["saves_pct"] >= 0 else "more"
+    return f"{spot['usd_per_effective_mtoken']:,.3f}, {abs(spot['saves_pct']):.0f} % {side}"
+
+
+def _taken(one: dict[str, Any]) -> str:
+    """How often they are taken away, what that costs, and how often would be too often."""
+    spot = one["spot"]
+    if spot is None:
+        return ""
+    text = f"taken {spot['reclaims_per_day']:.3g} times a day, {spot['time_lost_pct']:.1f} % lost"
+    return text if spot["days"] is None else f"{text}, {spot['days']:,.1f} days"
+
+
 def _idle(one: dict[str, Any], bill: str) -> str:
     if not one["idle_gpus"]:
         return "none"
@@ -174,6 +197,10 @@ def _remarks(result: dict[str, Any]) -> list[str]:
                 f"local SGD (sync every {other['plan']['sync_period']} steps) uses "
                 f"{other['plan']['label'].replace(' | ', ', ').replace('>', ', ')}."
             )
+    for name, one in told.items():
+        spot = one["spot"] if one else None
+        if spot:
+            lines.append(_spot_pays(SETTINGS[name], spot["pays_up_to_times"]))
     if result["tie_efficiency"] is not None:
         tie = result["tie_efficiency"]
         lines.append(
@@ -194,6 +221,14 @@ def _remarks(result: dict[str, Any]) -> list[str]:
     for one in told.values():
         lines += [f"note: {doubt}" for doubt in (one or {}).get("doubts", ())]
     return ["", *dict.fromkeys(lines)] if lines else []
+
+
+def _spot_pays(which: str, times: float | None) -> str:
+    if times is None:
+        return f"Spot GPUs pay for the {which} however often they are taken (up to 100 times as often)."
+    if times <= 0.0:
+        return f"Spot GPUs never pay for the {which}: they cost as much."
+    return f"Spot GPUs pay for the {which} until they are taken {times:.1f} times as often."
 
 
 def _plan_lines(name: str, one: dict[str, Any]) -> list[str]:

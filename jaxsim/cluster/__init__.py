@@ -2,6 +2,7 @@
 
 cluster     the cluster and its YAML file
 gpu         data sheets of GPU types
+spot        GPUs that are cheaper and taken away at times
 stack       software stacks, and which one a published run is of
 efficiency  efficiency parameters: priors, beliefs, calibration files
 fits        which fit serves a GPU type under a stack
@@ -48,6 +49,7 @@ from jaxsim.cluster.fits import (
 from jaxsim.cluster.gpu import GPU_ALIASES, GPU_PRESETS, Gpu
 from jaxsim.cluster.grids import cluster_file, cluster_from_grids
 from jaxsim.cluster.records import above_record
+from jaxsim.cluster.spot import SpotOffer
 from jaxsim.cluster.stack import (
     FITTED_AS,
     POOLED,
@@ -78,6 +80,7 @@ __all__ = [
     "EfficiencySource",
     "Gpu",
     "MachineFit",
+    "SpotOffer",
     "Stack",
     "above_record",
     "cluster_file",

@@ -22,6 +22,7 @@ from jaxsim.cluster.fits import (
     machine_fit,
 )
 from jaxsim.cluster.gpu import FABRICS, Gpu, GpuSpec, gpu_name, gpu_spec
+from jaxsim.cluster.spot import SpotOffer, parse_spot
 from jaxsim.cluster.stack import POOLED, known_stack
 from jaxsim.files import InputError, dump_yaml, listed, parse_yaml, read_yaml, shown, values
 from jaxsim.pytree import Pytree
@@ -67,6 +68,9 @@ class ClusterSpec:
     egress_usd_per_gb: np.ndarray  # [K, K]
     stack: str = POOLED  # software that its jobs run
     calibration_file: str | None = None  # where the fits of the GPUs are, None = those that ship
+    # Of each domain what its GPUs cost on the spot market, None where they are not to be had there;
+    # empty where nobody offers any
+    spot: tuple[SpotOffer | None, ...] = ()
 
     @property
     def fit(self) -> MachineFit | None:
@@ -132,8 +136,11 @@ class ClusterSpec:
             **({} if self.calibration_file is None else {"calibration": self.calibration_file}),
             "domains": [
                 {"name": n, "gpus": g, "gpus_per_node": p, "usd_per_gpu_hour": u}
-                for n, g, p, u in zip(
-                    self.domains, self.gpus, self.gpus_per_node, self.usd_per_gpu_hour, strict=True
+                | ({} if offer is None else {"spot": offer.body()})
+                for n, g, p, u, offer in zip(
+                    *(self.domains, self.gpus, self.gpus_per_node, self.usd_per_gpu_hour),
+                    self.spot or [None] * self.n_domains,
+                    strict=True,
                 )
             ],
             "intra_domain": {
@@ -189,6 +196,7 @@ def repeat_regions(spec: ClusterSpec, n_domains: int) -> ClusterSpec:
         gpus=tuple(spec.gpus[i] for i in index),
         gpus_per_node=tuple(spec.gpus_per_node[i] for i in index),
         usd_per_gpu_hour=tuple(spec.usd_per_gpu_hour[i] for i in index),
+        spot=tuple(spec.spot[i] for i in index) if spec.spot else (),
         bandwidth_gbps=tile(spec.bandwidth_gbps, spec.bandwidth_gbps.max()),
         rtt_ms=tile(spec.rtt_ms, nearest),
         egress_usd_per_gb=tile(spec.egress_usd_per_gb, spec.egress_usd_per_gb.max()),
@@ -208,7 +216,10 @@ def _cluster(body: Any, source: str) -> ClusterSpec:
     body = values.mapping(body, f"{source}: the file", top, ("stack", "calibration"))
     keys = ("name", "gpus", "gpus_per_node", "usd_per_gpu_hour")
     domains = [
-        (f"{source}: domains[{i}]", values.mapping(domain, f"{source}: domains[{i}]", keys))
+        (
+            f"{source}: domains[{i}]",
+            values.mapping(domain, f"{source}: domains[{i}]", keys, ["spot"]),
+        )
         for i, domain in enumerate(values.entries(body["domains"], f"{source}: domains", "domain"))
     ]
     names = tuple(values.name(d["name"], f"{where}.name") for where, d in domains)
@@ -219,6 +230,7 @@ def _cluster(body: Any, source: str) -> ClusterSpec:
     intra = _intra_domain(body["intra_domain"], f"{source}: intra_domain")
     wan_keys = ("bandwidth_gbps", "rtt_ms", "egress_usd_per_gb")
     wan = values.mapping(body["wan"], f"{source}: wan", wan_keys)
+    offers = tuple(parse_spot(d.get("spot"), f"{where}.spot") for where, d in domains)
     gpu_spec(gpu := body["gpu"], source)
     where = f"{source}: intra_domain"
     stack = known_stack(body.get("stack", POOLED), f"{source}: stack")
@@ -241,6 +253,7 @@ def _cluster(body: Any, source: str) -> ClusterSpec:
         intra_rtt_ms=values.number(intra["rtt_ms"], f"{where}.rtt_ms"),
         stack=stack,
         calibration_file=_calibration_file(body.get("calibration"), gpu, stack, source),
+        spot=offers if any(offers) else (),
         **{
             key: _matrix(wan[key], f"{source}: wan.{key}", names, key == "bandwidth_gbps")
             for key in wan_keys

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from jaxsim.cluster.cluster import load_cluster
+from jaxsim.cluster.cluster import load_cluster, repeat_regions
 from jaxsim.cluster.gpu import GPU_ALIASES, GPU_PRESETS
 from jaxsim.files.errors import InputError
 
@@ -75,6 +75,23 @@ def test_a_cluster_survives_the_round_trip_through_its_file(tmp_path, path):
         np.testing.assert_array_equal(getattr(second, field), value, err_msg=field)
 
 
+OFFER = {"usd_per_gpu_hour": 0.7, "reclaims_per_day": 3, "away_minutes": 12.5}
+
+
+def test_spot_offers_survive_the_round_trip_and_the_repetition_of_regions(tmp_path):
+    assert load_cluster().spot == ()
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(changed("domains", 1, "spot", OFFER)))
+    first = load_cluster(path)
+    assert first.spot[0] is None
+    offer = first.spot[1]
+    assert offer.away_s == 750.0 and offer.reclaims_per_s * 86400.0 == pytest.approx(3.0)
+    assert offer.there(2.0) == pytest.approx(1.0 / (1.0 + 6.0 * 750.0 / 86400.0))
+    path.write_text(first.to_yaml())
+    assert load_cluster(path).spot == first.spot
+    assert repeat_regions(first, 4).spot == (None, offer, None, offer)
+
+
 @pytest.mark.parametrize(("alias", "name"), GPU_ALIASES.items())
 def test_an_alias_is_the_gpu_that_it_stands_for(tmp_path, alias, name):
     path = tmp_path / "c.yaml"
@@ -84,6 +101,18 @@ def test_an_alias_is_the_gpu_that_it_stands_for(tmp_path, alias, name):
 
 
 BAD = {
+    "spot GPUs without a price": (
+        changed("domains", 1, "spot", {k: v for k, v in OFFER.items() if "usd" not in k}),
+        ["domains[1].spot", "usd_per_gpu_hour"],
+    ),
+    "spot GPUs that are away for less than no time": (
+        changed("domains", 1, "spot", {**OFFER, "away_minutes": -1}),
+        ["domains[1].spot.away_minutes", ">= 0", "-1"],
+    ),
+    "spot GPUs taken every second": (
+        changed("domains", 1, "spot", {**OFFER, "reclaims_per_day": 86400}),
+        ["domains[1].spot.reclaims_per_day", "at most 1440", "86400"],
+    ),
     "three rows for two domains": (
         changed("wan", "bandwidth_gbps", [[0, 1], [1, 0], [1, 1]]),
         ["wan.bandwidth_gbps", "2 x 2", "east, west"],
