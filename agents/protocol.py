@@ -154,13 +154,13 @@ class EvaluatedTable(Pytree):
 
 def table_rates(setup: Setup, views: NetworkView) -> Float[Array, "T P V"]:
     """[T, P, V] training steps per second of every row and lower choice under views [T, ...], 0 where
-    illegal or not among the table's `pairs`; under an objective the reward per second of all."""
+    illegal or not among the table's `pairs`; under an objective the reward per second."""
     plans, problem = setup.table.plans, setup.problem
     if setup.objective is None:
         rates = choice_rates(plans, views, problem, setup.table.pairs)
     else:
         scale = (setup.objective, setup.reference, setup.interval_s)
-        rates = choice_worths(plans, views, problem, *scale)
+        rates = choice_worths(plans, views, problem, *scale, setup.table.pairs)
     return jnp.where(setup.table.mask[None, :, None], rates, _nothing(setup))
 
 

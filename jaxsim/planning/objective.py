@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning.balance import complete
-from jaxsim.planning.scoring import VIEWS_AT_ONCE
+from jaxsim.planning.scoring import VIEWS_AT_ONCE, pairs_of, spread
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost
 
@@ -120,17 +120,27 @@ def choice_worths(
     objective: Objective,
     progress_ref: Float[Array, ""],
     interval_s: Float[Array, ""],
+    pairs: Int[Array, " N"] | None = None,
 ) -> Float[Array, "W P V"]:
     """[W, P, V] reward per second of every plan [P, ...] with every lower choice under views [W, ...],
     in force and training. 0 is for a plan that cannot run (apart from what it is to be in force);
-    a choice that is illegal for a plan which runs with another one is NEVER."""
-    one = _worth_of(problem, objective, progress_ref, interval_s)
-    menu = jnp.arange(problem.choices.size, dtype=jnp.int32)
-    by_choice = jax.vmap(one, in_axes=(None, None, 0))
-    by_plan = jax.vmap(by_choice, in_axes=(None, 0, None))
-    worth, runs = jax.lax.map(lambda view: by_plan(view, plans, menu), views)
-    useless = ~runs & jnp.any(runs, axis=-1, keepdims=True)
-    return jnp.where(useless, NEVER, worth.trained + worth.held)
+    a choice that is illegal for a plan which runs with another one is NEVER.
+
+    `pairs` [N], row x V + choice: those that are computed, all if None; the others count as illegal.
+    """
+    n_plans, n_choices = plans.group.shape[0], problem.choices.size
+    row, choice = pairs_of(n_plans, n_choices, pairs)
+    each = jax.tree.map(lambda x: x[row], plans)
+    by_pair = jax.vmap(
+        _worth_of(problem, objective, progress_ref, interval_s), in_axes=(None, 0, 0)
+    )
+    worth, runs = jax.lax.map(lambda view: by_pair(view, each, choice), views)
+    # What a plan is worth by being in force is the same with every choice that it has.
+    known = spread(jnp.ones_like(runs), n_plans, n_choices, pairs)
+    gained = spread(worth.trained + worth.held, n_plans, n_choices, pairs)
+    runs = spread(runs, n_plans, n_choices, pairs)
+    useless = (~runs & jnp.any(runs, axis=-1, keepdims=True)) | ~known
+    return jnp.where(useless, NEVER, gained)
 
 
 def row_worths(

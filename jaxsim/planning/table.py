@@ -18,7 +18,7 @@ from jaxsim.planning.balance import complete
 from jaxsim.planning.builder import Owner, TableBuilder, even_layouts, table_family
 from jaxsim.planning.family import make_plan, stack_plans
 from jaxsim.planning.objective import LEAST_PROGRESS
-from jaxsim.planning.scoring import base_view, one_view
+from jaxsim.planning.scoring import base_view, one_view, pairs_of
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, job_step_cost
 
@@ -43,7 +43,7 @@ class PlanTable(Pytree):
     # {scheduler: [P, V] bool}, the rows and lower choices that its rules allow: `planning.candidates`
     candidates_of: dict[str, Bool[Array, "*batch P V"]] = struct.field(default_factory=dict)
     # Rows with lower choices, row x V + choice, of which one is as good as each row's best whatever
-    # the network: `planning.pairs`. Progress is weighed for these alone; None: for all
+    # the network: `planning.pairs`. These alone are weighed; None: all of them
     pairs: Int[Array, "*batch N"] | None = None
 
     @property
@@ -180,10 +180,12 @@ def _reward_parts(plans: Plan, views: NetworkView, problem: Problem) -> Array:
         utilisation = rate * problem.work.useful_tflop / jnp.maximum(peak, 1e-9)
         return jnp.stack([rate, utilisation, egress_usd / gpu_usd, rate / (gpu_usd + egress_usd)])
 
-    menu = jnp.arange(problem.choices.size, dtype=jnp.int32)
-    by_choice = jax.vmap(one, in_axes=(None, None, 0))
-    by_plan = jax.vmap(by_choice, in_axes=(None, 0, None))
-    return jax.lax.map(lambda view: by_plan(view, plans, menu), views)
+    n_plans, n_choices = plans.group.shape[0], problem.choices.size
+    row, choice = pairs_of(n_plans, n_choices, None)
+    each = jax.tree.map(lambda x: x[row], plans)
+    by_pair = jax.vmap(one, in_axes=(None, 0, 0))
+    parts = jax.lax.map(lambda view: by_pair(view, each, choice), views)
+    return parts.reshape(-1, n_plans, n_choices, parts.shape[-1])
 
 
 _PARTS = jax.jit(_reward_parts)

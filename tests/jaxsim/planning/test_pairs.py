@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from jaxsim.plan import default_lower_choices
-from jaxsim.planning import choice_rates, pairs, worthwhile_pairs
+from jaxsim.planning import (
+    NEVER,
+    Objective,
+    choice_rates,
+    choice_worths,
+    pairs,
+    worthwhile_pairs,
+)
 from jaxsim.scenario import build_world, sample_views
 
 CHOICES = default_lower_choices()
@@ -100,3 +107,22 @@ def test_padding_and_order_of_pairs_change_nothing():
     rate = jax.jit(choice_rates)
     usual = rate(table.plans, views, problem, table.pairs)
     np.testing.assert_array_equal(usual, rate(table.plans, views, problem, jnp.flip(table.pairs)))
+
+
+def test_what_is_not_weighed_is_never_chosen_under_weights():
+    spec = cluster_spec(2, gpus=8, gbps=10.0)
+    world, _ = build_world(spec, JOB, 8, 20, calibration())
+    table, problem = world.table, world.problem.job(0)
+    views = sample_views(problem.cluster, 24, seed=5)
+    worth = jax.jit(choice_worths)
+    used = np.asarray(table.mask)
+    for weights in ((1.0, 0.5, 0.2, 0.0), (0.5, 0.0, 1.0, 0.5)):
+        scale = (Objective.of(weights), jnp.float32(5.0), jnp.float32(60.0))
+        every = np.asarray(worth(table.plans, views, problem, *scale))[:, used]
+        some = np.asarray(worth(table.plans, views, problem, *scale, table.pairs))[:, used]
+        weighed = some > NEVER
+        np.testing.assert_array_equal(some[weighed], every[weighed])
+        assert 0 < weighed.sum() < 0.5 * weighed.size
+        # The best of all rows is found; a row that is worth less than nothing may be worth less still.
+        best, ours = every.max(axis=(1, 2)), some.max(axis=(1, 2))
+        np.testing.assert_allclose(ours, best, atol=2 * pairs.WITHIN * np.abs(every[weighed]).max())
