@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import itertools
 import json
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -133,7 +134,27 @@ def _built(config_class: type[T], source: str, read: Callable[[], Namespace]) ->
                 check_names(key, values[key], OPTIONS[name])
         return _instance(config_class, values)
     except (ArgumentError, ValueError, TypeError, OSError, OverflowError, AttributeError) as error:
-        raise InputError(f"{source}: {' '.join(str(error).split())}") from None
+        raise InputError(f"{source}: {_plain(' '.join(str(error).split()))}") from None
+
+
+# How a value that no type takes is refused by the library that reads command lines.
+_NO_TYPE = re.compile(
+    r"Parser key \"(.*?)\": Does not validate against any of the Union subtypes "
+    r"Subtypes: \[(.*?)\].*Given value: (.*)"
+)
+_WORDS = {"float": "a number", "int": "an integer", "str": "text", "bool": "true or false"}
+
+
+def _plain(message: str) -> str:
+    """The message in this project's words."""
+    found = _NO_TYPE.match(message)
+    if found is None:
+        return message
+    key, types, value = found.groups()
+    names = [name for name in re.findall(r"<class '(\w+)'>", types) if name != "NoneType"]
+    if not names or not set(names) <= set(_WORDS):
+        return message
+    return f"{key}: expected {' or '.join(_WORDS[name] for name in names)}, got {value!r}"
 
 
 def _blame(error: InputError, prog: str, files: list[tuple[str, dict]], build: Callable) -> None:

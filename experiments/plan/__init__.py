@@ -10,5 +10,6 @@ bottleneck  what bounds a plan: the part of the step, the link, the stage
 thresholds  at which links or prices another plan wins, and what a switch to it costs
 planning    puts them together
 screen      the answer as text
+remarks     what it says below its table
 export      launch files for training frameworks
 """

@@ -88,6 +88,7 @@ def answer_of(one: Carried, question: Question, bill: str, tokens: float | None)
         "idle_usd_per_hour": bills["all"] - bills["used"],
         "memory_gb_max": float(np.max(cost.memory_gb)),
         "memory_gb_max_hi": trust["memory_gb_hi"],
+        "memory_gb_held": spec.gpu_spec.memory_gb,
         "memory_gb": dict(
             zip(spec.domains, np.asarray(cost.memory_gb, float).tolist(), strict=True)
         ),

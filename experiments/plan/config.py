@@ -32,6 +32,7 @@ class PlanConfig:
         deadline: days for the tokens, beyond which plans lose
         budget: USD per hour, GPUs and egress, beyond which plans lose
         bill: used = the GPUs of the plan are paid, all = those that it leaves idle as well
+        reserve_pct: share of every GPU's memory that plans must leave free
         checkpoint_minutes: between two checkpoints; a synchronous plan on spot GPUs loses half of it
             when they are taken away
         what_if: a change to ask about, as link=a:b,factor=0.5 (also gbps=, rtt_ms=; link=all for every
@@ -58,6 +59,7 @@ class PlanConfig:
     deadline: float | None = None
     budget: float | None = None
     bill: str = "used"
+    reserve_pct: float = 0.0
     checkpoint_minutes: float = 30.0
     what_if: str | None = None
     pareto: bool = False

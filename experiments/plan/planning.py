@@ -111,6 +111,7 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
         "pareto": front,
         "alternatives": told,
         "tie_efficiency": _tie(candidates),
+        "single_domain": _alone(candidates, config, question),
         "search": found.search,
         "gap_pct": found.gap_pct,
         "gap_pct_by_setting": {name: f.gap_pct for name, f in candidates.found.items()},
@@ -206,6 +207,19 @@ def _gains(candidates: Candidates, best: Carried | None) -> dict[str, float | No
     return {name: over(getattr(candidates, name)) for name in rivals}
 
 
+def _alone(candidates: Candidates, config: PlanConfig, question: Question) -> dict[str, Any] | None:
+    """The fastest plan inside one domain: where, how fast, at what price; None where none runs."""
+    one = candidates.single_domain
+    if one is None or not one.runs:
+        return None
+    tokens_per_s = float(question.problem.work.tokens_per_step) / float(one.cost.step_s)
+    return {
+        "plan": describe(one.plan, question.spec.domains),
+        "tokens_per_s": tokens_per_s,
+        "usd_per_mtoken": hourly(one, question, config.bill) / 3600.0 / tokens_per_s * 1e6,
+    }
+
+
 def _tie(candidates: Candidates) -> float | None:
     """What a token of the best of any plans must be worth to tie with the best synchronous one; None
     where they are the same kind of training."""
@@ -227,6 +241,7 @@ def _what_if(config: PlanConfig, best: Carried | None) -> dict[str, Any]:
         "kept": None,
         "best": None if now is None else answer_of(now, question, config.bill, config.tokens),
         "switch": None,
+        "gain_pct": None,
     }
     if stays and keeps is not None:
         told["kept"] = answer_of(keeps, question, config.bill, config.tokens)
@@ -236,6 +251,8 @@ def _what_if(config: PlanConfig, best: Carried | None) -> dict[str, Any]:
             now.plan, question.spec.domains
         )
         told["same_place"] = bool(same)
+        if stays:
+            told["gain_pct"] = 100.0 * (now.rate / stays - 1.0)
         if best is not None:
             told["switch"] = switch(best.plan, now.plan, question, stays, now.rate)
     return told
@@ -255,6 +272,7 @@ def _asked(config: PlanConfig, question: Question, source: dict) -> dict[str, An
         "cluster": spec.name,
         "domains": dict(zip(spec.domains, spec.gpus, strict=True)),
         "gpu": spec.gpu if isinstance(spec.gpu, str) else "given by figures",
+        "stack": spec.stack,
         "gpu_memory_gb": spec.gpu_spec.memory_gb,
         "rtt_ms": np.asarray(spec.rtt_ms).tolist(),
         "model": config.model,

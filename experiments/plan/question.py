@@ -67,7 +67,12 @@ def asked(config: PlanConfig, with_changes: bool = False) -> Question:
         )
     cluster = spec.to_arrays()
     here = jnp.asarray([name not in gone for name in spec.domains])
-    cluster = cluster.replace(mask=cluster.mask & here, gpus=jnp.where(here, cluster.gpus, 0))
+    left_gb = cluster.gpu.memory_gb * (1.0 - config.reserve_pct / 100.0)
+    cluster = cluster.replace(
+        mask=cluster.mask & here,
+        gpus=jnp.where(here, cluster.gpus, 0),
+        gpu=cluster.gpu.replace(memory_gb=left_gb),
+    )
     problem = Problem(
         build_workload([job]).job(0),
         cluster,

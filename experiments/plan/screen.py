@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-SETTINGS = {"synchronous": "best synchronous plan", "any": "best of any plan"}
+from experiments.plan.remarks import SETTINGS, WORTH_TELLING_PCT, remarks
+
 LABEL, COLUMN = 22, 44
 PARTS = {
     "compute": "arithmetic",
@@ -26,7 +27,7 @@ def screen(result: dict[str, Any]) -> str:
             [*lines, "no plan can run: the model does not fit, or no GPU is there", ""]
         )
     lines += _table(result)
-    lines += _remarks(result)
+    lines += remarks(result)
     best = told[result["allow"]]
     if best is not None:
         lines += ["", *_plan_lines(result["allow"], best)]
@@ -50,7 +51,8 @@ def _headline(asked: dict[str, Any]) -> str:
         sites = f"{len(asked['domains'])} domains, {sum(asked['domains'].values())} GPUs"
     return (
         f"{asked['model']} ({asked['gparams']:.1f}e9 parameters), {asked['global_batch']:,} sequences "
-        f"of {asked['seq']:,} tokens a step, on {asked['cluster']} ({asked['gpu']}: {sites})"
+        f"of {asked['seq']:,} tokens a step, on {asked['cluster']} ({asked['gpu']}: {sites}; stack: "
+        f"{asked['stack']})"
     )
 
 
@@ -185,52 +187,6 @@ def _search(name: str, result: dict[str, Any]) -> str:
     return f"none is over {gap:.1f} % faster"
 
 
-def _remarks(result: dict[str, Any]) -> list[str]:
-    """What a first-time user would not guess."""
-    told, lines = result["alternatives"], []
-    plain, other = told["synchronous"], told["any"]
-    if plain and other and plain["plan"]["label"] != other["plan"]["label"]:
-        lone = not any(sign in plain["plan"]["label"] for sign in "|>")
-        if lone and other["plan"]["sync_period"] > 1:
-            lines.append(
-                f"On these links the best synchronous plan sits in {plain['plan']['label']} alone; "
-                f"local SGD (sync every {other['plan']['sync_period']} steps) uses "
-                f"{other['plan']['label'].replace(' | ', ', ').replace('>', ', ')}."
-            )
-    for name, one in told.items():
-        spot = one["spot"] if one else None
-        if spot:
-            lines.append(_spot_pays(SETTINGS[name], spot["pays_up_to_times"]))
-    if result["tie_efficiency"] is not None:
-        tie = result["tie_efficiency"]
-        lines.append(
-            f"The two tie where a token of the second is worth {tie:.2f} of one of the first."
-        )
-    for name, gain in result["gain_over_pct"].items():
-        if gain is not None and gain > 0.05:
-            lines.append(
-                f"{gain:,.1f} % faster than {name.replace('_', ' ')} (tokens at the lower end)."
-            )
-    best = told[result["allow"]]
-    if best and best["misses_deadline"]:
-        lines.append("No plan found meets the deadline at the lower end of its bands.")
-    if best and best["over_budget"]:
-        lines.append("No plan found keeps to the budget.")
-    if any(one and one["extrapolated"] for one in told.values()):
-        lines.append("* no published run of local SGD is near: extrapolated")
-    for one in told.values():
-        lines += [f"note: {doubt}" for doubt in (one or {}).get("doubts", ())]
-    return ["", *dict.fromkeys(lines)] if lines else []
-
-
-def _spot_pays(which: str, times: float | None) -> str:
-    if times is None:
-        return f"Spot GPUs pay for the {which} however often they are taken (up to 100 times as often)."
-    if times <= 0.0:
-        return f"Spot GPUs never pay for the {which}: they cost as much."
-    return f"Spot GPUs pay for the {which} until they are taken {times:.1f} times as often."
-
-
 def _plan_lines(name: str, one: dict[str, Any]) -> list[str]:
     """The plan, pipeline by pipeline, and what its links carry."""
     lines = [f"The {SETTINGS[name]}:"]
@@ -262,10 +218,11 @@ def _runners_up(result: dict[str, Any]) -> list[str]:
         f"Runners-up among {result['pool']} plans, tokens at the lower end of their worth:",
     ]
     for one in result["runners_up"]:
-        wins = "; ".join(_wins(w) for w in one["wins_if"]) or "nothing that was tried"
+        wins = "; ".join(_wins(w) for w in one["wins_if"])
+        wins = f"the best of all if {wins}" if wins else "never the best in what was tried"
         lines.append(
             f"  {one['plan']} ({one['talks']}): {one['behind_pct']:.1f} % behind, "
-            f"{one['usd_per_effective_mtoken_hi']:.3f} USD per M; wins if {wins}"
+            f"{one['usd_per_effective_mtoken_hi']:.3f} USD per M; {wins}"
         )
     return lines
 
@@ -310,6 +267,8 @@ def _switch(switch: dict[str, Any] | None) -> str:
     if switch is None:
         return ""
     text = f"; the switch takes {_duration(switch['s'])}, {switch['gb']:,.0f} GB"
+    if switch["owed_gb"] > 0:
+        text += f" ({switch['owed_gb']:,.0f} of it a last outer sync)"
     text += f", {switch['usd']:,.2f} USD"
     if switch["pays_back_s"] is not None:
         text += f", paid back after {_duration(switch['pays_back_s'])}"
@@ -326,7 +285,10 @@ def _duration(seconds: float) -> str:
 def _front(result: dict[str, Any]) -> list[str]:
     if not result["pareto"]:
         return []
-    lines = ["", "Speed against price (no plan of the pool is better in both):"]
+    lines = [
+        "",
+        "Speed against price (no plan of the pool is better in both), tokens at the lower end:",
+    ]
     lines.append(f"  {'effective tokens/s':>20}{'USD per M':>12}{'USD/h':>10}{'GPUs':>6}  plan")
     for one in result["pareto"]:
         lines.append(
@@ -347,16 +309,25 @@ def _what_if(result: dict[str, Any]) -> list[str]:
     else:
         lines.append(
             f"  the plan above: step {kept['step_s']:,.2f} s, {kept['effective_tokens_per_s']:,.0f} "
-            "effective tokens/s"
+            f"effective tokens/s{_totals(kept)}"
         )
     if best is None:
         return [*lines, "  no plan can run"]
+    if told["gain_pct"] is not None and told["gain_pct"] < WORTH_TELLING_PCT:
+        return [*lines, "  keep it: no plan is faster"]
     same = "the same domains" if told["same_place"] else best["plan"]["label"]
+    faster = f", {told['gain_pct']:,.1f} % faster" if told["gain_pct"] is not None else ""
     lines.append(
         f"  the best plan then: {same} ({told['talks']}), step {best['step_s']:,.2f} s, "
-        f"{best['effective_tokens_per_s']:,.0f} effective tokens/s{_switch(told['switch'])}"
+        f"{best['effective_tokens_per_s']:,.0f} effective tokens/s{faster}{_totals(best)}"
+        f"{_switch(told['switch'])}"
     )
     return lines
+
+
+def _totals(one: dict[str, Any]) -> str:
+    """Days and USD, where tokens were asked for."""
+    return "" if one["days"] is None else f", {one['days']:,.1f} days, {one['usd']:,.0f} USD"
 
 
 def dry_text(told: dict[str, Any]) -> str:

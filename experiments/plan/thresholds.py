@@ -7,7 +7,9 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from experiments.plan.answer import Carried, carried, hourly
 from experiments.plan.bottleneck import bound_by
@@ -15,7 +17,13 @@ from experiments.plan.candidates import place_key, stacked
 from experiments.plan.question import Question
 from jaxsim.plan import Plan, Problem, describe
 from jaxsim.planning.exact import is_synchronous, score
-from jaxsim.step_time import NetworkView, begin_transition, communication, transition_s
+from jaxsim.step_time import (
+    NetworkView,
+    begin_transition,
+    communication,
+    outer_sync_gb,
+    transition_s,
+)
 
 # Factors on bandwidth that are tried, of all links and of one.
 ALL_LINKS = np.geomspace(1 / 32, 32, 31)
@@ -222,12 +230,16 @@ def switch(
 ) -> dict[str, Any]:
     """What a switch takes, and after how long the faster plan has made up for it; rates [training
     steps / s] of both on the same links. Pay-back None: never."""
-    seconds, moved_gb, usd = (float(x) for x in _switch(old, new, question.view, question.problem))
+    used = np.flatnonzero(np.asarray(old.group) >= 0).tolist()
+    whole = not question.gone & {question.spec.domains[k] for k in used}
+    told = _switch(old, new, question.view, question.problem, jnp.float32(whole))
+    seconds, moved_gb, owed_gb, usd = (float(x) for x in told)
     pays = new_rate > old_rate
     # What the old plan would have trained meanwhile, over the gain.
     return {
         "s": seconds,
         "gb": moved_gb,
+        "owed_gb": owed_gb,
         "usd": usd,
         "gain_pct": 100.0 * (new_rate / old_rate - 1.0) if old_rate > 0 else None,
         "pays_back_s": seconds * new_rate / (new_rate - old_rate) if pays else None,
@@ -235,8 +247,12 @@ def switch(
 
 
 @jax.jit
-def _switch(old: Plan, new: Plan, view: NetworkView, problem: Problem):
-    change = begin_transition(old, new, problem)
+def _switch(old: Plan, new: Plan, view: NetworkView, problem: Problem, whole: Array):
+    """`whole` 0: a domain of the old plan is gone, and with it the last sync of its ring."""
+    owed_gb = whole * outer_sync_gb(old, problem.work)
+    change = begin_transition(old, new, problem, owed_gb)
+    unsynced = begin_transition(old, new, problem, jnp.zeros_like(owed_gb))
     rate = view.bandwidth_gb_per_s * problem.calibration.wan_efficiency
     usd = (change.bytes_gb * problem.cluster.egress_usd_per_gb).sum()
-    return transition_s(change, rate), change.bytes_gb.sum(), usd
+    owed_gb = (change.bytes_gb - unsynced.bytes_gb).sum()
+    return transition_s(change, rate), change.bytes_gb.sum(), owed_gb, usd

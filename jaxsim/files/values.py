@@ -95,12 +95,13 @@ def mapping(
     must, known = tuple(must), (*must, *may)
     if not isinstance(value, Mapping):
         raise InputError(f"{where}: expected a mapping with {listed(known)}, got {shown(value)}")
-    for key in must:
-        if key not in value:
-            raise InputError(f"{where}: missing key {key!r}")
+    # First what is there: a key that is missing may be one that is misspelt.
     for key in value:
         if key not in known:
             raise InputError(unknown(f"{where}: unknown key", key, known))
+    for key in must:
+        if key not in value:
+            raise InputError(f"{where}: missing key {key!r}")
     return value
 
 

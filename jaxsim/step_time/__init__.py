@@ -52,6 +52,7 @@ from jaxsim.step_time.reconfiguration import (
     begin_between,
     begin_transition,
     moved_gb,
+    outer_sync_gb,
     shard_fetch_s,
     transition_s,
 )
@@ -95,6 +96,7 @@ __all__ = [
     "layer_time",
     "moved_gb",
     "outer_exposed_s",
+    "outer_sync_gb",
     "pipeline_events",
     "pipeline_time",
     "prepare_step",

@@ -86,6 +86,7 @@ class Job:
     fragments: int
     overlap: int
     cluster: str
+    stack: str  # of the prediction
     predicted: Mapping[str, Any]  # of the answer: step_s, effective_tokens_per_s, ...
 
     @property
@@ -118,6 +119,7 @@ def job_of(
         steps=int(np.ceil(job.step_budget)) if np.isfinite(job.step_budget) else None,
         pipelines=tuple(pipelines),
         cluster=spec.name,
+        stack=spec.stack,
         predicted=predicted,
         **{name: int(getattr(plan, name)) for name in ways},
     )

@@ -137,6 +137,17 @@ def _head(job: Job, several: bool) -> str:
     return "\n".join(body)
 
 
+def _sizes(job: Job, pipeline: Pipeline) -> list[str]:
+    """Comments on the size of the batch and the number of steps."""
+    groups = len(job.pipelines)
+    lines = []
+    if groups > 1:
+        lines.append(f"divided by {groups} groups: this one trains on {pipeline.sequences} of them")
+    if not job.steps:
+        lines.append("steps: no --tokens were given, so this number is none of the plan's")
+    return lines
+
+
 def _group(job: Job, g: int, pipeline: Pipeline, several: bool, period: int, fragments: int) -> str:
     trainer = "FaultTolerantTrainer" if several else "Trainer"
     groups = len(job.pipelines)
@@ -154,7 +165,7 @@ def _group(job: Job, g: int, pipeline: Pipeline, several: bool, period: int, fra
         "        dataloader=HuggingFaceTextDataLoader.Config(),",
         "        training=TrainingConfig(",
         f"            local_batch_size={local},",
-        # Divided by dp and by the number of groups, it is this group's own share.
+        *(f"            # {line}" for line in _sizes(job, pipeline)),
         f"            global_batch_size={pipeline.sequences * groups},",
         "            seq_len=SEQ,",
         f"            steps={job.steps or 10000},",

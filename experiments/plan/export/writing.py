@@ -72,7 +72,8 @@ def readme(job: Job, made: Export) -> str:
         f"Written by `hippo plan` for {made.framework}.",
         "",
         f"Plan: {told['plan']['label']} ({told['talks']}). Predicted: {told['step_s']:.2f} s a step "
-        f"({low:.2f} to {high:.2f}), {told['effective_tokens_per_s']:,.0f} effective tokens/s.",
+        f"({low:.2f} to {high:.2f}), {told['effective_tokens_per_s']:,.0f} effective tokens/s, for the "
+        f"stack {job.stack} and the plan as it is. Where other things run (below), it does not hold.",
         "",
         "| group | domain | nodes | processes a node | stages | layers |",
         "|---|---|---|---|---|---|",
@@ -117,7 +118,7 @@ def one_layout(job: Job, framework: str) -> Pipeline:
     if not job.alike:
         raise InputError(
             f"format: {framework} runs one layout for all ranks, and the groups of this plan differ "
-            "(stages, tp, dp, micro-batches): export to torchtitan, or ask for a plan of equal domains"
+            "(stages, tp, dp, micro-batches): export to torchtitan, or try --allow synchronous"
         )
     first = job.pipelines[0]
     if len(job.pipelines) > 1 and any(len(p.sites) > 1 for p in job.pipelines) and first.dp > 1:

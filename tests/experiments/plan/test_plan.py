@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
+from experiments.plan import remarks
 from experiments.plan.config import PlanConfig
 from experiments.plan.planning import answered
 from experiments.plan.question import asked
@@ -148,7 +149,8 @@ def test_a_domain_that_is_gone_is_not_used(ask):
     told = ask(what_if="domain=north,gpus=0")["what_if"]
     assert "north" not in told["best"]["plan"]["label"]
     if "north" in ask()["plan"]["label"]:
-        assert told["kept"] is None
+        assert told["kept"] is None and told["gain_pct"] is None
+        assert told["switch"]["owed_gb"] == 0.0  # there is no ring left to sync over
 
 
 def test_a_slower_link_slows_the_plan_that_uses_it(ask):
@@ -157,6 +159,9 @@ def test_a_slower_link_slows_the_plan_that_uses_it(ask):
     assert told["kept"]["step_s"] >= base["step_s"] * (1 - 1e-6)
     worth = [x["efficiency_band"][0] * x["tokens_per_s"] for x in (told["best"], told["kept"])]
     assert worth[0] >= worth[1] * (1 - 1e-6)
+    gain = 100.0 * (worth[0] / worth[1] - 1.0)
+    assert told["gain_pct"] == pytest.approx(gain, abs=0.1)
+    assert 0.0 <= told["switch"]["owed_gb"] <= told["switch"]["gb"] * (1 + 1e-6)
 
 
 def test_a_budget_chooses_a_plan_that_keeps_to_it(ask):
@@ -246,3 +251,40 @@ def test_a_dry_run_reads_the_files_and_writes_nothing(cluster, tmp_path, monkeyp
 def test_a_bad_question_is_refused(said, named):
     with pytest.raises((InputError, ValueError), match=named):
         PlanConfig(**{**JOB, **said})
+
+
+def test_memory_that_is_reserved_stays_free(ask):
+    held = ask()["alternatives"]["any"]["memory_gb_held"]
+    whole, spare = (ask(quick=True, reserve_pct=pct) for pct in (0.0, 55.0))
+    for told in spare["alternatives"].values():
+        assert told is None or told["memory_gb_max"] <= 0.45 * held
+    for name, told in whole["alternatives"].items():
+        other = spare["alternatives"][name]
+        assert (
+            other is None
+            or other["effective_tokens_per_s"] <= 1.001 * told["effective_tokens_per_s"]
+        )
+
+
+def test_one_domain_alone_is_told_where_it_is_much_cheaper():
+    plain = {"plan": {"label": "a>b"}, "tokens_per_s": 100.0, "usd_per_mtoken": 3.0}
+    alone = {"plan": "a", "tokens_per_s": 92.0, "usd_per_mtoken": 1.0}
+    (line,) = remarks._cheaper(alone, plain)
+    assert line.startswith("a alone is 8 % slower") and "67 % less" in line
+    assert remarks._cheaper({**alone, "usd_per_mtoken": 2.9}, plain) == []
+    assert remarks._cheaper({**alone, "plan": "a>b"}, plain) == []
+    assert remarks._cheaper(None, plain) == []
+
+
+def test_a_doubt_says_which_plan_it_is_about():
+    one = {"memory_gb_max_hi": 80.0, "memory_gb_held": 85.0}
+    told = {"synchronous": {**one, "doubts": ["x", "y"]}, "any": {**one, "doubts": ["y", "z"]}}
+    assert remarks._doubts(told) == [
+        "note: y",
+        "note on the best synchronous plan: x",
+        "note on the best of any plan: z",
+    ]
+    assert (
+        "--reserve-pct"
+        in remarks._doubts({**told, "any": {**told["any"], "memory_gb_max_hi": 90.0}})[-1]
+    )

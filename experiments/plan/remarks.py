@@ -1,0 +1,81 @@
+"""What the screen says below its table: what a first-time user would not guess."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SETTINGS = {"synchronous": "best synchronous plan", "any": "best of any plan"}
+MUCH_CHEAPER_PCT = 10.0  # a token; then one domain alone is worth a remark
+WORTH_TELLING_PCT = 0.05  # of speed; less is rounding
+
+
+def remarks(result: dict[str, Any]) -> list[str]:
+    """What a first-time user would not guess."""
+    told, lines = result["alternatives"], []
+    plain, other = told["synchronous"], told["any"]
+    if plain and other and plain["plan"]["label"] != other["plan"]["label"]:
+        lone = not any(sign in plain["plan"]["label"] for sign in "|>")
+        if lone and other["plan"]["sync_period"] > 1:
+            lines.append(
+                f"On these links the best synchronous plan sits in {plain['plan']['label']} alone; "
+                f"local SGD (sync every {other['plan']['sync_period']} steps) uses "
+                f"{other['plan']['label'].replace(' | ', ', ').replace('>', ', ')}."
+            )
+    lines += _cheaper(result["single_domain"], plain)
+    for name, one in told.items():
+        spot = one["spot"] if one else None
+        if spot:
+            lines.append(_spot_pays(SETTINGS[name], spot["pays_up_to_times"]))
+    if result["tie_efficiency"] is not None:
+        tie = result["tie_efficiency"]
+        lines.append(
+            f"The two tie where a token of the second is worth {tie:.2f} of one of the first."
+        )
+    for name, gain in result["gain_over_pct"].items():
+        if gain is not None and gain > WORTH_TELLING_PCT:
+            lines.append(
+                f"{gain:,.1f} % faster than {name.replace('_', ' ')} (tokens at the lower end)."
+            )
+    best = told[result["allow"]]
+    if best and best["misses_deadline"]:
+        lines.append("No plan found meets the deadline at the lower end of its bands.")
+    if best and best["over_budget"]:
+        lines.append("No plan found keeps to the budget.")
+    if any(one and one["extrapolated"] for one in told.values()):
+        lines.append("* no published run of local SGD is near: extrapolated")
+    lines += _doubts(told)
+    return ["", *dict.fromkeys(lines)] if lines else []
+
+
+def _doubts(told: dict[str, dict[str, Any] | None]) -> list[str]:
+    """Every reason to doubt a plan, and which of the two it is about."""
+    of = {name: one["doubts"] if one else [] for name, one in told.items()}
+    both = [doubt for doubt in of["synchronous"] if doubt in of["any"]]
+    lines = [f"note: {doubt}" for doubt in both]
+    for name, doubts in of.items():
+        lines += [f"note on the {SETTINGS[name]}: {d}" for d in doubts if d not in both]
+    if any(one and one["memory_gb_max_hi"] > one["memory_gb_held"] for one in told.values()):
+        lines.append("A plan that leaves memory free: --reserve-pct 10, for example.")
+    return lines
+
+
+def _cheaper(lone: dict[str, Any] | None, plain: dict[str, Any] | None) -> list[str]:
+    """What one domain alone would do, where it is much cheaper than the best synchronous plan."""
+    if lone is None or plain is None or lone["plan"] == plain["plan"]["label"]:
+        return []
+    slower = 100.0 * (1.0 - lone["tokens_per_s"] / plain["tokens_per_s"])
+    saves = 100.0 * (1.0 - lone["usd_per_mtoken"] / plain["usd_per_mtoken"])
+    if saves < MUCH_CHEAPER_PCT:
+        return []
+    return [
+        f"{lone['plan']} alone is {slower:.0f} % slower than the best synchronous plan, and a token "
+        f"costs {saves:.0f} % less there."
+    ]
+
+
+def _spot_pays(which: str, times: float | None) -> str:
+    if times is None:
+        return f"Spot GPUs pay for the {which} however often they are taken (up to 100 times as often)."
+    if times <= 0.0:
+        return f"Spot GPUs never pay for the {which}: they cost as much."
+    return f"Spot GPUs pay for the {which} until they are taken {times:.1f} times as often."
