@@ -1,0 +1,56 @@
+"""Every entry of the comparison, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ddp_bench.comparative.adapter import Entry
+
+_PYTORCH = "ddp_bench.comparative.pytorch"
+_DEEPSPEED = "ddp_bench.comparative.deepspeed_zero"
+_MEGATRON = "ddp_bench.comparative.megatron_core"
+REFERENCE = Entry(f"{_PYTORCH}:Alone", ranks=1)
+PICOTRON = "picotron_dp"
+
+
+def _zero(stage: int) -> Entry:
+    return Entry(
+        f"{_DEEPSPEED}:Zero",
+        {"stage": stage},
+        package="deepspeed",
+        why_no_move="it saves files of its own format, one per rank; a program that converts them, "
+        "ds_to_universal, stands between two layouts",
+        prepare=f"{_DEEPSPEED}:build_op",
+    )
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "pytorch_ddp": Entry(f"{_PYTORCH}:DataParallel", moves_to="pytorch_fsdp2"),
+    "pytorch_fsdp2": Entry(f"{_PYTORCH}:FullyShard", moves_to="pytorch_pp"),
+    "pytorch_pp": Entry(f"{_PYTORCH}:Pipeline", moves_to="pytorch_ddp"),
+    "deepspeed_zero1": _zero(1),
+    "deepspeed_zero2": _zero(2),
+    "deepspeed_zero3": _zero(3),
+    "megatron_dp2": Entry(
+        f"{_MEGATRON}:Megatron",
+        {"tensor": 1},
+        package="megatron-core",
+        moves_to="megatron_tp2",
+    ),
+    "megatron_tp2": Entry(
+        f"{_MEGATRON}:Megatron",
+        {"tensor": 2},
+        package="megatron-core",
+        moves_to="megatron_dp2",
+    ),
+    "torchtitan_fsdp2": Entry(
+        "ddp_bench.comparative.titan:Titan",
+        package="torchtitan",
+        why_no_move="no other layout of it is compared, and its names of weights are its own",
+    ),
+    PICOTRON: Entry(
+        "ddp_bench.comparative.picotron:Picotron",
+        package="picotron",
+        why_no_move="its checkpoints are files of one layout",
+    ),
+}
