@@ -64,7 +64,7 @@ class Entry:
         package: that it needs besides torch, as pip calls it.
         moves_to: entry that reads what this one saves.
         why_no_move: why there is none, where there is none.
-        prepare: "module:function", called once before ranks start.
+        prepare: module that is run once before ranks start: what it compiles is no part of a start.
     """
 
     of: str

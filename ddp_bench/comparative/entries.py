@@ -20,7 +20,7 @@ def _zero(stage: int) -> Entry:
         package="deepspeed",
         why_no_move="it saves files of its own format, one per rank; a program that converts them, "
         "ds_to_universal, stands between two layouts",
-        prepare=f"{_DEEPSPEED}:build_op",
+        prepare=_DEEPSPEED,
     )
 
 

@@ -27,6 +27,20 @@ LOOK_S = 0.02  # between two looks at whether an answer is there
 OTHERS_S = 2.0  # for other ranks to tell what happened to them
 
 
+def environment() -> dict[str, str]:
+    """Of a rank: this checkout can be imported, programs of this Python's folder are found, and it
+    computes on one thread."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    programs = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    return {
+        "OMP_NUM_THREADS": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        **os.environ,
+        "PATH": os.pathsep.join(path for path in programs if path),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+    }
+
+
 class Group:
     """The ranks of one entry; a context manager that ends them.
 
@@ -53,19 +67,11 @@ class Group:
         places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self._ranks}
         places |= {"LOCAL_WORLD_SIZE": self._ranks, "MASTER_ADDR": "127.0.0.1"}
         places |= {"MASTER_PORT": self._store.port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        environment = {
-            "OMP_NUM_THREADS": "1",
-            "TORCH_CPP_LOG_LEVEL": "ERROR",
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-            **{name: str(value) for name, value in places.items()},
-        }
         command = [sys.executable, "-m", "ddp_bench.comparative.rank", str(job)]
         with open(f"{logs}-rank{rank}.txt", "w", encoding="utf-8") as log:
             return subprocess.Popen(
                 command,
-                env=environment,
+                env=environment() | {name: str(value) for name, value in places.items()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddp_bench.comparative.adapter import Adapter, NotRun, named
+from ddp_bench.comparative.adapter import Adapter, NotRun, lines_of, named
 from ddp_bench.comparative.task import Task
 from ddp_bench.ranks import comm
 from ddp_bench.toolbox import Ranks, stopwatch
@@ -60,7 +60,9 @@ class Turns:
     def start(self) -> dict[str, Any]:
         """The first step, and when it was over on the wall clock."""
         loss = self._step()
-        return {"loss": loss, "at_s": time.time(), "imported_bytes": self.imported}
+        at_s = time.time()
+        told = {"imported_bytes": self.imported, "lines": lines_of(type(self.adapter))}
+        return {"loss": loss, "at_s": at_s, **told}
 
     def losses(self, steps: int) -> list[float | None]:
         """Losses of the next steps; None where another rank has them."""
@@ -130,16 +132,19 @@ def main(job_file: str) -> int:
             store.set(f"answer-{number}-{rank}", json.dumps(answer))
             number += 1
     except Exception as error:
-        others = isinstance(error, dist.DistError) or "gloo" in str(error).lower()
-        told = {"error": first_line(error), "others": others, "not_run": _is_not_run(error)}
+        told = {"error": first_line(error), "others": _is_broken_message(error)}
+        told["not_run"] = isinstance(error, NotRun | ImportError)
         store.set(f"failed-{rank}", json.dumps(told))
         raise
     dist.destroy_process_group()
     return 0
 
 
-def _is_not_run(error: Exception) -> bool:
-    return isinstance(error, NotRun | ImportError)
+def _is_broken_message(error: Exception) -> bool:
+    """Whether `error` is the consequence of another rank's end, not its cause."""
+    text = str(error).lower()
+    signs = ("connection", "timed out", "gloo/transport")
+    return isinstance(error, dist.DistError) or any(sign in text for sign in signs)
 
 
 if __name__ == "__main__":

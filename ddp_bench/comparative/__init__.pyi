@@ -1,0 +1,24 @@
+from .adapter import Adapter, Entry, NotRun, lines_of
+from .entries import ENTRIES, REFERENCE
+from .group import Group
+from .judge import bootstrap_interval, disagreement, global_losses
+from .settings import ROOM, ComparativeSettings
+from .task import ADAMW, Task, own_rows
+
+__all__ = [
+    "ADAMW",
+    "ENTRIES",
+    "REFERENCE",
+    "ROOM",
+    "Adapter",
+    "ComparativeSettings",
+    "Entry",
+    "Group",
+    "NotRun",
+    "Task",
+    "bootstrap_interval",
+    "disagreement",
+    "global_losses",
+    "lines_of",
+    "own_rows",
+]
