@@ -1,6 +1,6 @@
 """megatron-core: its GPTModel as a Llama, its data parallelism, optimizer and tensor parallelism.
 
-Three things are patched where there is no GPU: which device is the current one, the loss scale of its
+Patched where there is no GPU: which device is the current one, waiting for it, the loss scale of the
 optimizer, which lies on a GPU, and the random state of GPUs, which nothing here draws from.
 """
 
@@ -42,6 +42,7 @@ class HostOptimizer(FP32Optimizer):
 def patch_for_cpu() -> None:
     """What it takes from CUDA without asking whether there is any."""
     torch.cuda.current_device = lambda: torch.device("cpu")
+    torch.cuda.synchronize = lambda device=None: None
     optimizer.FP32Optimizer = HostOptimizer
     CudaRNGStatesTracker.fork = lambda self, name="": nullcontext()
 
