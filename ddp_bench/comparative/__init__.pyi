@@ -1,5 +1,5 @@
-from .adapter import Adapter, Entry, NotRun, lines_of
-from .entries import ENTRIES, REFERENCE
+from .adapter import Adapter, NotRun, lines_of
+from .entries import ENTRIES, REFERENCE, Entry
 from .group import Group
 from .judge import bootstrap_interval, disagreement, global_losses
 from .settings import ROOM, ComparativeSettings

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import textwrap
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,29 +50,6 @@ class Adapter(ABC):
     def load(self, folder: Path) -> None:
         """Read what another layout saved. NotRun where that cannot be."""
         raise NotRun(f"{type(self).__name__} reads nothing that another layout saved")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One setting of a framework.
-
-    Attributes:
-        of: "module:class" of its adapter.
-        settings: of the adapter.
-        ranks: processes that train.
-        package: that it needs besides torch, as pip calls it.
-        moves_to: entry that reads what this one saves.
-        why_no_move: why there is none, where there is none.
-        prepare: module that is run once before ranks start: what it compiles is no part of a start.
-    """
-
-    of: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    ranks: int = 2
-    package: str = "torch"
-    moves_to: str | None = None
-    why_no_move: str | None = None
-    prepare: str | None = None
 
 
 def named(path: str) -> Any:

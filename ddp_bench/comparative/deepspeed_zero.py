@@ -14,8 +14,8 @@ from ddp_bench.toolbox import Ranks, token_loss
 
 if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read when it is imported
-import deepspeed  # noqa: E402
-from deepspeed.comm.torch import build_shm_op  # noqa: E402
+import deepspeed
+from deepspeed.comm.torch import build_shm_op
 
 
 class Zero(Adapter):

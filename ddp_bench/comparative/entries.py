@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from ddp_bench.comparative.adapter import Entry
+from dataclasses import dataclass, field
+from typing import Any
 
 _PYTORCH = "ddp_bench.comparative.pytorch"
 _DEEPSPEED = "ddp_bench.comparative.deepspeed_zero"
 _MEGATRON = "ddp_bench.comparative.megatron_core"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One setting of a framework.
+
+    Attributes:
+        of: "module:class" of its adapter.
+        settings: of the adapter.
+        ranks: processes that train.
+        package: that it needs besides torch, as pip calls it.
+        moves_to: entry that reads what this one saves.
+        why_no_move: why there is none, where there is none.
+        prepare: module that is run once before ranks start: what it compiles is no part of a start.
+    """
+
+    of: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    ranks: int = 2
+    package: str = "torch"
+    moves_to: str | None = None
+    why_no_move: str | None = None
+    prepare: str | None = None
+
+
 REFERENCE = Entry(f"{_PYTORCH}:Alone", ranks=1)
 PICOTRON = "picotron_dp"
 

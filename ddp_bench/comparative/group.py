@@ -19,7 +19,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ddp_bench.comparative.adapter import Entry
+from ddp_bench.comparative.entries import Entry
 from ddp_bench.comparative.task import Task
 from ddp_bench.toolbox.launch import ROOT, RanksFailed
 

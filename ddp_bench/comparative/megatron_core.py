@@ -145,7 +145,10 @@ class Megatron(Adapter):
         (self.optimizer,) = chain.chained_optimizers
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor | None:
-        place = parallel_state.get_data_parallel_rank(), parallel_state.get_data_parallel_world_size()
+        place = (
+            parallel_state.get_data_parallel_rank(),
+            parallel_state.get_data_parallel_world_size(),
+        )
         tokens, targets = (own_rows(t, *place).to(self.device) for t in (tokens, targets))
         length = tokens.shape[1]
         positions = torch.arange(length, device=self.device).expand_as(tokens)

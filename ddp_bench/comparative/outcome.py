@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddp_bench.comparative.adapter import Entry
+from ddp_bench.comparative.entries import Entry
 from ddp_bench.comparative.judge import bootstrap_interval
 
 

@@ -79,9 +79,7 @@ class Picotron(Adapter):
             raise NotRun("--picotron names no checkout of it, and no package brings it")
         self.ranks, shape = ranks, task.shape
         groups, parallel, model = modules_of(checkout, ranks.device)
-        groups.setup_process_group_manager(
-            tp_size=1, cp_size=1, pp_size=1, dp_size=ranks.ranks
-        )
+        groups.setup_process_group_manager(tp_size=1, cp_size=1, pp_size=1, dp_size=ranks.ranks)
         config = SimpleNamespace(
             vocab_size=shape.vocab,
             hidden_size=shape.width,

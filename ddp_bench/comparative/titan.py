@@ -19,16 +19,15 @@ from ddp_bench.comparative.adapter import Adapter
 from ddp_bench.comparative.task import ADAMW, Task, own_rows
 from ddp_bench.toolbox import Ranks, token_loss
 
-
 if not torch.cuda.is_available():
     KERNELS = "torchtitan.models.moe.kernels"
     sys.modules[KERNELS] = ModuleType(KERNELS)
     sys.modules[KERNELS].generate_permute_indices = None
-from torchtitan.config import JobConfig  # noqa: E402
-from torchtitan.distributed import ParallelDims, parallel_dims  # noqa: E402
-from torchtitan.models.llama3 import Transformer, TransformerModelArgs  # noqa: E402
-from torchtitan.models.llama3.infra.parallelize import parallelize_llama  # noqa: E402
-from torchtitan.models.llama3.model.args import RoPEScalingArgs  # noqa: E402
+from torchtitan.config import JobConfig
+from torchtitan.distributed import ParallelDims, parallel_dims
+from torchtitan.models.llama3 import Transformer, TransformerModelArgs
+from torchtitan.models.llama3.infra.parallelize import parallelize_llama
+from torchtitan.models.llama3.model.args import RoPEScalingArgs
 
 NAMES = {  # ours -> its
     "embedding.": "tok_embeddings.",
