@@ -1,21 +1,15 @@
 """Training frameworks compared: the same model, weights and batches; equal losses before the clock.
 
-task            what all of them train
-adapter         what a framework must offer, and the lines that its adapter takes
-pytorch         PyTorch alone, DDP, FSDP2, a pipeline
-deepspeed_zero  DeepSpeed's ZeRO stages
-megatron_core   megatron-core, data and tensor parallel
-titan           torchtitan's FSDP2
-picotron        Picotron's data parallelism, from a checkout
-entries         all that are compared, by name
-rank            one rank: builds its adapter, waits for its turn
-group           the ranks of a framework, started, asked, ended
-judge           losses against the reference, intervals
-outcome         what came out of one framework
-moves           saved in one layout, loaded in another
-page            a page in two languages
-settings        options of the command
-work            the command's work
+frameworks  what trains: a protocol, and one module for each framework
+entries     all that are compared, by name
+rank        one rank: builds its adapter, waits for its turn
+group       the ranks of a framework, started, asked, ended
+judge       losses against the reference, intervals
+outcome     what came out of one framework
+moves       saved in one layout, loaded in another
+page        a page in two languages
+settings    options of the command
+work        the command's work
 """
 
 import lazy_loader

@@ -1,9 +1,8 @@
-from .adapter import Adapter, NotRun, lines_of
 from .entries import ENTRIES, REFERENCE, Entry
+from .frameworks import ADAMW, Adapter, NotRun, Task, lines_of, own_rows
 from .group import Group
 from .judge import bootstrap_interval, disagreement, global_losses
 from .settings import ROOM, ComparativeSettings
-from .task import ADAMW, Task, own_rows
 
 __all__ = [
     "ADAMW",

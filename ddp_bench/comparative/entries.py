@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_PYTORCH = "ddp_bench.comparative.pytorch"
-_DEEPSPEED = "ddp_bench.comparative.deepspeed_zero"
-_MEGATRON = "ddp_bench.comparative.megatron_core"
+_PYTORCH = "ddp_bench.comparative.frameworks.pytorch"
+_DEEPSPEED = "ddp_bench.comparative.frameworks.deepspeed_zero"
+_MEGATRON = "ddp_bench.comparative.frameworks.megatron_core"
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ ENTRIES: Mapping[str, Entry] = {
         moves_to="megatron_dp2",
     ),
     "torchtitan_fsdp2": Entry(
-        "ddp_bench.comparative.titan:Titan",
+        "ddp_bench.comparative.frameworks.titan:Titan",
         package="torchtitan",
         why_no_move="no other layout of it is compared, and its names of weights are its own",
     ),
     PICOTRON: Entry(
-        "ddp_bench.comparative.picotron:Picotron",
+        "ddp_bench.comparative.frameworks.picotron:Picotron",
         package="picotron",
         why_no_move="its checkpoints are files of one layout",
     ),

@@ -20,9 +20,10 @@ from typing import Any
 import torch.distributed as dist
 
 from ddp_bench.comparative.entries import Entry
-from ddp_bench.comparative.task import Task
-from ddp_bench.toolbox.launch import ROOT, RanksFailed
+from ddp_bench.comparative.frameworks import Task
+from ddp_bench.toolbox import RanksFailed
 
+ROOT = Path(__file__).parents[2]
 LOOK_S = 0.02  # between two looks at whether an answer is there
 OTHERS_S = 2.0  # for other ranks to tell what happened to them
 

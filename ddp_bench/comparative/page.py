@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from ddp_bench.comparative.frameworks import RANKS
 from ddp_bench.comparative.settings import ComparativeSettings
-from ddp_bench.comparative.task import RANKS
 
 TEMPLATES = Path(__file__).parent / "templates"
 FILES = {"en": "comparative.md", "zh": "comparative.zh.md"}

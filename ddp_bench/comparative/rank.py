@@ -19,8 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddp_bench.comparative.adapter import Adapter, NotRun, lines_of, named
-from ddp_bench.comparative.task import Task
+from ddp_bench.comparative.frameworks import Adapter, NotRun, Task, lines_of, named
 from ddp_bench.ranks import comm
 from ddp_bench.toolbox import Ranks, stopwatch
 

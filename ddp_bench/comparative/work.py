@@ -11,13 +11,13 @@ from typing import Any
 
 from analysis.records import RunWriter
 from ddp_bench.comparative.entries import REFERENCE
+from ddp_bench.comparative.frameworks import Task
 from ddp_bench.comparative.group import Group, environment
 from ddp_bench.comparative.judge import disagreement, global_losses
 from ddp_bench.comparative.moves import move_all
 from ddp_bench.comparative.outcome import Outcome
 from ddp_bench.comparative.page import write_pages
 from ddp_bench.comparative.settings import ComparativeSettings
-from ddp_bench.comparative.task import Task
 from ddp_bench.toolbox import RanksFailed, table
 
 Say = Callable[[str], None]

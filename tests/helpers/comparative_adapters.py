@@ -6,8 +6,8 @@ import time
 
 import torch
 
-from ddp_bench.comparative.pytorch import DataParallel
-from ddp_bench.comparative.task import own_rows
+from ddp_bench.comparative.frameworks.pytorch import DataParallel
+from ddp_bench.comparative.frameworks.task import own_rows
 from ddp_bench.toolbox import token_loss
 
 AT = 2  # step at which something happens

@@ -18,9 +18,9 @@ from ddp_bench.comparative import (
     global_losses,
     lines_of,
 )
+from ddp_bench.comparative.frameworks.pytorch import Alone, DataParallel, Pipeline
 from ddp_bench.comparative.outcome import Outcome
 from ddp_bench.comparative.page import WORDS, page
-from ddp_bench.comparative.pytorch import Alone, DataParallel, Pipeline
 from ddp_bench.comparative.settings import MODELS
 from ddp_bench.errors import ConfigError
 from ddp_bench.toolbox import SHAPES

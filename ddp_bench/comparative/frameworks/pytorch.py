@@ -13,8 +13,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_bench.comparative.adapter import Adapter
-from ddp_bench.comparative.task import ADAMW, Task, own_rows
+from ddp_bench.comparative.frameworks.adapter import Adapter
+from ddp_bench.comparative.frameworks.task import ADAMW, Task, own_rows
 from ddp_bench.toolbox import Llama, Ranks, token_loss
 
 

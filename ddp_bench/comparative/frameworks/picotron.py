@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp_bench.comparative.adapter import Adapter, NotRun
-from ddp_bench.comparative.task import ADAMW, Task, own_rows
+from ddp_bench.comparative.frameworks.adapter import Adapter, NotRun
+from ddp_bench.comparative.frameworks.task import ADAMW, Task, own_rows
 from ddp_bench.toolbox import Ranks, token_loss
 
 FLASH = {  # module -> what the model imports from it

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ddp_bench.comparative.task import Task
+from ddp_bench.comparative.frameworks.task import Task
 from ddp_bench.toolbox import Ranks
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from ddp_bench.comparative.adapter import Adapter
-from ddp_bench.comparative.task import ADAMW, Task, own_rows
+from ddp_bench.comparative.frameworks.adapter import Adapter
+from ddp_bench.comparative.frameworks.task import ADAMW, Task, own_rows
 from ddp_bench.toolbox import Ranks, token_loss
 
 if not torch.cuda.is_available():

@@ -26,8 +26,8 @@ from megatron.core.transformer import TransformerConfig
 from torch import Tensor
 from torch.nn.functional import silu
 
-from ddp_bench.comparative.adapter import Adapter
-from ddp_bench.comparative.task import ADAMW, Task, own_rows
+from ddp_bench.comparative.frameworks.adapter import Adapter
+from ddp_bench.comparative.frameworks.task import ADAMW, Task, own_rows
 from ddp_bench.toolbox import LlamaShape, Ranks
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp_bench.comparative.adapter import Adapter
-from ddp_bench.comparative.task import ADAMW, Task, own_rows
+from ddp_bench.comparative.frameworks.adapter import Adapter
+from ddp_bench.comparative.frameworks.task import ADAMW, Task, own_rows
 from ddp_bench.toolbox import Ranks, token_loss
 
 if not torch.cuda.is_available():
@@ -32,6 +32,7 @@ class Zero(Adapter):
                 "train_micro_batch_size_per_gpu": task.rows // ranks.ranks,
                 "zero_optimization": {"stage": stage},
                 "zero_allow_untested_optimizer": True,
+                "gradient_clipping": 0.0,  # 1.0 if nothing is said
             },
             dist_init_required=False,
         )
