@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ddp_bench.comparative.frameworks.adapter import Adapter
-from ddp_bench.comparative.frameworks.task import ADAMW, Task, own_rows
+from ddp_bench.comparative.frameworks.task import ADAMW, RANKS, Task, own_rows
 from ddp_bench.toolbox import Ranks, token_loss
 
-if not torch.cuda.is_available():
+if torch.cuda.device_count() < RANKS:
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read when it is imported
 import deepspeed
 from deepspeed.comm.torch import build_shm_op
@@ -48,7 +48,7 @@ class Zero(Adapter):
         return loss.detach()
 
 
-if __name__ == "__main__" and not torch.cuda.is_available():
+if __name__ == "__main__" and torch.cuda.device_count() < RANKS:
     # Its messages over shared memory are compiled when they are first needed, which both ranks would
     # do at their start. The result lies where TORCH_EXTENSIONS_DIR says.
     build_shm_op()

@@ -63,7 +63,7 @@ def config_of(shape: LlamaShape, tensor: int) -> TransformerConfig:
         add_bias_linear=False,
         hidden_dropout=0.0,
         attention_dropout=0.0,
-        use_cpu_initialization=not torch.cuda.is_available(),
+        use_cpu_initialization=True,
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,
         bias_activation_fusion=False,

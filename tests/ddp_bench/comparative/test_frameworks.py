@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("torch")
 
 from analysis.records import load
-from ddp_bench.comparative import ENTRIES, REFERENCE, Entry, Group, Task, global_losses
+from ddp_bench.comparative import ENTRIES, REFERENCE, Entry, Group, global_losses
+from ddp_bench.comparative.frameworks import Task
 from ddp_bench.comparative.moves import move_all
 from ddp_bench.comparative.outcome import Outcome
 from ddp_bench.toolbox import RanksFailed

@@ -12,12 +12,11 @@ from helpers import comparative_adapters
 from ddp_bench.comparative import (
     ENTRIES,
     ComparativeSettings,
-    Task,
     bootstrap_interval,
     disagreement,
     global_losses,
-    lines_of,
 )
+from ddp_bench.comparative.frameworks import Task, lines_of
 from ddp_bench.comparative.frameworks.pytorch import Alone, DataParallel, Pipeline
 from ddp_bench.comparative.outcome import Outcome
 from ddp_bench.comparative.page import WORDS, page
