@@ -46,8 +46,14 @@ $(VENV)/ddp: pyproject.toml constraints-cpu.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[ddp]"
 	touch $@
 
+# The frameworks that `hippo comparative` compares; tests do without them.
+$(VENV)/toolbox: pyproject.toml constraints-cpu.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[ddp,toolbox]"
+	touch $@
+
 # Options of the trainer go into ARGS, for example: make ddp ARGS="--dataset rows.tsv"
-ddp: $(VENV)/ddp
+ddp: $(VENV)/ddp $(VENV)/toolbox
 	$(BIN)/python -m experiments.ddp $(ARGS)
 
 WAN := outputs/wan-$(shell date +%Y%m%d-%H%M%S)

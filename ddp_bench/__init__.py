@@ -11,6 +11,7 @@ ranks          what ranks tell each other, and what happens when one is lost
 toolbox        what the measuring commands share
 memory         peak memory predicted, recompute chosen, allocators replayed
 communication  gradients sent in several ways, one chosen while training
+comparative    training frameworks on the same model: equal losses, then speed
 microbench     messages between ranks, operators and whole steps, measured
 wan            a wide-area network on one machine
 parallel       training of a small model over domains

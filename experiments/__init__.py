@@ -24,6 +24,7 @@ wan            a network on one machine, and real training over it
 runs           run folders, listed and compared
 ddp            data-parallel training: train, replay, analyse
 communication  gradients sent in several ways, one chosen while training
+comparative    frameworks that train the same model, compared
 microbench     messages between ranks, operators, whole steps: measured
 memory         memory of real training: predicted, budgeted, replayed
 """

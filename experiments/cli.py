@@ -57,6 +57,7 @@ COMMANDS = {
     "memory": ("experiments.memory", "predict training's memory, choose what to recompute"),
     "microbench": ("experiments.microbench", "measure messages, operators and whole steps"),
     "communication": ("experiments.communication", "compare how gradients are sent"),
+    "comparative": ("experiments.comparative", "compare frameworks that train the same model"),
     "report": ("analysis.report.__main__", "write a report from run folders"),
 }
 EXAMPLES = """\

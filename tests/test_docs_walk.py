@@ -39,6 +39,7 @@ SMALL = {
     "memory": "--settings 1 --capacity_mb 8 --repeats 1",
     "microbench": "--repeats 2 --largest_kb 512 --what collectives,copy,gemm",
     "communication": "--steps 10 --links 2 --played_steps 50 --methods fp16,int8",
+    "comparative": "--frameworks pytorch_ddp,pytorch_pp",
     "bench": "--envs 2 --repeats 1",
 }
 WRITTEN = {  # the commands as the pages have them

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from experiments.common import compile_cache, module_output
 
 PROJECT = "hippo-sched"
-REAL_TRAINING = ("ddp", "memory", "microbench", "communication")
+REAL_TRAINING = ("ddp", "memory", "microbench", "communication", "comparative")
 # Modules that read an exported plan with the framework's own parser; where they are missing, the files
 # are written all the same.
 FRAMEWORKS = {
@@ -174,6 +174,8 @@ def ready(name: str, packages: list[Mapping[str, Any]], network: str) -> dict[st
         scale = _unfit(packages, "scale", ("",))
         lacks += [text for text in scale if not text.startswith("ray")]
         part += [f"--executor ray: {text}" for text in scale if text.startswith("ray")]
+    if name == "comparative":
+        part += _unfit(packages, "toolbox", ("",))
     if name == "report":
         part += [f"--html: {text}" for text in _unfit(packages, "html", ("",))]
     if name in ("wan", "probe") and shutil.which("iperf3") is None:

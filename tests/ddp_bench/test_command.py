@@ -118,6 +118,8 @@ def test_requirements_are_those_of_the_project_and_all_that_is_imported():
     # With transformers come tokenizers and huggingface_hub, with datasets pyarrow.
     # Of a report, the one HTML file alone needs plotly and markdown-it-py: the extra `html`.
     brought = {"tokenizers", "huggingface_hub", "pyarrow", "plotly", "markdown_it"}
+    # Frameworks are imported in ranks of the comparison alone: the extra `toolbox`.
+    brought |= {"deepspeed", "megatron", "torchtitan"}
     named = {
         re.match(r"[a-z-]+", line)[0].replace("pyyaml", "yaml").replace("-", "_")
         for line in required

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("memory", "microbench", "communication")  # rooms of `ddp_bench` that are commands
+# Rooms of `ddp_bench` that are commands.
+ROOMS = ("memory", "microbench", "communication", "comparative")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -56,6 +56,12 @@ def test_an_emulated_network_needs_what_its_own_check_says():
     assert checks.ready("wan", [], "")["ready"]
 
 
+def test_a_framework_that_is_not_there_is_only_a_part_of_the_comparison():
+    packages = [row("torch", "ddp", "3", True), row("deepspeed", "toolbox", None, False)]
+    found = checks.ready("comparative", packages, "")
+    assert found["ready"] and found["parts"] == ["deepspeed>=2: pip install 'hippo-sched[toolbox]'"]
+
+
 def test_what_only_an_option_needs_is_missing_for_that_option():
     packages = [row("pyarrow", "scale", "3", True), row("ray", "scale", None, False)]
     packages += [row("plotly", "html", None, False)]
