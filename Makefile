@@ -10,12 +10,14 @@ export PYTHONUNBUFFERED = 1
 # Test processes; each takes a core and up to 3 GB.
 WORKERS ?= 2
 
-.PHONY: run test test-slow nightly mutants ddp wan bench notebooks lint clean
+.PHONY: install run test test-slow nightly mutants ddp wan bench notebooks lint clean
 
 $(VENV)/core: pyproject.toml constraints-cpu.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[dev]"
 	touch $@
+
+install: $(VENV)/core
 
 RUN := outputs/run-$(shell date +%Y%m%d-%H%M%S)
 

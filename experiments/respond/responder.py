@@ -32,6 +32,7 @@ when the next measurement comes. The end of the input ends the process.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TextIO
@@ -297,6 +298,7 @@ def make_responder(config: RespondConfig) -> Responder:
     Raises InputError, for the oracles too: a process that listens does not know the future.
     """
     name, checkpoints = requested_without_truth(config.scheduler, "scheduler")
+    print("looking for plans, and compiling what is new", file=sys.stderr, flush=True)
     spec, world, _ = load_world(
         config.cluster,
         config.model,
