@@ -32,7 +32,7 @@ def moved(trainer: Trainer, layout: Layout, folder: Path | None = None) -> Train
 
 
 def transfer(old: Trainer, new: Trainer) -> None:
-    """Give the state of `old` to `new`, tensor by tensor, so that one whole tensor is in memory at once.
+    """Give the state of `old` to `new`. Tensor by tensor: one whole tensor is in memory at once.
 
     Collective.
     """

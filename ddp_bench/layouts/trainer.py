@@ -19,7 +19,9 @@ from ddp_bench.toolbox import LlamaShape, token_loss
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 SCHEDULE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-EPSILON = 1e-5  # of the optimizer; where gradients are all but 0, 1e-8 would make steps of rounding errors
+EPSILON = (
+    1e-5  # of the optimizer; 1e-8 makes steps of rounding errors where gradients are all but 0
+)
 
 
 @dataclass(frozen=True)
