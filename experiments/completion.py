@@ -19,7 +19,8 @@ import jsonargparse
 from experiments.common import OPTIONS
 
 ASKED = "_ARGCOMPLETE"  # in the environment: the number of the first word that the parser reads
-REAL_TRAINING = ("ddp", "memory", "microbench", "communication")  # their own processes read these
+# Their own processes read these.
+REAL_TRAINING = ("ddp", "parallel", "memory", "microbench", "communication")
 
 
 class _Found(BaseException):

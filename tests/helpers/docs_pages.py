@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("memory", "microbench", "communication")  # rooms of `ddp_bench` that are commands
+# Rooms of `ddp_bench` that are commands, by the command's name.
+ROOMS = ("parallel", "memory", "microbench", "communication")
+ROOM_OF = {"parallel": "layouts"}  # where the room has another name
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

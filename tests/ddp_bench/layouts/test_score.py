@@ -124,7 +124,7 @@ def test_stages_that_share_one_core_lose_nothing_in_bubbles():
 
 
 def test_a_pipeline_is_scored_from_its_stages():
-    """Two stages of two layers and an end: forward 2.25 s, backward 4.25 s, and what handing on takes."""
+    """Two stages of two layers and an end: 2.25 s and 4.25 s, and what handing on takes."""
     layout = Layout(pp=2, schedule="gpipe", micro=2)
     found = score(layout, Work(), profile([layout], other=0.6))
     turn = 0.6 / (2 * (2 + 2 - 1))
