@@ -13,7 +13,6 @@ checkpoint  a state on disk that every layout reads
 move        from one layout to another, through disk or memory
 relayout    whether a training that moved goes on as if it had not
 adapt       when to move, and the loop that does
-context     whether context parallelism runs here
 settings    options of the command
 work        the command's work
 """

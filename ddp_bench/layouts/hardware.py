@@ -1,14 +1,18 @@
-"""What the machine does while all ranks ask for it: matrix products, copies, messages by group."""
+"""What the machine does while all ranks ask for it: matrix products, copies, messages by group; and
+whether torch's context parallelism, which shares the tokens of a sequence, runs on it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor.experimental import context_parallel
+from torch.nn import functional
 
 from ddp_bench.layouts.model import mesh_of
-from ddp_bench.layouts.pieces import rounds
+from ddp_bench.layouts.pieces import Rounds
 from ddp_bench.microbench import COLLECTIVES, measure_operators
 from ddp_bench.toolbox import Ranks, stopwatch
 
@@ -41,18 +45,34 @@ def hardware_on_rank(ranks: Ranks, repeats: int) -> dict[str, list[dict[str, Any
                 buffer = torch.zeros(size // 4, device=ranks.device)
                 given = (buffer, dist.get_rank(group), group_ranks, group)
                 works[kind, group_ranks, size] = _timed(COLLECTIVES[kind].make(*given), ranks)
-    found = rounds(works, ranks, repeats)
+    played = Rounds(works, ranks)
+    played.play(repeats)
     messages = [
         {"kind": kind, "group": group, "size_bytes": size, "median_s": row[0]}
-        for (kind, group, size), row in found.items()
+        for (kind, group, size), row in played.medians().items()
     ]
     return {"operators": operators, "messages": messages}
 
 
-def _timed(send, ranks: Ranks):
+def _timed(send: Callable[[], object], ranks: Ranks) -> Callable[[], tuple[float, ...]]:
     def once() -> tuple[float, ...]:
         with stopwatch(ranks.device) as seconds:
             send()
         return (seconds(),)
 
     return once
+
+
+def context_on_rank(ranks: Ranks) -> str:
+    """Why it does not run, empty if it does: causal attention over shared tokens, with backward."""
+    mesh = mesh_of(ranks.ranks, 1, 1, ranks.device.type)["dp"]
+    size = (1, 2, 16 * ranks.ranks, 16)  # sequences, heads, tokens, channels
+    buffers = [torch.randn(size, device=ranks.device) for _ in range(3)]
+    try:
+        with context_parallel(mesh, buffers=buffers, buffer_seq_dims=[2, 2, 2]):
+            query, key, value = (b.clone().requires_grad_() for b in buffers)
+            out = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+            out.sum().backward()
+    except (RuntimeError, NotImplementedError, ValueError, AssertionError) as error:
+        return str(error).partition("\n")[0]
+    return ""

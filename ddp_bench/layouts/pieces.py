@@ -6,9 +6,12 @@ slow each other as much as they will then.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,50 +30,77 @@ Timing = Callable[[], tuple[float, ...]]  # does it once; seconds
 
 
 def profile_on_rank(ranks: Ranks, task: Task, layouts: Sequence[Layout], repeats: int) -> Profile:
-    """Everything that the scores of these layouts need, in interleaved rounds; the time of the slowest
-    rank counts. The same on every rank."""
-    needs = sorted(set().union(*(terms_of(each, task).needs() for each in layouts)))
-    works = {need: _timing(need, task, ranks.device) for need in needs}
-    lone = _lone_work(task, ranks)
-    active = [n for n in (1, 2, 4, 8, 16, 32, 64) if n < ranks.ranks] + [ranks.ranks]
-    for n in active:
-        works[n] = partial(_some_ranks, lone, n, ranks)
-    found = rounds(works, ranks, repeats)
-    slowdown = {n: found[n][0] for n in active}
-    least = slowdown[1]
-    grown = {n: max(1.0, slowdown[n] / least) for n in active}
-    parts = {n: found[n] for n in needs if n.kind in PARTS}
-    others = {n: found[n][0] for n in needs if n.kind not in PARTS}
-    return Profile(parts, others, grown)
+    """Everything that the scores of these layouts need, in interleaved rounds. The same on every
+    rank."""
+    profiler = Profiler(ranks, task, layouts)
+    profiler.play(repeats)
+    return profiler.profile()
 
 
-def rounds(works: dict, ranks: Ranks, repeats: int) -> dict:
-    """Median over rounds of the slowest rank's seconds, for every work."""
-    counts = dict.fromkeys(works, 1)
-    taken: dict = {name: [] for name in works}
-    for turn in range(-1, repeats):
+class Profiler:
+    """Measures what the scores of these layouts need. Collective: all ranks make and call it alike."""
+
+    def __init__(self, ranks: Ranks, task: Task, layouts: Sequence[Layout]) -> None:
+        self._needs = sorted(set().union(*(terms_of(each, task).needs() for each in layouts)))
+        works: dict[Any, Timing] = {n: _timing(n, task, ranks.device) for n in self._needs}
+        lone = _lone_work(task, ranks)
+        powers = (2**k for k in range(ranks.ranks.bit_length()))
+        self._active = sorted({*powers, ranks.ranks})
+        works |= {n: partial(_some_ranks, lone, n, ranks) for n in self._active}
+        self._rounds = Rounds(works, ranks)
+
+    def play(self, repeats: int) -> None:
+        """So many rounds more."""
+        self._rounds.play(repeats)
+
+    def profile(self) -> Profile:
+        """Medians of all rounds so far."""
+        found = self._rounds.medians()
+        least = found[1][0]
+        slowdown = {n: max(1.0, found[n][0] / least) for n in self._active}
+        parts = {n: found[n] for n in self._needs if n.kind in PARTS}
+        others = {n: found[n][0] for n in self._needs if n.kind not in PARTS}
+        return Profile(parts, others, slowdown)
+
+
+class Rounds:
+    """Works that all ranks do in rounds, all ranks the same at the same time; the slowest rank's time
+    counts."""
+
+    def __init__(self, works: dict[Any, Timing], ranks: Ranks) -> None:
+        self._works, self._ranks = works, ranks
+        self._counts = dict.fromkeys(works, 1)
+        self._taken: dict[Any, list[tuple[float, ...]]] = {name: [] for name in works}
+        for name, seconds in self._round().items():  # to warm up, and to know how long a work takes
+            self._counts[name] = min(times_to_last(sum(seconds), SHORTEST_S), 20)
+
+    def play(self, repeats: int) -> None:
+        """So many rounds more."""
+        for _ in range(repeats):
+            for name, seconds in self._round().items():
+                self._taken[name].append(seconds)
+
+    def medians(self) -> dict[Any, tuple[float, ...]]:
+        """Of all rounds, for every work; of each of its times apart."""
+        return {
+            name: tuple(statistics.median(column) for column in zip(*taken, strict=True))
+            for name, taken in self._taken.items()
+        }
+
+    def _round(self) -> dict[Any, tuple[float, ...]]:
         rows = []
-        for name, work in works.items():
+        for name, work in self._works.items():
             dist.barrier()
-            done = [work() for _ in range(counts[name])]
+            done = [work() for _ in range(self._counts[name])]
             rows.append([sum(column) / len(done) for column in zip(*done, strict=True)])
         flat = [seconds for row in rows for seconds in row]
-        slowest = torch.tensor(flat, dtype=torch.float64, device=ranks.device)
+        slowest = torch.tensor(flat, dtype=torch.float64, device=self._ranks.device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         values = iter(slowest.tolist())
-        for name, row in zip(works, rows, strict=True):
-            of_work = tuple(next(values) for _ in row)
-            if turn >= 0:
-                taken[name].append(of_work)
-            else:  # the same on every rank
-                counts[name] = min(times_to_last(sum(of_work), SHORTEST_S), 20)
-    return {
-        name: tuple(
-            torch.tensor(column, dtype=torch.float64).median().item()
-            for column in zip(*t, strict=True)
-        )
-        for name, t in taken.items()
-    }
+        return {
+            name: tuple(next(values) for _ in row)
+            for name, row in zip(self._works, rows, strict=True)
+        }
 
 
 def _timing(need: Need, task: Task, device: torch.device) -> Timing:
@@ -115,7 +145,7 @@ def _module(kind: str, need: Need, task: Task, device: torch.device) -> nn.Modul
     """A part of the model, split and sharded as the layout does it."""
     layout = Layout(max(need.dp, 1), need.tp, max(need.pp, 1), need.zero)
     if kind == "layer":
-        stage = Stage(_one_layer(task)).to(device)
+        stage = Stage(replace(task.shape, layers=1)).to(device)
         # The layer alone, so that no group of the whole is sharded with it.
         return _Layer(share(stage.layers["0"], layout, device), stage)
     empty = without_layers(task.shape)
@@ -123,12 +153,6 @@ def _module(kind: str, need: Need, task: Task, device: torch.device) -> nn.Modul
     if need.dp == 0:  # neither split nor sharded: no mesh
         return Stage(empty, index, stages).to(device)
     return share(Stage(empty, index, stages), layout, device)
-
-
-def _one_layer(task: Task):
-    from dataclasses import replace
-
-    return replace(task.shape, layers=1)
 
 
 def _part(need: Need, task: Task, device: torch.device) -> tuple:

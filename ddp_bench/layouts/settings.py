@@ -12,7 +12,7 @@ from ddp_bench.toolbox import Room
 
 MODELS = ("tiny", "small", "wide", "deep")
 CASES = ",".join(
-    [f"{ranks}:{model}:32x64" for ranks in (2, 4, 8) for model in ("small", "wide", "deep")]
+    [f"{ranks}:{model}:16x64" for ranks in (2, 4, 8) for model in ("small", "wide", "deep")]
     + ["4:small:16x256"]
 )
 CASE = re.compile(r"(\d{1,2}):(\w+):(\d{1,4})x(\d{1,4})")
@@ -44,7 +44,7 @@ class LayoutsSettings:
     rounds: int = option(3, "rounds in which all layouts train", "[1, 10000]")
     steps: int = option(3, "timed steps of a layout in a round", "[1, 10000]")
     finalists: int = option(
-        3, "fastest layouts that are measured again, with the predicted ones", "[1, 100]"
+        3, "fastest layouts, and fastest in prediction, that are measured again", "[1, 100]"
     )
     final_rounds: int = option(7, "rounds in which they are", "[1, 10000]")
     move_steps: int = option(3, "steps before a move, and behind it", "[1, 10000]")
@@ -76,7 +76,7 @@ class LayoutsSettings:
             if not found or found[2] not in MODELS:
                 raise ConfigError(
                     f"cases is {text.strip()!r}: allowed is RANKS:MODEL:ROWSxTOKENS, such as "
-                    f"2:small:32x64, with a model of {', '.join(MODELS)}"
+                    f"2:small:16x64, with a model of {', '.join(MODELS)}"
                 )
             case = Case(int(found[1]), found[2], int(found[3]), int(found[4]))
             within = 2 <= case.ranks <= MOST_RANKS and case.rows and 2 <= case.length <= LONGEST
