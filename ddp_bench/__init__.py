@@ -9,6 +9,7 @@ data           rows, tokens, the stream of samples
 training       model, gradients, one step, the run
 ranks          what ranks tell each other, and what happens when one is lost
 toolbox        what the measuring commands share
+layouts        how ranks share a model: predicted, trained, changed while training
 memory         peak memory predicted, recompute chosen, allocators replayed
 communication  gradients sent in several ways, one chosen while training
 comparative    training frameworks on the same model: equal losses, then speed

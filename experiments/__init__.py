@@ -22,6 +22,7 @@ jobs           lists of jobs, drawn
 bench          speed
 wan            a network on one machine, and real training over it
 runs           run folders, listed and compared
+parallel       how ranks share a model: predicted, trained, changed
 ddp            data-parallel training: train, replay, analyse
 communication  gradients sent in several ways, one chosen while training
 comparative    frameworks that train the same model, compared

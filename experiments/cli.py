@@ -54,6 +54,10 @@ COMMANDS = {
         "what is installed here, and what is missing for what",
     ),
     "runs": ("experiments.runs.__main__", "list run folders, compare two of them"),
+    "parallel": (
+        "experiments.parallel",
+        "choose how ranks share a model, and change it in training",
+    ),
     "memory": ("experiments.memory", "predict training's memory, choose what to recompute"),
     "microbench": ("experiments.microbench", "measure messages, operators and whole steps"),
     "communication": ("experiments.communication", "compare how gradients are sent"),

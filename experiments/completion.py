@@ -20,7 +20,7 @@ from experiments.common import OPTIONS
 
 ASKED = "_ARGCOMPLETE"  # in the environment: the number of the first word that the parser reads
 # Their own processes read these.
-REAL_TRAINING = ("ddp", "memory", "microbench", "communication", "comparative")
+REAL_TRAINING = ("ddp", "parallel", "memory", "microbench", "communication", "comparative")
 
 
 class _Found(BaseException):

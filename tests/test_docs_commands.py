@@ -7,7 +7,7 @@ import re
 import typing
 
 import pytest
-from helpers.docs_pages import ROOMS, ROOT, commands
+from helpers.docs_pages import ROOM_OF, ROOMS, ROOT, commands
 
 from ddp_bench.config import parse_settings
 from ddp_bench.errors import ConfigError
@@ -84,7 +84,7 @@ def stop_once_read(main, words):
 
 def room(name):
     """What `ddp_bench` says of its room."""
-    return importlib.import_module(f"ddp_bench.{name}").ROOM
+    return importlib.import_module(f"ddp_bench.{ROOM_OF.get(name, name)}").ROOM
 
 
 def check_hippo(name, words):
@@ -106,7 +106,10 @@ def check_module(name, words):
     if name == "ddp_bench.train_ddp":
         parse_settings(list(words))
     elif name.startswith("ddp_bench."):
-        check_hippo(name.removeprefix("ddp_bench."), words)
+        names = {room: command for command, room in ROOM_OF.items()}
+        check_hippo(
+            names.get(name.removeprefix("ddp_bench."), name.removeprefix("ddp_bench.")), words
+        )
     elif name.startswith("experiments."):
         check_hippo(name.removeprefix("experiments."), words)
     elif name == "analysis.report":

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers.docs_pages import ROOMS, ROOT, blocks, commands
+from helpers.docs_pages import ROOM_OF, ROOMS, ROOT, blocks, commands
 
 from analysis.records import load
 from experiments.cli import main
@@ -36,6 +36,7 @@ SMALL = {
     "watch": f"{WORLD} --seconds 3",
     "plan": "--quick --global_batch 64",
     "fidelity": "--samples 1 --micro_batches 4",
+    "parallel": "--cases 2:tiny:8x16 --layouts dp2,pp2-1f1b-m2 --adapt_steps 2 --move_steps 1",
     "memory": "--settings 1 --capacity_mb 8 --repeats 1",
     "microbench": "--repeats 2 --largest_kb 512 --what collectives,copy,gemm",
     "communication": "--steps 10 --links 2 --played_steps 50 --methods fp16,int8",
@@ -201,7 +202,7 @@ def test_the_published_runs_are_predicted(folder, capsys):
 def test_a_room_of_the_toolbox_runs(folder, room):
     walk(f"hippo {room} --quick")
     (run,) = (folder / "outputs").iterdir()
-    assert load(run).run["kind"] == room and load(run).summary
+    assert load(run).run["kind"] == ROOM_OF.get(room, room) and load(run).summary
 
 
 @pytest.mark.slow

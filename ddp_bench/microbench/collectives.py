@@ -24,41 +24,54 @@ _gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_
 _scatter_from = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
+Group = dist.ProcessGroup | None  # None: all ranks
+
+
 @dataclass(frozen=True)
 class Collective:
     """A kind of message.
 
     Attributes:
-        make: (buffer of nccl-tests' size, rank, ranks) -> what sends it once.
+        make: (buffer of nccl-tests' size, rank, ranks, group) -> what sends it once; rank and ranks are
+            those of the group, None is all ranks.
         factor: ranks -> busbw / algbw.
     """
 
-    make: Callable[[Tensor, int, int], Send]
+    make: Callable[..., Send]
     factor: Callable[[int], float]
 
 
-def _all_gather(buffer: Tensor, rank: int, ranks: int) -> Send:
+def _all_reduce(buffer: Tensor, rank: int, ranks: int, group: Group = None) -> Send:
+    return lambda: dist.all_reduce(buffer, group=group)
+
+
+def _all_gather(buffer: Tensor, rank: int, ranks: int, group: Group = None) -> Send:
     own = buffer.chunk(ranks)[rank].clone()
-    return lambda: _gather_into(buffer, own)
+    return lambda: _gather_into(buffer, own, group=group)
 
 
-def _reduce_scatter(buffer: Tensor, rank: int, ranks: int) -> Send:
+def _reduce_scatter(buffer: Tensor, rank: int, ranks: int, group: Group = None) -> Send:
     own = buffer.chunk(ranks)[rank].clone()
-    return lambda: _scatter_from(own, buffer)
+    return lambda: _scatter_from(own, buffer, group=group)
 
 
-def _all_to_all(buffer: Tensor, rank: int, ranks: int) -> Send:
+def _broadcast(buffer: Tensor, rank: int, ranks: int, group: Group = None) -> Send:
+    return lambda: dist.broadcast(buffer, group=group, group_src=0)
+
+
+def _all_to_all(buffer: Tensor, rank: int, ranks: int, group: Group = None) -> Send:
     received = torch.empty_like(buffer)
-    return lambda: dist.all_to_all_single(received, buffer)
+    return lambda: dist.all_to_all_single(received, buffer, group=group)
 
 
-def _send_recv(buffer: Tensor, rank: int, ranks: int) -> Send:
+def _send_recv(buffer: Tensor, rank: int, ranks: int, group: Group = None) -> Send:
     received = torch.empty_like(buffer)
 
     def send() -> None:
+        following, previous = (rank + 1) % ranks, (rank - 1) % ranks
         pair = [
-            dist.P2POp(dist.isend, buffer, (rank + 1) % ranks),
-            dist.P2POp(dist.irecv, received, (rank - 1) % ranks),
+            dist.P2POp(dist.isend, buffer, group=group, group_peer=following),
+            dist.P2POp(dist.irecv, received, group=group, group_peer=previous),
         ]
         for work in dist.batch_isend_irecv(pair):
             work.wait()
@@ -67,12 +80,10 @@ def _send_recv(buffer: Tensor, rank: int, ranks: int) -> Send:
 
 
 COLLECTIVES = {
-    "all_reduce": Collective(
-        lambda b, rank, n: lambda: dist.all_reduce(b), lambda n: 2 * (n - 1) / n
-    ),
+    "all_reduce": Collective(_all_reduce, lambda n: 2 * (n - 1) / n),
     "all_gather": Collective(_all_gather, lambda n: (n - 1) / n),
     "reduce_scatter": Collective(_reduce_scatter, lambda n: (n - 1) / n),
-    "broadcast": Collective(lambda b, rank, n: lambda: dist.broadcast(b, 0), lambda n: 1.0),
+    "broadcast": Collective(_broadcast, lambda n: 1.0),
     "all_to_all": Collective(_all_to_all, lambda n: (n - 1) / n),
     "send_recv": Collective(_send_recv, lambda n: 1.0),
 }

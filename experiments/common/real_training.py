@@ -29,16 +29,19 @@ def module_output(*arguments: str) -> str:
     return done.stdout.rstrip()
 
 
-def room_command(name: str) -> Callable[[list[str] | None], int]:
-    """`main` of a room of `ddp_bench`: every argument is passed on to it."""
+def room_command(name: str, command: str = "") -> Callable[[list[str] | None], int]:
+    """`main` of a room of `ddp_bench`: every argument is passed on to it.
+
+    Args:
+        command: what `hippo` calls it, if not as the room.
+    """
 
     def main(argv: list[str] | None = None) -> int:
         """The room's exit status."""
         arguments = sys.argv[1:] if argv is None else argv
         if {"-h", "--help"} & set(arguments):
-            print(
-                f"{module_output(f'ddp_bench.{name}', '--help')}\n\nexample:\n  hippo {name} --quick"
-            )
+            text = module_output(f"ddp_bench.{name}", "--help")
+            print(f"{text}\n\nexample:\n  hippo {command or name} --quick")
             raise SystemExit(0)
         try:
             return run_module(f"ddp_bench.{name}", *arguments)

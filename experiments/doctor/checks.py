@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from experiments.common import compile_cache, module_output
 
 PROJECT = "hippo-sched"
-REAL_TRAINING = ("ddp", "memory", "microbench", "communication", "comparative")
+REAL_TRAINING = ("ddp", "parallel", "memory", "microbench", "communication", "comparative")
 # Modules that read an exported plan with the framework's own parser; where they are missing, the files
 # are written all the same.
 FRAMEWORKS = {

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-# Rooms of `ddp_bench` that are commands.
-ROOMS = ("memory", "microbench", "communication", "comparative")
+# Rooms of `ddp_bench` that are commands, by the command's name.
+ROOMS = ("parallel", "memory", "microbench", "communication", "comparative")
+ROOM_OF = {"parallel": "layouts"}  # where the room has another name
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -1,0 +1,83 @@
+"""The command as a user starts it: its result, its run folder, what it refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from analysis.records import load
+from experiments import parallel
+
+ROOT = Path(__file__).parents[3]
+SMALL = ("--quick", "--cases", "2:tiny:4x16", "--layouts", "dp2,dp2-zero3,pp2-1f1b-m2")
+
+
+def run(*arguments, **options):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "ddp_bench.layouts", *map(str, arguments)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, **options)
+
+
+@pytest.mark.slow
+def test_the_result_holds_what_was_predicted_measured_and_moved(tmp_path):
+    given = (*SMALL, "--out", tmp_path / "run", "--json", tmp_path / "result.json")
+    done = run(*given)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr.strip()
+    result = json.loads((tmp_path / "result.json").read_text())
+    names = [row["name"] for row in result["layouts"]]
+    assert sorted(names) == ["dp2", "dp2-zero3", "pp2-1f1b-m2"]
+    for row in result["layouts"]:
+        assert sum(row["parts"].values()) == pytest.approx(row["predicted_s"])
+        assert 0 < row["least_s"] <= row["measured_s"]
+    predicted = [row["predicted_s"] for row in result["layouts"]]
+    assert predicted == sorted(predicted) and result["layouts"][0]["is_finalist"]
+    assert result["top1_gap_pct"] == max(result["top1_gaps_pct"].values()) >= 0
+    assert result["relayout_loss_gap"] <= 1e-6
+    assert result["relayout_order_kept"] is True and result["relayout_equal"] is True
+    assert {(r["ranks"], r["ranks_after"]) for r in result["moves"]} == {(2, 2), (2, 1)}
+    assert result["context_parallel"]["runs"] or result["context_parallel"]["reason"]
+    assert len(result["adaptive"]["steps"]) == 16
+    record = load(tmp_path / "run")
+    assert record.run["status"] == "finished" and record.summary == result
+    assert record.tables() == ["layouts", "moves"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--cases", "2:huge:8x16"), "cases is '2:huge:8x16': allowed is RANKS:MODEL:ROWSxTOKENS"),
+        (("--cases", "1:tiny:8x16"), "allowed are 2 to 64 ranks"),
+        (("--cases", "7:tiny:8x16"), "no layout of 'all' fits it"),
+        (
+            ("--cases", "2:tiny:8x16", "--layouts", "tp4"),
+            "tp4: 2 heads of keys cannot be shared by 4",
+        ),
+        (("--cases", "2:tiny:8x16", "--layouts", "dp4"), "dp4: needs 4 ranks, there are 2"),
+        (("--layouts", "fast"), "'fast' names no layout: allowed are names such as dp2"),
+        (("--cases", "2:tiny:8x16", "--start", "dp4"), "start is 'dp4': allowed "),
+        (("--hysteresis", "-1"), "hysteresis is -1.0: allowed are numbers in [0, inf)"),
+        (("--rounds", "many"), "--rounds"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, arguments, said):
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and said in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_hippo_passes_everything_on(capfd):
+    assert parallel.main(["--hysteresis", "-2"]) == 2
+    assert "hysteresis is -2.0" in capfd.readouterr().err
+
+
+def test_hippo_shows_its_own_name(capfd):
+    with pytest.raises(SystemExit):
+        parallel.main(["--help"])
+    assert "hippo parallel --quick" in capfd.readouterr().out

@@ -1,0 +1,148 @@
+"""Real ranks: layouts train alike, moves change nothing, a death in a save leaves the one before."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from helpers import layouts_ranks
+
+from ddp_bench.errors import ConfigError
+from ddp_bench.layouts import Task, checkpoint, layouts_of, parse_layout
+from ddp_bench.layouts.adapt import Rules, adapt_on_rank
+from ddp_bench.layouts.relayout import (
+    PRELOAD,
+    across_sizes,
+    begin_on_rank,
+    pairs_on_rank,
+    resume_on_rank,
+)
+from ddp_bench.toolbox import LlamaShape, RanksFailed, on_ranks
+from ddp_bench.toolbox.launch import ROOT
+
+SHAPE = LlamaShape(layers=2, width=16, heads=2, kv_heads=2, hidden=24, vocab=32, longest=16)
+TASK = Task(SHAPE, rows=4, length=8)
+EXACT = 1e-6
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch):
+    """Ranks find the tests' helpers."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+
+
+def ranks(function, number, *arguments):
+    return on_ranks(function, number, *arguments, preload=PRELOAD)
+
+
+def test_replicas_learn_what_one_rank_learns():
+    (alone,) = ranks(layouts_ranks.losses, 1, TASK, ["dp1"], 4)
+    found = ranks(layouts_ranks.losses, 2, TASK, ["dp2", "dp2-zero1"], 4)
+    for of_rank in found:
+        for trail in of_rank.values():
+            assert [numbers for _, numbers in trail] == [
+                list(range(4 * s, 4 * s + 4)) for s in range(4)
+            ]
+            for (loss, _), (expected, _) in zip(trail, alone["dp1"], strict=True):
+                assert abs(loss / expected - 1) <= EXACT
+    assert alone["dp1"][-1][0] < alone["dp1"][0][0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [2, 4])
+def test_every_layout_learns_the_same(number):
+    task = Task(SHAPE, rows=8, length=8)
+    names = [layout.name for layout in layouts_of(SHAPE, number, 8)]
+    (found, *_) = ranks(layouts_ranks.losses, number, task, names, 6)
+    (alone,) = ranks(layouts_ranks.losses, 1, task, ["dp1"], 6)
+    assert set(found) == set(names)
+    for name, trail in found.items():
+        for (loss, numbers), (expected, order) in zip(trail, alone["dp1"], strict=True):
+            assert abs(loss / expected - 1) <= EXACT, name
+            assert numbers == order, name
+
+
+@pytest.mark.slow
+def test_moves_between_all_layouts_of_two_ranks_change_nothing(tmp_path):
+    layouts = [layout for layout in layouts_of(SHAPE, 2, 4) if layout.schedule != "gpipe"]
+    rows = ranks(pairs_on_rank, 2, TASK, layouts, str(tmp_path), 2)[0]
+    assert len(rows) == len(layouts) * (len(layouts) - 1)
+    for row in rows:
+        assert row["is_equal"] and row["is_equal_memory"], row
+        assert row["is_order_kept"] and row["loss_gap"] <= EXACT, row
+
+
+@pytest.mark.slow
+def test_fully_sharded_and_tensor_parallel_layouts_move_through_memory(tmp_path):
+    names = ("dp2-tp2-zero3", "dp4-zero2", "tp2-pp2-1f1b-m2", "dp2-tp2")
+    layouts = [parse_layout(name) for name in names]
+    rows = ranks(pairs_on_rank, 4, TASK, layouts, str(tmp_path), 2)[0]
+    assert len(rows) == 12
+    for row in rows:
+        assert row["is_equal"] and row["is_equal_memory"], row
+        assert row["is_order_kept"] and row["loss_gap"] <= EXACT, row
+
+
+@pytest.mark.slow
+def test_moves_to_other_numbers_of_ranks(tmp_path):
+    ends = [parse_layout(name) for name in ("dp1", "dp2-tp2-zero3", "dp2-pp2-1f1b-m2-zero1")]
+    rows = across_sizes(TASK, parse_layout("dp2-zero1"), ends, tmp_path, 2, 120.0)
+    assert [row["ranks_after"] for row in rows] == [1, 4, 4]
+    for row in rows:
+        assert row["is_equal"] and row["is_order_kept"] and row["loss_gap"] <= EXACT, row
+
+
+def test_a_rank_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_path):
+    (_, _, whole), _ = ranks(begin_on_rank, 2, TASK, parse_layout("dp2"), str(tmp_path / "a"), 2)
+    with pytest.raises(RanksFailed, match="rank 1: ended by SIGKILL"):
+        ranks(layouts_ranks.die_while_saving, 2, TASK, "dp2", str(tmp_path / "b"))
+    left = checkpoint.checkpoints(tmp_path / "b")
+    assert [path.name for path in left] == ["step-00000002"]
+    assert checkpoint.latest(tmp_path / "b") == left[0]
+    # Training goes on from it, under another layout, as if nothing had happened.
+    end = parse_layout("pp2-1f1b-m2")
+    ((_, _, trail),) = ranks(resume_on_rank, 2, TASK, [end], str(left[0]), 2)[0]
+    for (loss, numbers), (expected, order) in zip(trail, whole, strict=True):
+        assert abs(loss / expected - 1) <= EXACT and numbers == order
+    # What was half written is not in the way of the next one.
+    names = ranks(layouts_ranks.save_often, 1, TASK, "dp1", str(tmp_path / "b"), 4)[0]
+    assert checkpoint.latest(tmp_path / "b").name == "step-00000004"
+    assert [name for name in names if not name.startswith(".")] == [
+        "step-00000003",
+        "step-00000004",
+    ]
+
+
+def test_a_folder_without_a_whole_checkpoint_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="allowed is a folder with a checkpoint"):
+        checkpoint.latest(tmp_path / "absent")
+    (tmp_path / ".writing-step-00000002").mkdir()
+    (tmp_path / "step-00000004").mkdir()
+    with pytest.raises(ConfigError, match="allowed is a folder with a checkpoint"):
+        checkpoint.latest(tmp_path)
+
+
+def test_a_checkpoint_of_another_task_is_refused(tmp_path):
+    path, _, _ = ranks(begin_on_rank, 1, TASK, parse_layout("dp1"), str(tmp_path), 1)[0]
+    other = Task(SHAPE, rows=8, length=8)
+    with pytest.raises(RanksFailed, match="rows is 4; allowed to resume is 8"):
+        ranks(layouts_ranks.load_only, 1, other, "dp1", path)
+    assert Path(path).is_dir()
+
+
+@pytest.mark.slow
+def test_the_loop_leaves_a_slow_layout_and_learns_the_same():
+    layouts = layouts_of(SHAPE, 2, 4)
+    rules = Rules(interval=3, horizon=10**6, hysteresis=0.0, repeats=1)
+    start = parse_layout("tp2")
+    found = ranks(adapt_on_rank, 2, TASK, layouts, start, 6, rules)
+    assert found[0]["decisions"][0]["is_moved"] and found[0]["steps"][0]["layout"] != "tp2"
+    assert [d["step"] for d in found[0]["decisions"]] == [0, 3]
+    (alone,) = ranks(layouts_ranks.losses, 1, TASK, ["dp1"], 6)
+    for row, (loss, _) in zip(found[0]["steps"], alone["dp1"], strict=True):
+        assert abs(row["loss"] / loss - 1) <= EXACT
+    stays = Rules(interval=3, horizon=1, hysteresis=10**6, repeats=1)
+    found = ranks(adapt_on_rank, 2, TASK, layouts, start, 4, stays)
+    assert {row["layout"] for row in found[0]["steps"]} == {"tp2"}

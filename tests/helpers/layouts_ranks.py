@@ -1,0 +1,42 @@
+"""What ranks of the layouts' tests do: functions that a rank can import."""
+
+import os
+import signal
+from pathlib import Path
+
+from torch.distributed.checkpoint import FileSystemWriter
+
+from ddp_bench.layouts import checkpoint
+from ddp_bench.layouts.layout import parse_layout
+from ddp_bench.layouts.relayout import go_on
+from ddp_bench.layouts.trainer import Trainer
+
+
+def losses(ranks, task, names, steps):
+    """Name -> (loss of every step, numbers of its samples)."""
+    return {name: go_on(Trainer(parse_layout(name), task, ranks.device), steps) for name in names}
+
+
+def die_while_saving(ranks, task, name, folder):
+    """Save; train; the last rank is killed while it writes the next checkpoint."""
+    trainer = Trainer(parse_layout(name), task, ranks.device)
+    go_on(trainer, 2)
+    checkpoint.save(trainer, Path(folder))
+    go_on(trainer, 2)
+    if ranks.rank == ranks.ranks - 1:
+        FileSystemWriter.write_data = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    checkpoint.save(trainer, Path(folder))
+
+
+def save_often(ranks, task, name, folder, times):
+    """Names of the checkpoints that are left after `times` of them."""
+    trainer = Trainer(parse_layout(name), task, ranks.device)
+    for _ in range(times):
+        go_on(trainer, 1)
+        checkpoint.save(trainer, Path(folder))
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def load_only(ranks, task, name, path):
+    """Ask for a checkpoint."""
+    checkpoint.load(Trainer(parse_layout(name), task, ranks.device), Path(path))
