@@ -100,8 +100,8 @@ def case_on_rank(
 ) -> tuple[Profile, dict[str, list[float]], dict[str, list[float]]]:
     """(profile, seconds of every layout's steps, the same of the finalists, measured afresh).
 
-    Rounds of the profile go on between the finalists' rounds: a machine that is slower for a while is so
-    for both.
+    Rounds of the profile go on between the finalists' rounds: a machine that is slower for a while is
+    so for both.
     """
     profiler = Profiler(ranks, task, layouts)
     profiler.play(settings.profile_rounds)
