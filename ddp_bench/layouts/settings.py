@@ -59,10 +59,10 @@ class LayoutsSettings:
     def __post_init__(self) -> None:
         check_options(self)
         cases = self.case_list()
-        for case in cases:
-            self.layouts_for(case)
         if self.layouts != "all":
             self._check_named()
+        for case in cases:
+            self.layouts_for(case)
         if self.start and self.adapt_steps:
             known = [layout.name for layout in self.layouts_for(cases[0])]
             if self.start not in known:

@@ -100,8 +100,8 @@ def case_on_rank(
 ) -> tuple[Profile, dict[str, list[float]], dict[str, list[float]]]:
     """(profile, seconds of every layout's steps, the same of the finalists, measured afresh).
 
-    Rounds of the profile go on between the finalists' rounds: a machine that is slower for a while is so
-    for both.
+    Rounds of the profile go on between the finalists' rounds: a machine that is slower for a while is
+    so for both.
     """
     profiler = Profiler(ranks, task, layouts)
     profiler.play(settings.profile_rounds)
@@ -111,9 +111,11 @@ def case_on_rank(
     by_name = {layout.name: layout for layout in layouts}
     names = dict.fromkeys([*order[: settings.finalists], *fastest[: settings.finalists]])
     last: dict[str, list[float]] = {name: [] for name in names}
+    finalists = [by_name[name] for name in names]
     for _ in range(settings.final_rounds):
         profiler.play(1)
-        row = steps_on_rank(ranks, task, [by_name[name] for name in names], 1, settings.steps)
+        row = steps_on_rank(ranks, task, finalists, 1, settings.steps)
+        finalists.reverse()
         for name, seconds in row.items():
             last[name] += seconds
     return profiler.profile(), found, last
