@@ -110,7 +110,7 @@ def _data_fetch_gb(old: LayerSpan, new: LayerSpan, data: DataSets) -> Array:
     return jnp.where(lacks[None, :], sends_gb[:, None], 0.0)
 
 
-def outer_sync_gb(plan: Plan, work: Workload) -> Array:
+def outer_sync_gb(plan: Plan, work: Workload) -> Float[Array, "K K"]:
     """[K, K] [GB] of the full outer sync that a local-SGD plan owes before it changes: one
     all-reduce around its ring."""
     return jnp.where(plan.sync_period > 1, ring_bytes_gb(work, plan, topology(plan)), 0.0)
