@@ -16,6 +16,7 @@ from analysis.statistics import Played, covered, entry, hypervolume_ratio
 from analysis.statistics import kpi as kpis
 from experiments.common import (
     AT_ONCE,
+    load_regions,
     load_world,
     make_room_for_programs,
     progress,
@@ -59,6 +60,8 @@ class Scoreboard:
 
     def _tables(self) -> tuple[list[Stage], list[SharedCluster]]:
         """Every cluster's tables, of one job and of many; with nothing compiled before, minutes."""
+        for file in self.files:
+            load_regions(file)  # what cannot be read is refused before anything is shown
         stages, shared = [], []
         total = 2 * len(self.files)
         with progress(desc=f"kpi, {self.setting}", total=total, unit="table") as bar:

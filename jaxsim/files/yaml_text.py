@@ -97,6 +97,7 @@ def load_yaml(text: str) -> Any:
         if root is None:
             return None
         _size(root, {})
+        _merge(root, set())
         return loader.construct_document(root)
     # What constructors raise where a tag is no fit for its value, or a number is too long to read.
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -134,6 +135,37 @@ def _refuse_twins(node: yaml.MappingNode) -> None:
         seen.add((key.tag, key.value))
 
 
+def _merge(node: yaml.Node, done: set[int]) -> None:
+    """Write the keys of `<<` into the mappings that have it, own keys first, then those of what is
+    named first. PyYAML does so while it builds, but its 6.0.4 loses own keys of what merged before."""
+    if id(node) in done:
+        return
+    done.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for part in node.value:
+            _merge(part, done)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for _, value in node.value:
+        _merge(value, done)
+    own = [pair for pair in node.value if pair[0].tag != _MERGE]
+    seen = {(key.tag, key.value) for key, _ in own}
+    more = []
+    for source in (
+        source for key, value in node.value if key.tag == _MERGE for source in _list(value)
+    ):
+        if not isinstance(source, yaml.MappingNode):
+            raise _fault("expected a mapping or a list of mappings for merging", source)
+        new = [pair for pair in source.value if (pair[0].tag, pair[0].value) not in seen]
+        seen |= {(key.tag, key.value) for key, _ in new}
+        more += new
+    node.value = more + own
+
+
+def _list(node: yaml.Node) -> list[yaml.Node]:
+    return node.value if isinstance(node, yaml.SequenceNode) else [node]
+
+
 def _fault(problem: str, at: yaml.Node | yaml.Event) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=at.start_mark)
 
@@ -143,4 +175,6 @@ def _why(error: yaml.YAMLError) -> str:
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     if not problem:
         return str(error)
+    if "nesting depth" in problem:  # libyaml's own limit, which it may reach ahead of ours
+        problem = f"nested deeper than {MOST_DEPTH} levels"
     return f"line {mark.line + 1}: {problem}" if mark else problem

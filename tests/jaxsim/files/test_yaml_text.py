@@ -113,6 +113,15 @@ def test_a_mapping_merged_before_it_is_built_has_no_key_twice():
     assert load_yaml(text)["y"] == {"a": 2, "b": 3}
 
 
+def test_own_keys_win_then_what_is_named_first():
+    text = "p: &p {a: 1, b: 1}\nq: &q {b: 2, c: 2}\nx: {<<: [*q, *p], c: 3, d: {<<: *p}}\n"
+    assert load_yaml(text)["x"] == {"a": 1, "b": 2, "c": 3, "d": {"a": 1, "b": 1}}
+    assert load_yaml(text)["p"] == {"a": 1, "b": 1}
+    for wrong in ("a: {<<: 1}", "a: {<<: [1]}"):
+        with pytest.raises(yaml.YAMLError, match="mappings for merging"):
+            load_yaml(wrong)
+
+
 def test_what_is_no_file_of_text_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     assert stat.S_ISFIFO((tmp_path / "pipe.yaml").stat().st_mode)
