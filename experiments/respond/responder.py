@@ -43,7 +43,7 @@ import numpy as np
 
 from agents.protocol import Scheduler, make_setup
 from agents.registry import plan_rules, rivals_with_rules
-from experiments.common import load_world, one_line
+from experiments.common import load_regions, load_world, one_line
 from experiments.evaluate import contestants, requested_without_truth
 from experiments.respond.config import RespondConfig
 from experiments.respond.measurements import Measured, stamped
@@ -63,6 +63,7 @@ from jaxsim.step_time import (
     transition_s,
 )
 from jaxsim.trees import take
+from jaxsim.workload import load_model
 
 
 class Service(Pytree):
@@ -298,6 +299,9 @@ def make_responder(config: RespondConfig) -> Responder:
     Raises InputError, for the oracles too: a process that listens does not know the future.
     """
     name, checkpoints = requested_without_truth(config.scheduler, "scheduler")
+    # What cannot be read is refused before anything is said.
+    load_regions(config.cluster)
+    load_model(config.model)
     print("looking for plans, and compiling what is new", file=sys.stderr, flush=True)
     spec, world, _ = load_world(
         config.cluster,
