@@ -37,6 +37,13 @@ from jaxsim.step_time import NetworkView, begin_transition, transition_s
 from jaxsim.trees import take
 
 
+class ScoredTable(Pytree):
+    """The table's rates under what a `Setup` expects, where they were computed for all schedulers."""
+
+    prior: Float[Array, "*batch P V"]  # `table_rates` under the prior
+    outlook: Float[Array, "*batch W P V"]  # and under every view of the outlook
+
+
 class Setup(Pytree):
     """What every scheduler is given once: the cluster file, the job, the table, the menu."""
 
@@ -50,6 +57,8 @@ class Setup(Pytree):
     progress_ref: Float[Array, "*batch"] | None = None
     # What links and free GPUs may look like, [W, ...] in order of time; None = `prior` alone is known
     outlook: NetworkView | None = None
+    # The table under the prior and the outlook; None = schedulers score it themselves
+    scored: ScoredTable | None = None
     # Static: may the GPUs that a plan finds change while it is in force?
     gpus_vary: bool = struct.field(pytree_node=False, default=True)
 
@@ -164,6 +173,20 @@ def table_rates(setup: Setup, views: NetworkView) -> Float[Array, "T P V"]:
     return jnp.where(setup.table.mask[None, :, None], rates, _nothing(setup))
 
 
+def prior_rates(setup: Setup) -> Float[Array, "P V"]:
+    """[P, V] `table_rates` under the prior."""
+    if setup.scored is not None:
+        return setup.scored.prior
+    return table_rates(setup, jax.tree.map(lambda x: x[None], setup.prior))[0]
+
+
+def outlook_rates(setup: Setup) -> Float[Array, "W P V"]:
+    """[W, P, V] `table_rates` under the outlook; of the prior alone, W = 1, where none is known."""
+    if setup.outlook is None:
+        return prior_rates(setup)[None]
+    return table_rates(setup, setup.outlook) if setup.scored is None else setup.scored.outlook
+
+
 def score_rows(
     setup: Setup, plans: Plan, choice: Int[Array, "T R"], views: NetworkView
 ) -> tuple[Float[Array, "T R"], Worth | None]:
@@ -205,6 +228,11 @@ def score_table(
     """Score every row under a view, each with the best of its `candidates` [P, V]."""
     rates = table_rates(setup, jax.tree.map(lambda x: x[None], view))[0]
     return best_choices(rates, candidates, _nothing(setup))
+
+
+def score_prior(setup: Setup, candidates: Bool[Array, "P V"] | None = None) -> Estimate:
+    """`score_table` under the prior."""
+    return best_choices(prior_rates(setup), candidates, _nothing(setup))
 
 
 def find_row(table: PlanTable, plan: Plan) -> tuple[Int[Array, ""], Bool[Array, ""]]:

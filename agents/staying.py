@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
-from agents.protocol import Setup, best_choices, score_rows, score_table, table_rates
+from agents.protocol import Setup, best_choices, outlook_rates, score_prior, score_rows
 from jaxsim.env import resize
 from jaxsim.plan import Plan
 from jaxsim.planning import NEVER, Worth
@@ -22,9 +22,9 @@ def expected_rates(
     known."""
     views = setup.outlook
     if views is None:
-        return score_table(setup, setup.prior, candidates).rate
+        return score_prior(setup, candidates).rate
     nothing = 0.0 if setup.objective is None else NEVER
-    best = best_choices(table_rates(setup, views), candidates, nothing)
+    best = best_choices(outlook_rates(setup), candidates, nothing)
     worth = None
     if setup.objective is not None:
         worth = score_rows(setup, setup.table.plans, best.choice, views)[1]
@@ -39,7 +39,7 @@ def reference_rates(
     the outlook where local jobs take GPUs, of which the prior has none."""
     if setup.gpus_vary:
         return expected_rates(setup, candidates)
-    return score_table(setup, setup.prior, candidates).rate
+    return score_prior(setup, candidates).rate
 
 
 def staying_rates(

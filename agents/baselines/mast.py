@@ -17,7 +17,7 @@ from jax import Array
 from jaxtyping import Float
 
 from agents.baselines.static import StaticPlan, with_any_choice
-from agents.protocol import Setup, score_table
+from agents.protocol import Setup, score_prior
 
 
 def finish_s(
@@ -41,7 +41,7 @@ class Mast(StaticPlan):
     def bind(self, setup: Setup) -> Self:
         rows = setup.table.single_domain & setup.table.mask
         inside = with_any_choice(rows, setup.problem.choices.size)
-        by_region = region_rates(setup, score_table(setup, setup.prior, inside).rate)
+        by_region = region_rates(setup, score_prior(setup, inside).rate)
         budget = setup.problem.work.step_budget
         steps = jnp.where(jnp.isfinite(budget), budget, 1.0)
         region = jnp.argmin(finish_s(jnp.zeros_like(by_region), steps, by_region))

@@ -14,11 +14,12 @@ import numpy as np
 
 from agents.episodes import Episode, EpisodeMetrics, episode_metrics, play
 from agents.oracles import Truth, family_bound, solve_truth
-from agents.protocol import Scheduler, Setup, make_setup, table_rates
+from agents.protocol import Scheduler, ScoredTable, Setup, make_setup, table_rates
 from agents.registry import Settings, default_settings, find
 from experiments.common import make_room_for_programs, side_by_side
 from experiments.evaluate.contestants import named
 from jaxsim.env import EnvParams, Observation, reset, world_tape
+from jaxsim.learning import TokenEfficiency
 from jaxsim.network import network_process
 from jaxsim.plan import Plan
 from jaxsim.planning import Objective, PlanTable, choice_rates
@@ -71,20 +72,46 @@ def outlook_at_base(views: NetworkView, params: EnvParams, even: EnvParams) -> N
 
 
 @jax.jit
-def _truths(table, params) -> Truth:
-    """What the future of each scenario holds, [S, ...]."""
+def _truths(table, params, rates: jax.Array) -> Truth:
+    """What the future of each scenario holds, [S, ...]; `rates` [S, T, P, V] are the table's."""
+
+    def one(params, rates):
+        return solve_truth(true_setup(params, table), params.tape, rates)
+
+    return jax.vmap(one)(params, rates)
+
+
+@jax.jit
+def _table_rates(table, params, worth, views: NetworkView) -> jax.Array:
+    """[S, T, P, V] the table's rates under views [S, T, ...] of each scenario, where tokens are worth
+    `worth` [S, ...]. The one program that scores the table: it is long to compile."""
+
+    def one(params, worth, views):
+        setup = make_setup(params, table)
+        return table_rates(setup.replace(problem=setup.problem.replace(learning=worth)), views)
+
+    return jax.vmap(one)(params, worth, views)
+
+
+@jax.jit
+def _worths(table, params) -> tuple[TokenEfficiency, TokenEfficiency]:
+    """[S, ...] what a token is worth, and what those take for it who do not know."""
 
     def one(params):
-        setup = true_setup(params, table)
-        return solve_truth(setup, params.tape, table_rates(setup, params.tape))
+        return tuple(s(params, table).problem.learning for s in (true_setup, make_setup))
 
     return jax.vmap(one)(params)
 
 
 @jax.jit
-def _table_rates(table, params) -> jax.Array:
-    """[S, T, P, V] the table's rates along the course of each scenario."""
-    return jax.vmap(lambda params: table_rates(make_setup(params, table), params.tape))(params)
+def _expected_views(table, params) -> NetworkView:
+    """[S, 1 + W, ...] the prior of each scenario, then its outlook."""
+
+    def one(params):
+        prior = jax.tree.map(lambda x: x[None], make_setup(params, table).prior)
+        return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), prior, params.outlook)
+
+    return jax.vmap(one)(params)
 
 
 def true_setup(params: EnvParams, table: PlanTable) -> Setup:
@@ -94,19 +121,27 @@ def true_setup(params: EnvParams, table: PlanTable) -> Setup:
 
 @functools.partial(jax.jit, static_argnames=("horizon", "shared"))
 def _episodes(
-    scheduler: Scheduler, horizon: int, table, params, truth, keys, decision_keys, shared: bool
+    scheduler: Scheduler,
+    horizon: int,
+    table,
+    params,
+    scored: ScoredTable,
+    truth,
+    keys,
+    decision_keys,
+    shared: bool,
 ):
     """Metrics and episodes of one scheduler in each scenario, [S, ...]: one program for its class."""
 
-    def one(params, truth, key, decision_key):
-        setup = make_setup(params, table)
+    def one(params, scored, truth, key, decision_key):
+        setup = make_setup(params, table).replace(scored=scored)
         # What was measured is the same for all: the table is scored once, not by every scheduler. But
         # where plans do not all train in every step, the truth knows what a token is worth.
         rates = truth.rates if shared else None
         episode = play(scheduler, params, setup, truth, key, decision_key, horizon, rates)
         return episode_metrics(episode, params), episode
 
-    return jax.vmap(one)(params, truth, keys, decision_keys)
+    return jax.vmap(one)(params, scored, truth, keys, decision_keys)
 
 
 @jax.jit
@@ -154,12 +189,13 @@ class Evaluator:
         self.params, self.keys = scenario_bank(
             world, settings, seeds, split, weights, network_trace, load_trace, objective
         )
-        self._rates: dict[tuple[float, ...], np.ndarray] = {}
+        self._weighed: dict[tuple[float, ...], tuple[np.ndarray, ScoredTable]] = {}
         # Links at the base of each scenario, other draws of all that moves.
         even = dataclasses.replace(settings, base_spread=0.0)
         others = f"{split}, outlook"
         bank = scenario_bank(world, even, seeds, others, weights, network_trace, load_trace)
         self.taped = self._taped().replace(outlook=self._outlook(*bank))
+        self.scored = self._scored(self.taped)
         self.truth = self._solved()
         best = functools.partial(self.play, self.named("clairvoyant"))
         self.clairvoyant, self.static = side_by_side([best, self._static])
@@ -197,11 +233,44 @@ class Evaluator:
         return self._solution(self.taped)
 
     def _solution(self, params: EnvParams) -> Truth:
-        return self._in_blocks(lambda params: _truths(self.world.table, params), (params,))
+        rates = self._rates_along(params, known=True)
+        table = self.world.table
+        return self._in_blocks(lambda *args: _truths(table, *args), (params, rates))
 
-    def weighed(self, weights: tuple[float, ...], oracle: bool = True) -> tuple[EnvParams, Truth]:
+    def _rates_along(self, params: EnvParams, known: bool) -> np.ndarray:
+        """[S, T + 1, P, V] the table's rates along the scenarios' courses, for those to whom it is
+        `known` what a token is worth or for all others."""
+        table = self.world.table
+
+        def block(params):
+            worth = _worths(table, params)[0 if known else 1]
+            return _table_rates(table, params, worth, params.tape)
+
+        return self._in_blocks(block, (params,))
+
+    def _scored(self, params: EnvParams) -> ScoredTable:
+        """[S, ...] the table as everybody expects it, by the program that follows the courses: as many
+        views at once as a course has."""
+        table, size = self.world.table, self.horizon + 1
+
+        def block(params):
+            worth, views = _worths(table, params)[1], _expected_views(table, params)
+            count, rates = views.gpus_available.shape[1], []
+            for start in range(0, count, size):
+                index = np.minimum(np.arange(start, start + size), count - 1)
+                some = jax.tree.map(lambda x, index=index: x[:, index], views)
+                rates.append(np.asarray(_table_rates(table, params, worth, some)))
+            every = np.concatenate(rates, axis=1)[:, :count]
+            return ScoredTable(prior=every[:, 0], outlook=every[:, 1:])
+
+        return self._in_blocks(block, (params,))
+
+    def weighed(
+        self, weights: tuple[float, ...], oracle: bool = True
+    ) -> tuple[EnvParams, ScoredTable, Truth]:
         """The scenarios with other weights, in their rewards and for those who maximise an objective,
-        and what their future holds; who is no `oracle` needs the table's rates alone."""
+        the table as it is expected, and what the future holds; who is no `oracle` needs the table's
+        rates alone."""
 
         def each(x):
             return jnp.tile(x, (len(self), *[1] * x.ndim))
@@ -210,14 +279,14 @@ class Evaluator:
         tiled = each(jnp.asarray(weights, jnp.float32))
         params = self.taped.replace(weights=tiled, objective=objective)
         if objective is None and self.taped.objective is None:
-            return params, self.truth
+            return params, self.scored, self.truth
+        if weights not in self._weighed:
+            rates = self._rates_along(params, known=False)
+            self._weighed[weights] = rates, self._scored(params)
+        rates, scored = self._weighed[weights]
         if oracle:
-            return params, self._solution(params)
-        if weights not in self._rates:
-            self._rates[weights] = self._in_blocks(
-                lambda params: _table_rates(self.world.table, params), (params,)
-            )
-        return params, self.truth.replace(rates=self._rates[weights])
+            return params, scored, self._solution(params)
+        return params, scored, self.truth.replace(rates=rates)
 
     def achieved(self, metrics: EpisodeMetrics) -> np.ndarray:
         """[S] what schedulers are measured by: progress, or under an objective the return (limits
@@ -298,16 +367,16 @@ class Evaluator:
         compilation per class of schedulers."""
         make_room_for_programs()
         decision_keys = jax.random.split(jax.random.key(20), len(self))
-        params, truth = self.taped, self.truth
+        params, scored, truth = self.taped, self.scored, self.truth
         if weights is not None:
-            params, truth = self.weighed(tuple(weights), scheduler.oracle)
+            params, scored, truth = self.weighed(tuple(weights), scheduler.oracle)
 
-        def block(params, truth, keys, decision_keys):
+        def block(*scenarios):
             table = self.world.table
-            args = (scheduler, self.horizon, table, params, truth, keys, decision_keys)
+            args = (scheduler, self.horizon, table, *scenarios)
             return _episodes(*args, shared=synchronous(table.plans))
 
-        return self._in_blocks(block, (params, truth, self.keys, decision_keys))
+        return self._in_blocks(block, (params, scored, truth, self.keys, decision_keys))
 
     def regret_pct(self, scheduler: Scheduler) -> np.ndarray:
         """[S] regret to clairvoyant, NaN where nothing can run."""
@@ -320,9 +389,9 @@ class Evaluator:
     def decision_ms(self, scheduler: Scheduler, calls: int = 200) -> np.ndarray:
         """[calls] time of one decision of both levels at batch 1 [ms]: from an observation on the
         host to a plan on the host. What the scheduler computes once lies ready on the device."""
-        one = take((self.taped, self.keys, self.truth), 0)
-        params, key, truth = jax.device_put(one)
-        setup = make_setup(params, self.world.table)
+        one = take((self.taped, self.scored, self.keys, self.truth), 0)
+        params, scored, key, truth = jax.device_put(one)
+        setup = make_setup(params, self.world.table).replace(scored=scored)
         return decision_times_ms(scheduler, setup, truth, params, key, calls)
 
 
