@@ -22,8 +22,8 @@ SETTINGS = ("synchronous", "any")
 def alternatives(spec: ClusterSpec, problem: Problem, view: NetworkView) -> dict[str, Any]:
     """The best plan found in each setting under `view`, chosen by the lower end of what its tokens are
     worth; None where nothing can run. One job, no job axis."""
-    n = int(np.asarray(problem.cluster.mask).sum())
-    space = PlanSpace(max_pipeline=3 if n <= 4 else 2)
+    held = np.asarray(view.gpus_available) < np.asarray(problem.cluster.gpus)
+    space = PlanSpace.of(problem, loaded=bool(held.any()))
     search = SpaceSearch(problem, space)
     ways = {"synchronous": [Exchange()], "any": None}
     found = {name: search.best(view, MOST_SCORED, ways[name]) for name in SETTINGS}

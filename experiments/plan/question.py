@@ -35,8 +35,7 @@ class Question:
     @property
     def space(self) -> PlanSpace:
         """The plans that are searched."""
-        n = int(np.asarray(self.problem.cluster.mask).sum())
-        return PlanSpace(max_pipeline=3 if n <= 4 else 2 if n <= MOST_PIPELINED else 1)
+        return PlanSpace.of(self.problem, MOST_PIPELINED)
 
     @property
     def gpus(self) -> int:

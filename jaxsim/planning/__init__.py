@@ -14,7 +14,7 @@ exact       the best plan of a whole family
 """
 
 from jaxsim.planning.balance import complete, share_batch
-from jaxsim.planning.builder import PARTS, WHOLE, TableBuilder
+from jaxsim.planning.builder import WHOLE, TableBuilder
 from jaxsim.planning.candidates import PlanRules, add_candidates, propose_candidates
 from jaxsim.planning.family import (
     Choice,
@@ -44,7 +44,7 @@ from jaxsim.planning.scoring import (
     row_rates,
     score_plans,
 )
-from jaxsim.planning.space import ALLOWED, Exchange, PlanSpace, partitions
+from jaxsim.planning.space import ALLOWED, PARTS, Exchange, PlanSpace, partitions
 from jaxsim.planning.table import PlanTable, TableInfo, build_table
 
 __all__ = [

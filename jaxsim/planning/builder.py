@@ -38,8 +38,7 @@ from jaxsim.workload import Workload
 Owner = tuple[Layout, int]  # of a plan, with the part of the GPUs that it was made for
 # Combinations of the groups' dp that are tried per tp: all of them for up to four groups.
 COMBINATIONS = 16
-# Plans are made for 1 / part of each domain's GPUs: local jobs may hold the rest.
-WHOLE, PARTS = (1,), (1, 2, 4)
+WHOLE = (1,)  # all GPUs of every domain
 
 
 @functools.cache

@@ -1,10 +1,10 @@
 """Plan families: which plans a search spans, how many they are, and the pipelines they consist of.
 
 A plan of a family is a layout (ordered groups of ordered domains, see `jaxsim.plan.layouts`), settings
-common to all its groups (tensor parallelism, ZeRO stage, the way layers are cut, and a lower choice:
-micro-batch, recompute, schedule) and one data parallelism per group. Each domain holds as many stages
-as its GPUs allow; cp = 1, dp is packed into nodes first, H = 1, 16 bits; batch shares follow from the
-network (`jaxsim.planning.balance.complete`).
+common to all its groups (tensor and context parallelism, ZeRO stage, the part of the GPUs, the way
+layers are cut, and a lower choice: micro-batch, recompute, schedule) and one data parallelism each.
+Each domain holds as many stages as its GPUs allow; dp is packed into nodes first, H = 1, 16 bits; batch
+shares follow from the network (`jaxsim.planning.balance.complete`).
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class PlanFamily:
         tensor_parallel: None = powers of two up to a node
         data_parallel: per group, None = divisors of the global batch
         zero_stages: ZeRO stages
+        context_parallel: ranks that share a sequence
+        parts: 1 = all GPUs of a domain, 2 = half of them, and so on: local jobs may hold the rest
         cuts: even = layers spread evenly over the stages; min_max = the slowest stage, logits
             included, as fast as contiguous layers allow
         choices: (micro-batch, recompute, schedule), the same in all groups
@@ -67,6 +69,8 @@ class PlanFamily:
     tensor_parallel: tuple[int, ...] | None = None
     data_parallel: tuple[int, ...] | None = None
     zero_stages: tuple[int, ...] = (1,)
+    context_parallel: tuple[int, ...] = (1,)
+    parts: tuple[int, ...] = (1,)
     cuts: tuple[Cut, ...] = ("even", "min_max")
     choices: tuple[Choice, ...] = dataclasses.field(default_factory=_default_choices)
 
@@ -90,11 +94,12 @@ class PlanFamily:
     def describe(self) -> str:
         """One line for reports."""
         domains = "any number of" if self.max_domains is None else f"up to {self.max_domains}"
-        zero = ", ".join(map(str, self.zero_stages))
+        zero, cp = (", ".join(map(str, x)) for x in (self.zero_stages, self.context_parallel))
+        parts = "" if self.parts == (1,) else f", 1/{', 1/'.join(map(str, self.parts))} of the GPUs"
         return (
             f"ordered groups of {domains} ordered domains, {' or '.join(self.cuts)} cuts, one tp, "
             f"dp per group, ZeRO {zero}, {len(self.choices)} choices of micro-batch, recompute and "
-            "schedule, cp 1, H 1, 16 bits"
+            f"schedule, cp {cp}, H 1, 16 bits{parts}"
         )
 
     def tensor_sizes(self, cluster: Cluster) -> list[int]:
@@ -102,6 +107,10 @@ class PlanFamily:
         room = int(_node_room(cluster).max())
         sizes = self.tensor_parallel or [2**i for i in range(room.bit_length())]
         return [t for t in sizes if t <= room]
+
+    def _shapes(self, cluster: Cluster) -> Iterator[tuple[int, int, int]]:
+        """(tp, cp, part) of a group."""
+        return itertools.product(self.tensor_sizes(cluster), self.context_parallel, self.parts)
 
     def replicas(self, cluster: Cluster, work: Workload) -> list[int]:
         """Data parallelism that the largest domain has room for."""
@@ -118,9 +127,9 @@ class PlanFamily:
         """
         total = 0
         replicas = self.replicas(cluster, work)
-        for tp in self.tensor_sizes(cluster):
+        for tp, cp, part in self._shapes(cluster):
             fits = _node_room(cluster) >= tp
-            room = np.sort(np.asarray(cluster.gpus)[fits] // tp)
+            room = np.sort(np.asarray(cluster.gpus)[fits] // (part * tp * cp))
             total += self._count([sum(d <= r for d in replicas) for r in room.tolist()])
         return total * len(self.zero_stages) * len(self.cuts) * len(self.choices)
 
@@ -252,6 +261,8 @@ class Common(NamedTuple):
     tp: int
     zero_stage: int
     cut: Cut
+    cp: int = 1
+    part: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,11 +303,11 @@ class Pipelines:
             name: np.repeat(np.asarray(getattr(empty, name))[None], size, axis=0)
             for name in Plan.__dataclass_fields__
         }
-        tps, zeros = (np.array([x[i] for x in self.common], np.int32) for i in (0, 1))
+        names = ("tp", "zero_stage", "cp")
+        own = {n: np.array([getattr(x, n) for x in self.common], np.int32) for n in names}
         for g in range(n_groups):
             fields["dp"][:, g] = self.dp[dp[:, g]]
             at = order[:, g], common[:, g], dp[:, g]
-            tp, zero = tps[common[:, g]], zeros[common[:, g]]
             for s in range(self.members.shape[1]):
                 domain = self.members[order[:, g], s]
                 p = np.flatnonzero(domain >= 0)
@@ -304,7 +315,8 @@ class Pipelines:
                 fields["group"][p, k], fields["position"][p, k] = g, s
                 fields["layers"][p, k] = self.layers[at][p, s]
                 fields["pp"][p, k] = self.stages[at][p, s]
-                fields["tp"][p, k], fields["zero_stage"][p, k] = tp[p], zero[p]
+                for name, values in own.items():
+                    fields[name][p, k] = values[common[p, g]]
         return Plan(**fields)
 
 
@@ -318,8 +330,13 @@ def list_pipelines(
     """All settings of the given orders of domains. `head_share`: the logits' time over a layer's,
     by tensor parallelism."""
     gpus, room, layers = np.asarray(cluster.gpus), _node_room(cluster), int(work.layers)
-    sizes, cuts = family.tensor_sizes(cluster), family.cuts
-    common = tuple(Common(*x) for x in itertools.product(sizes, family.zero_stages, cuts))
+    cuts = family.cuts
+    common = tuple(
+        Common(tp, zero, cut, cp, part)
+        for (tp, cp, part), zero, cut in itertools.product(
+            family._shapes(cluster), family.zero_stages, cuts
+        )
+    )
     dp = np.array(family.replicas(cluster, work), np.int32)
     longest = max(map(len, orders))
     shape = (len(orders), len(common), len(dp))
@@ -340,11 +357,12 @@ def list_pipelines(
         members[n, : len(order)] = order
         if len(order) > layers:
             continue
-        for (c, (tp, _, cut)), (d, replicas) in itertools.product(enumerate(common), enumerate(dp)):
-            counts = tuple(int(gpus[k]) // (tp * int(replicas)) for k in order)
-            if min(counts) < 1 or min(room[list(order)]) < tp:
+        for (c, own), (d, replicas) in itertools.product(enumerate(common), enumerate(dp)):
+            each = own.part * own.tp * own.cp * int(replicas)
+            counts = tuple(int(gpus[k]) // each for k in order)
+            if min(counts) < 1 or min(room[list(order)]) < own.tp:
                 continue
-            found = split(counts, tp, cut)
+            found = split(counts, own.tp, own.cut)
             if found is not None:
                 exists[n, c, d] = True
                 held[n, c, d, : len(order)], stages[n, c, d, : len(order)] = found

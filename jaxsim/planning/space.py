@@ -17,7 +17,7 @@ import numpy as np
 from jaxsim.cluster import Cluster
 from jaxsim.files import InputError
 from jaxsim.learning import LEAST_PERIOD
-from jaxsim.plan import FULL_PRECISION_BITS
+from jaxsim.plan import FULL_PRECISION_BITS, Problem
 from jaxsim.planning.family import PlanFamily
 
 ALLOWED = ("synchronous", "any")
@@ -25,6 +25,9 @@ ALLOWED = ("synchronous", "any")
 PERIODS = (15, 30, 50, 100, 200, 500)
 BITS = (16, 8, 4)  # between groups
 ACTIVATION_BITS = (16, 8)
+CONTEXT_PARALLEL = (1, 2, 4)  # of sequences of LONG_SEQUENCE tokens and more
+LONG_SEQUENCE = 16_384
+PARTS = (1, 2, 4)  # 1 / part of a domain's GPUs, where local jobs hold some
 STREAMS = ((1, 0), (8, 1))  # fragments and overlap: blocking, or streaming behind one step
 
 
@@ -72,6 +75,25 @@ class PlanSpace:
                 "what a token is worth"
             )
 
+    @staticmethod
+    def of(problem: Problem, most_pipelined: int | None = None, loaded: bool = False) -> PlanSpace:
+        """The space that commands search for a job: pipelines over up to three domains on a small
+        cluster, two on a larger one, and one beyond `most_pipelined` domains; ZeRO 1, and 3 where
+        memory asks for it; shared sequences where they are long; where local jobs hold GPUs (`loaded`)
+        a half and a quarter of each domain's as well."""
+        n = int(np.asarray(problem.cluster.mask).sum())
+        longest = 3 if n <= 4 else 2
+        if most_pipelined is not None and n > most_pipelined:
+            longest = 1
+        ranks = CONTEXT_PARALLEL if int(problem.work.seq) >= LONG_SEQUENCE else (1,)
+        groups = PlanFamily(
+            cuts=("even",),
+            zero_stages=(1, 3),
+            context_parallel=ranks,
+            parts=PARTS if loaded else (1,),
+        )
+        return PlanSpace(max_pipeline=longest, groups=groups)
+
     def exchanges(self) -> list[Exchange]:
         """Every way to talk, the synchronous 16-bit one first."""
         if self.allow == "synchronous":
@@ -92,6 +114,10 @@ class PlanSpace:
     def describe(self) -> str:
         """One line for reports."""
         rest = "every step in 16 bits"
+        halves = "" if self.groups.parts == (1,) else ", on all, a half or a quarter of the GPUs"
+        zero, ranks = (
+            ", ".join(map(str, x)) for x in (self.groups.zero_stages, self.groups.context_parallel)
+        )
         if self.allow == "any":
             periods, bits, stages = (
                 ", ".join(map(str, x)) for x in (self.periods, self.bits, self.activation_bits)
@@ -100,7 +126,8 @@ class PlanSpace:
             rest = f"H 1, {periods}; {bits} bits between groups, {stages} inside; {streams}"
         return (
             f"partitions of domains into groups, each a pipeline over up to {self.max_pipeline} "
-            f"domains in any order with tp, dp, micro-batch, recompute and schedule of its own; {rest}"
+            f"domains in any order with tp, dp, ZeRO {zero}, cp {ranks}, micro-batch, recompute and "
+            f"schedule of its own{halves}; {rest}"
         )
 
 

@@ -143,8 +143,7 @@ def is_synchronous(plan: Plan) -> bool:
 def wide_plans(problem: Problem, views: NetworkView, most_scored: int = 2000) -> list[Plan]:
     """The best plans of the whole space under the cluster as its file states it and under each of the
     views [W, ...], without their free fields and each once; NumPy leaves."""
-    n = int(np.asarray(problem.cluster.mask).sum())
-    search = SpaceSearch(problem, PlanSpace(max_pipeline=2 if n > 4 else 3))
+    search = SpaceSearch(problem, PlanSpace.of(problem))
     base = NetworkView(
         problem.cluster.bandwidth_gb_per_s, problem.cluster.rtt_s, problem.cluster.gpus
     )

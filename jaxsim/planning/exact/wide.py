@@ -152,7 +152,7 @@ class SpaceSearch:
         """What every block may be, and its best of each."""
         options = table.options(view, self.problem, None)
         micro = np.array([c[0] for c in self.family.choices], np.int64)
-        found = np.nonzero((options.speed > 0.0) & np.isfinite(options.whole))
+        found = np.nonzero(self._needed((options.speed > 0.0) & np.isfinite(options.whole)))
         settings: list[Settings | None] = []
         owner = np.searchsorted(self.masks, self.mask_of)[found[0]]
         batch = float(self.problem.work.global_batch)
@@ -167,6 +167,18 @@ class SpaceSearch:
             for s in settings
         ]
         return Blocks(settings, *(np.array(x) for x in zip(*ends, strict=True)))
+
+    def _needed(self, runs: np.ndarray) -> np.ndarray:
+        """[N, C, D, V] bool, of the options that run those that are worth a look: ZeRO 3 sends weights
+        in every step, so it is left out wherever a lower stage fits with all else the same."""
+        common, needed = self.pipelines.common, runs.copy()
+        for c, own in enumerate(common):
+            lower = [i for i, x in enumerate(common) if x == own._replace(zero_stage=x.zero_stage)]
+            if own.zero_stage == 3:
+                for i in lower:
+                    if common[i].zero_stage < 3:
+                        needed[:, c] &= ~runs[:, i]
+        return needed
 
     def _partitions(self, speed: np.ndarray) -> tuple[np.ndarray, bool, float]:
         """[n, G] blocks (index of mask, -1 = none) of all partitions of blocks that can train, or of a

@@ -9,8 +9,8 @@ from helpers.rival_worlds import EVERYONE, MENU, SMALL
 from helpers.rival_worlds import builder as rival_builder
 from helpers.toy_world import calibration, cluster_spec
 
+from jaxsim.planning import PARTS, WHOLE, TableBuilder
 from jaxsim.planning import candidates as proposals
-from jaxsim.planning.builder import PARTS, WHOLE, TableBuilder
 from jaxsim.scenario.scenario import sample_views
 from jaxsim.workload.workload import build_workload
 

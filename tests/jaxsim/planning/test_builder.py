@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from jaxsim.files.errors import InputError
 from jaxsim.plan.layouts import count_layouts, enumerate_layouts, extensions, split_layers
 from jaxsim.plan.plan import default_lower_choices
+from jaxsim.planning import PARTS, TableBuilder
 from jaxsim.planning import builder as building
 from jaxsim.planning.balance import balanced_blocks, complete
-from jaxsim.planning.builder import PARTS, TableBuilder
 from jaxsim.planning.scoring import one_view
 from jaxsim.planning.table import build_table
 from jaxsim.scenario.scenario import sample_views

@@ -1,5 +1,6 @@
 """The search of the whole plan space against scoring every plan of it."""
 
+import dataclasses
 import functools
 import itertools
 from types import SimpleNamespace
@@ -32,14 +33,24 @@ SPACE = PlanSpace(
     activation_bits=(16, 8),
     streams=((1, 0), (5, 1)),
 )
+# Fewer ways to talk, more that a group may be: sharded weights, shared sequences, half of the GPUs
+SHARDED = dataclasses.replace(
+    SPACE,
+    groups=dataclasses.replace(
+        SPACE.groups, zero_stages=(1, 3), context_parallel=(1, 2), parts=(1, 2)
+    ),
+    bits=(16,),
+    streams=((5, 1),),
+)
+SPACES = {"talk": SPACE, "sharded": SHARDED}
 WORK = build_workload([JOB]).job(0)
 
 
 @functools.cache
-def search(n):
+def search(n, space="talk"):
     """Of a toy cluster of n domains."""
     cluster = cluster_spec(n, gpus=2).to_arrays()
-    return SpaceSearch(Problem(WORK, cluster, calibration()), SPACE)
+    return SpaceSearch(Problem(WORK, cluster, calibration()), SPACES[space])
 
 
 def test_partitions_of_three_by_hand():
@@ -63,36 +74,44 @@ def test_the_space_says_what_it_holds_and_refuses_what_nothing_is_known_of():
 
 
 @functools.cache
-def every_plan(n):
+def every_plan(n, name="talk"):
     """Every plan of the space, written down anew: (group settings of every order) x exchanges."""
-    plans = []
-    for masks in partitions(n, SPACE.max_pipeline):
+    plans, space = [], SPACES[name]
+    for masks in partitions(n, space.max_pipeline):
         members = [[k for k in range(n) if mask >> k & 1] for mask in masks]
-        options = [list(settings_of(group)) for group in members]
+        options = [list(settings_of(group, space.groups)) for group in members]
         rings = [(0, *rest) for rest in itertools.permutations(range(1, len(members)))]
-        for ring, way in itertools.product(rings, SPACE.exchanges()):
+        for ring, way in itertools.product(rings, space.exchanges()):
             for picked in itertools.product(*options):
                 plans.append(written([picked[g] for g in ring], way, n))
     return stack(plans)
 
 
-def settings_of(group):
-    """(order, tp, dp, pp, choice) of a group of domains with two GPUs each."""
-    for order in itertools.permutations(group):
-        for tp, dp in ((1, 1), (1, 2)):
-            for choice in CHOICES:
-                yield order, tp, dp, 2 // (tp * dp), choice
+def settings_of(group, family):
+    """(order, dp, pp, cp, zero stage, choice) of a group of domains with two GPUs each."""
+    degrees = [
+        (dp, gpus // (dp * cp), cp)
+        for gpus in (2 // part for part in family.parts)
+        for cp in family.context_parallel
+        for dp in (1, 2)
+        if dp * cp <= gpus
+    ]
+    yield from (
+        (order, *one, zero, choice)
+        for order in itertools.permutations(group)
+        for one, zero, choice in itertools.product(degrees, family.zero_stages, CHOICES)
+    )
 
 
 def written(groups, way, n):
     plan = {n: np.array(v) for n, v in vars(empty_plan(n)).items()}
-    for g, (order, tp, dp, pp, choice) in enumerate(groups):
+    for g, (order, dp, pp, cp, zero, choice) in enumerate(groups):
         plan["dp"][g] = dp
         plan["micro_batch"][g], plan["recompute"][g], plan["schedule"][g] = choice
         for i, k in enumerate(order):
             plan["group"][k], plan["position"][k] = g, i
             plan["layers"][k] = 8 // len(order)
-            plan["pp"][k], plan["tp"][k] = pp, tp
+            plan["pp"][k], plan["cp"][k], plan["zero_stage"][k] = pp, cp, zero
     plan |= {name: np.int32(value) for name, value in way.fields().items()}
     return empty_plan(n).replace(**plan)
 
@@ -119,9 +138,17 @@ def views(n, count):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "count"), [(2, 3), pytest.param(3, 200, marks=pytest.mark.nightly)])
-def test_nothing_in_the_space_is_faster_than_what_is_found(n, count):
-    everything, one = every_plan(n), search(n)
+@pytest.mark.parametrize(
+    ("n", "count", "space"),
+    [
+        (2, 3, "talk"),
+        (2, 3, "sharded"),
+        pytest.param(3, 200, "talk", marks=pytest.mark.nightly),
+        pytest.param(2, 200, "sharded", marks=pytest.mark.nightly),
+    ],
+)
+def test_nothing_in_the_space_is_faster_than_what_is_found(n, count, space):
+    everything, one = every_plan(n, space), search(n, space)
     for view in views(n, count):
         best = float(rates_of(everything, view, one.problem).max())
         result = one.best(view, most_scored=10**6)
