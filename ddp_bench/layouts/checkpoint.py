@@ -14,11 +14,12 @@ import shutil
 import warnings
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from ddp_bench.errors import ConfigError
-from ddp_bench.layouts.trainer import Task, Trainer
+from ddp_bench.layouts.trainer import Task, Trainer, local
 
 ABOUT = "about.json"
 WRITING = ".writing-"
@@ -30,7 +31,12 @@ def save(trainer: Trainer, folder: Path) -> Path:
     """Write the state behind the present step into `folder`; the checkpoint's own folder.
 
     Collective. The checkpoints before this one, but for one, are removed once it is whole.
+
+    Raises:
+        ArithmeticError: where a weight or a state of the optimizer is not finite, on every rank;
+            nothing is written.
     """
+    _check_finite(trainer)
     path = folder / f"step-{trainer.step_number:08d}"
     beside = folder / f"{WRITING}{path.name}"
     is_first = dist.get_rank() == 0
@@ -51,6 +57,18 @@ def save(trainer: Trainer, folder: Path) -> Path:
             shutil.rmtree(old)
     dist.barrier()
     return path
+
+
+def _check_finite(trainer: Trainer) -> None:
+    """A gradient that was not finite spoils the state of one rank at first; a checkpoint would take
+    the place of a usable one."""
+    spoilt = [name for name, t in trainer.state().items() if not torch.isfinite(local(t)).all()]
+    count = torch.tensor([len(spoilt)], device=trainer.device)
+    dist.all_reduce(count)
+    if count.item():
+        where = f" (here {spoilt[0]})" if spoilt else ""
+        step = trainer.step_number
+        raise ArithmeticError(f"step {step}: the state is not finite and is not saved{where}")
 
 
 def checkpoints(folder: Path) -> list[Path]:
