@@ -55,7 +55,7 @@ class Trained:
         cost: of the method: messages of a step and seconds of compression.
         compute_s: CPU seconds of a step without messages, mean [s].
         messages_s: of all messages of a step, mean [s].
-        decision_s: of all decisions on rank 0, with the probes and averages that they send [s].
+        decision_s: of all decisions on rank 0, with the probes that they send [s].
         chosen: method of every step.
     """
 
@@ -118,7 +118,9 @@ class _Training:
             chosen.append(self._hook.name)
             self._seen += messages[-1]
             self._passed_s += compute[-1] + sum(m.seconds for m in messages[-1])
-            losses.append(self._agree(step, loss))
+            mean, averages = self._agree(step, loss)
+            losses.append(mean)
+            messages[-1] += averages
         self._hook.close()
         return Trained(
             tuple(losses),
@@ -145,8 +147,8 @@ class _Training:
         self._hook.after_step()
         return loss.detach()
 
-    def _agree(self, step: int, loss: Tensor) -> float:
-        """The loss as a mean over ranks. Where a method is due for the next step, rank 0's choice
+    def _agree(self, step: int, loss: Tensor) -> tuple[float, list[Message]]:
+        """(mean loss over ranks, messages of a switch). Where a method is due for the next step, rank 0's choice
         travels in the same message: a decision sends none of its own."""
         said = torch.zeros(3, dtype=torch.float64)  # loss, number of the method, bytes of a probe
         said[0] = loss / self._ranks.ranks
@@ -158,8 +160,8 @@ class _Training:
         dist.all_reduce(said)
         mean, method, probe = said.tolist()
         if self._selector and is_due:
-            self._obey(int(method), int(probe))
-        return mean
+            return mean, self._obey(int(method), int(probe))
+        return mean, []
 
     def _decided(self, selector: Selector) -> tuple[int, int]:
         """(number of the method, bytes of a probe) that rank 0 chooses."""
@@ -170,14 +172,16 @@ class _Training:
         self._decision_s += seconds()
         return chosen, probe
 
-    def _obey(self, method: int, probe: int) -> None:
-        """Switch and probe as rank 0 says; what both send is part of what the decision takes."""
-        with stopwatch(self._ranks.device) as seconds:
-            self._hook.switch(list(self._run.costs or {})[method])
-            if probe:
-                self._channel.sum(torch.zeros(probe // 4, device=self._ranks.device))
-        self._seen, self._passed_s = self._channel.take(), 0.0
-        self._decision_s += seconds() + sum(m.seconds for m in self._seen)
+    def _obey(self, method: int, probe: int) -> list[Message]:
+        """Switch and probe as rank 0 says; the averages of weights that were due before the switch."""
+        self._hook.switch(list(self._run.costs or {})[method])
+        averages = self._channel.take()
+        if probe:
+            self._channel.sum(torch.zeros(probe // 4, device=self._ranks.device))
+        probes = self._channel.take()
+        self._decision_s += sum(m.seconds for m in probes)
+        self._seen, self._passed_s = averages + probes, 0.0
+        return averages
 
 
 def _of_a_step(messages: list[list[Message]]) -> tuple[tuple[float, float], ...]:

@@ -20,6 +20,7 @@ import torch.distributed.checkpoint as dcp
 
 from ddp_bench.errors import ConfigError
 from ddp_bench.layouts.trainer import Task, Trainer, local
+from ddp_bench.toolbox import checkpoint_errors
 
 ABOUT = "about.json"
 WRITING = ".writing-"
@@ -35,6 +36,7 @@ def save(trainer: Trainer, folder: Path) -> Path:
     Raises:
         ArithmeticError: where a weight or a state of the optimizer is not finite, on every rank;
             nothing is written.
+        CheckpointFailed: where it cannot be written, such as on a full disk; those before stay.
     """
     _check_finite(trainer)
     path = folder / f"step-{trainer.step_number:08d}"
@@ -44,7 +46,8 @@ def save(trainer: Trainer, folder: Path) -> Path:
         shutil.rmtree(beside, ignore_errors=True)  # of a run that was killed here
         folder.mkdir(parents=True, exist_ok=True)
     dist.barrier()
-    dcp.save(trainer.state(), storage_writer=dcp.FileSystemWriter(beside))
+    with checkpoint_errors():
+        dcp.save(trainer.state(), storage_writer=dcp.FileSystemWriter(beside))
     dist.barrier()
     if is_first:
         about = {"step": trainer.step_number, "layout": trainer.layout.name}
@@ -96,10 +99,11 @@ def load(trainer: Trainer, path: Path) -> None:
 
     Raises:
         ConfigError: for a checkpoint of another model, batch or seed.
+        CheckpointFailed: where it cannot be read.
     """
     about = json.loads((path / ABOUT).read_text())
     _check(about["task"], trainer.task, path)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), checkpoint_errors():
         warnings.simplefilter("ignore")  # it warns of what a single rank does not need
         dcp.load(trainer.state(), storage_reader=dcp.FileSystemReader(path))
     trainer.at(about["step"])

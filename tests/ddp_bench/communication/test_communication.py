@@ -123,18 +123,8 @@ def test_a_small_gain_is_no_reason_to_switch():
 @pytest.mark.slow
 def test_the_result_holds_methods_regret_and_what_decisions_cost(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    options = [
-        "--methods",
-        "fp16,local",
-        "--steps",
-        "12",
-        "--links",
-        "2",
-        "--played_steps",
-        "60",
-        "--seeds",
-        "1",
-    ]
+    pilot = ("--methods", "fp16,local", "--steps", "12", "--seeds", "1")
+    options = (*pilot, "--links", "2", "--played_steps", "60")
     command = [sys.executable, "-m", "ddp_bench.communication", *options, "--json", "found.json"]
     subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
     found = json.loads((tmp_path / "found.json").read_text())
