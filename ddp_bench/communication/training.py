@@ -148,8 +148,8 @@ class _Training:
         return loss.detach()
 
     def _agree(self, step: int, loss: Tensor) -> tuple[float, list[Message]]:
-        """(mean loss over ranks, messages of a switch). Where a method is due for the next step, rank 0's choice
-        travels in the same message: a decision sends none of its own."""
+        """(mean loss over ranks, messages of a switch). Where a method is due for the next step,
+        rank 0's choice travels in the same message: a decision sends none of its own."""
         said = torch.zeros(3, dtype=torch.float64)  # loss, number of the method, bytes of a probe
         said[0] = loss / self._ranks.ranks
         coming = step + 1
