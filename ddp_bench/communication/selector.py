@@ -2,24 +2,26 @@
 
 Only what was measured up to now is used. A method must be better by a margin, more than once in a
 row, before it replaces the one in force. While messages are small they say nothing of the link's
-rate, so that now and then a larger one is sent as a probe, within one per cent of the time.
+rate, so that now and then a larger one is sent as a probe, within half a per cent of the time.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from scipy.optimize import nnls
+from functools import cached_property
+from typing import NamedTuple
 
 from ddp_bench.communication.links import Link
 
-PROBE_SHARE = 0.01  # of the time that passes
+PROBE_SHARE = 0.005  # of the time that passes
 SMALL_PROBE = 64  # [B]
 CHANGED = 1.5  # factor between expected and seen seconds that tells another link
 SPREAD = 8  # of sizes from which latency and rate can be told apart
+PRIOR = 1e-3  # weight of the last estimate beside what was seen
 FIRST = (1e-3, 8e-9)  # latency [s] and seconds per byte before anything was measured: 1 Gbit/s
 
 
@@ -35,16 +37,83 @@ class MethodCost:
     messages: tuple[tuple[float, float], ...]
     seconds: float
 
+    @cached_property
+    def totals(self) -> tuple[float, float]:
+        """Bytes and hops of a step."""
+        return sum(m[0] for m in self.messages), sum(m[1] for m in self.messages)
+
     def on(self, latency: float, per_byte: float) -> float:
         """Seconds of a step on a link: one hop takes `latency` [s], one byte `per_byte` [s]."""
-        wire, hops = (sum(m[i] for m in self.messages) for i in (0, 1))
+        wire, hops = self.totals
         return self.seconds + wire * per_byte + hops * latency
+
+
+class Seen(NamedTuple):
+    """What the messages of one call tell: sums of squared relative errors, and their sizes.
+
+    A message of `hops` hops and `wire` bytes that took `seconds` is the equation
+    hops / seconds * latency + wire / seconds * per_byte = 1. Sums are means over messages.
+
+    Attributes:
+        hop_hop, hop_byte, byte_byte: products of the two coefficients.
+        hop, byte: the coefficients.
+        least, most: bytes of a hop.
+    """
+
+    hop_hop: float
+    hop_byte: float
+    byte_byte: float
+    hop: float
+    byte: float
+    least: float
+    most: float
+
+
+def _summed(messages: Sequence[tuple[float, float, float]]) -> Seen:
+    share = 1 / len(messages)
+    hops = [h / s for _, h, s in messages]
+    wires = [w / s for w, _, s in messages]
+    sizes = [w / h for w, h, _ in messages if h]
+    return Seen(
+        share * sum(h * h for h in hops),
+        share * sum(h * w for h, w in zip(hops, wires, strict=True)),
+        share * sum(w * w for w in wires),
+        share * sum(hops),
+        share * sum(wires),
+        min(sizes, default=math.inf),
+        max(sizes, default=0.0),
+    )
+
+
+def least_relative(
+    hop_hop: float, hop_byte: float, byte_byte: float, hop: float, byte: float
+) -> tuple[float, float]:
+    """(latency, seconds per byte) of the least squared relative errors; neither is negative.
+
+    Args:
+        hop_hop, hop_byte, byte_byte, hop, byte: sums as in `Seen`; both diagonal ones are positive.
+    """
+    long, wide = math.sqrt(hop_hop), math.sqrt(byte_byte)
+    angle = hop_byte / (long * wide)
+    first, second = hop / long, byte / wide
+    rest = 1 - angle * angle
+    if rest < 1e-14:  # all messages alike: the latency alone explains them as well
+        return first / long, 0.0
+    latency = (first - angle * second) / rest
+    per_byte = (second - angle * first) / rest
+    # Coefficients are positive, so that at most one of the two is negative.
+    if latency < 0:
+        latency, per_byte = 0.0, second
+    elif per_byte < 0:
+        latency, per_byte = first, 0.0
+    return latency / long, per_byte / wide
 
 
 class LinkEstimate:
     """Latency of a hop and seconds per byte, from messages; older ones count less.
 
     Relative errors are minimised, so that small messages tell the latency. Neither is negative.
+    A call costs what its own messages cost: of earlier calls only sums are kept.
 
     Args:
         half_life: calls of `observe` after which a message counts half.
@@ -52,8 +121,8 @@ class LinkEstimate:
     """
 
     def __init__(self, half_life: float = 1.0, most: int = 8) -> None:
-        self._half_life = half_life
-        self._seen: deque[list[tuple[float, float, float]]] = deque(maxlen=most)
+        self._weights = [0.5 ** (age / half_life) for age in range(most)]
+        self._seen: deque[Seen] = deque(maxlen=most)  # the latest first
         self.latency, self.per_byte = FIRST
 
     def observe(self, messages: Iterable[tuple[float, float, float]]) -> None:
@@ -63,33 +132,27 @@ class LinkEstimate:
             return
         if self._is_another_link(found):
             self._seen.clear()
-        self._seen.append(found)
-        rows, weights = [], []
-        for age, of_call in enumerate(reversed(self._seen)):
-            for wire, hops, seconds in of_call:
-                rows.append((hops / seconds, wire / seconds))
-                weights.append(0.5 ** (age / self._half_life) / len(of_call))
-        scaled = np.array(rows) * np.sqrt(weights)[:, None]
+        self._seen.appendleft(_summed(found))
         # The last estimate stands in for what the messages do not tell.
-        before = 1e-3 * np.diag([1 / max(self.latency, 1e-7), 1 / max(self.per_byte, 1e-13)])
-        scale = np.maximum(scaled.max(axis=0), 1e-300)
-        a = np.concatenate([scaled, before]) / scale
-        b = np.concatenate([np.sqrt(weights), before.sum(axis=1) * (self.latency, self.per_byte)])
-        self.latency, self.per_byte = (float(x) for x in nnls(a, b)[0] / scale)
+        hop, byte = PRIOR / max(self.latency, 1e-7), PRIOR / max(self.per_byte, 1e-13)
+        sums = [hop * hop, 0.0, byte * byte, hop * hop * self.latency, byte * byte * self.per_byte]
+        for weight, seen in zip(self._weights, self._seen, strict=False):
+            sums = [total + weight * part for total, part in zip(sums, seen[:5], strict=True)]
+        self.latency, self.per_byte = least_relative(*sums)
 
     def sizes(self) -> tuple[float, float]:
         """Least and most bytes of a hop among the messages that are remembered."""
-        found = [wire / hops for of_call in self._seen for wire, hops, _ in of_call if hops]
-        return min(found, default=0.0), max(found, default=0.0)
+        least = min((seen.least for seen in self._seen), default=0.0)
+        return (least if least < math.inf else 0.0), max((s.most for s in self._seen), default=0.0)
 
     def _is_another_link(self, messages: Sequence[tuple[float, float, float]]) -> bool:
         """Whether most messages took much more or much less than was expected: then what was seen
         before is of a link that is gone. Relative errors of old, faster messages would outweigh it."""
-        off = [
-            abs(np.log(max(hops * self.latency + wire * self.per_byte, 1e-12) / seconds))
+        ratios = [
+            max(hops * self.latency + wire * self.per_byte, 1e-12) / seconds
             for wire, hops, seconds in messages
         ]
-        return float(np.median(off)) > np.log(CHANGED)
+        return not 1 / CHANGED <= statistics.median(ratios) <= CHANGED
 
 
 class Selector:

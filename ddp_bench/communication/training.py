@@ -55,7 +55,7 @@ class Trained:
         cost: of the method: messages of a step and seconds of compression.
         compute_s: CPU seconds of a step without messages, mean [s].
         messages_s: of all messages of a step, mean [s].
-        decision_s: of all decisions, messages that share them included [s].
+        decision_s: of all decisions on rank 0, with the probes that they send [s].
         chosen: method of every step.
     """
 
@@ -111,15 +111,16 @@ class _Training:
     def all_steps(self) -> Trained:
         losses, chosen, messages, compute = [], [], [], []
         for step in range(self._run.steps):
-            if self._selector and is_decision(step, self._run.every):
-                self._decide()
             begin = time.thread_time()
-            losses.append(self._step(step))
+            loss = self._step(step)
             compute.append(time.thread_time() - begin)
             messages.append(self._channel.take())
             chosen.append(self._hook.name)
             self._seen += messages[-1]
             self._passed_s += compute[-1] + sum(m.seconds for m in messages[-1])
+            mean, averages = self._agree(step, loss)
+            losses.append(mean)
+            messages[-1] += averages
         self._hook.close()
         return Trained(
             tuple(losses),
@@ -130,8 +131,8 @@ class _Training:
             tuple(chosen),
         )
 
-    def _step(self, step: int) -> float:
-        """One training step; the loss as a mean over ranks."""
+    def _step(self, step: int) -> Tensor:
+        """One training step; the loss on this rank."""
         self._channel.step = step
         tokens, targets = batch(self._run.seed, step, self._ranks.rank)
         loss = token_loss(
@@ -144,28 +145,43 @@ class _Training:
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._hook.after_step()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
-        return float(mean) / self._ranks.ranks
+        return loss.detach()
 
-    def _decide(self) -> None:
-        """Rank 0 chooses; the others hear of it."""
+    def _agree(self, step: int, loss: Tensor) -> tuple[float, list[Message]]:
+        """(mean loss over ranks, messages of a switch). Where a method is due for the next step,
+        rank 0's choice travels in the same message: a decision sends none of its own."""
+        said = torch.zeros(3, dtype=torch.float64)  # loss, number of the method, bytes of a probe
+        said[0] = loss / self._ranks.ranks
+        coming = step + 1
+        is_due = coming < self._run.steps and is_decision(coming, self._run.every)
+        if self._selector and is_due and self._ranks.rank == 0:
+            said[1:] = torch.tensor(self._decided(self._selector))
+        said = said.to(self._ranks.device)
+        dist.all_reduce(said)
+        mean, method, probe = said.tolist()
+        if self._selector and is_due:
+            return mean, self._obey(int(method), int(probe))
+        return mean, []
+
+    def _decided(self, selector: Selector) -> tuple[int, int]:
+        """(number of the method, bytes of a probe) that rank 0 chooses."""
         with stopwatch(self._ranks.device) as seconds:
-            names = list(self._run.costs or {})
-            answer = torch.zeros(2, dtype=torch.int64)
-            if self._ranks.rank == 0 and self._selector:
-                self._selector.observe(self._seen, self._passed_s)
-                chosen = names.index(self._selector.choose())
-                answer = torch.tensor([chosen, self._selector.probe_bytes()])
-            self._seen, self._passed_s = [], 0.0
-            answer = answer.to(self._ranks.device)
-            dist.broadcast(answer, 0)
+            selector.observe(self._seen, self._passed_s)
+            chosen = list(selector.costs).index(selector.choose())
+            probe = selector.probe_bytes()
         self._decision_s += seconds()
-        chosen, probe = answer.tolist()
-        self._hook.switch(names[chosen])
+        return chosen, probe
+
+    def _obey(self, method: int, probe: int) -> list[Message]:
+        """Switch and probe as rank 0 says; the averages of weights that were due before the switch."""
+        self._hook.switch(list(self._run.costs or {})[method])
+        averages = self._channel.take()
         if probe:
             self._channel.sum(torch.zeros(probe // 4, device=self._ranks.device))
-        self._seen += self._channel.take()
+        probes = self._channel.take()
+        self._decision_s += sum(m.seconds for m in probes)
+        self._seen, self._passed_s = averages + probes, 0.0
+        return averages
 
 
 def _of_a_step(messages: list[list[Message]]) -> tuple[tuple[float, float], ...]:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from ddp_bench.comparative.frameworks import Adapter, NotRun, Task, lines_of, named
 from ddp_bench.ranks import comm
-from ddp_bench.toolbox import Ranks, stopwatch
+from ddp_bench.toolbox import CheckpointFailed, Ranks, checkpoint_errors, stopwatch
 
 A_DAY = timedelta(days=1)
 UNTIMED = 1  # steps of a turn before the timed ones: caches have been the others' meanwhile
@@ -96,10 +96,10 @@ class Turns:
     def _moved(self, move: Callable[[], None]) -> dict[str, Any]:
         dist.barrier()
         try:
-            with stopwatch(self.ranks.device) as seconds:
+            with stopwatch(self.ranks.device) as seconds, checkpoint_errors():
                 move()
                 dist.barrier()
-        except NotRun as error:
+        except (NotRun, CheckpointFailed) as error:
             return {"why_not": str(error)}
         return {"seconds": seconds(), "at": self.at}
 

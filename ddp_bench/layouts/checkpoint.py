@@ -14,11 +14,13 @@ import shutil
 import warnings
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from ddp_bench.errors import ConfigError
-from ddp_bench.layouts.trainer import Task, Trainer
+from ddp_bench.layouts.trainer import Task, Trainer, local
+from ddp_bench.toolbox import checkpoint_errors
 
 ABOUT = "about.json"
 WRITING = ".writing-"
@@ -30,7 +32,13 @@ def save(trainer: Trainer, folder: Path) -> Path:
     """Write the state behind the present step into `folder`; the checkpoint's own folder.
 
     Collective. The checkpoints before this one, but for one, are removed once it is whole.
+
+    Raises:
+        ArithmeticError: where a weight or a state of the optimizer is not finite, on every rank;
+            nothing is written.
+        CheckpointFailed: where it cannot be written, such as on a full disk; those before stay.
     """
+    _check_finite(trainer)
     path = folder / f"step-{trainer.step_number:08d}"
     beside = folder / f"{WRITING}{path.name}"
     is_first = dist.get_rank() == 0
@@ -38,7 +46,8 @@ def save(trainer: Trainer, folder: Path) -> Path:
         shutil.rmtree(beside, ignore_errors=True)  # of a run that was killed here
         folder.mkdir(parents=True, exist_ok=True)
     dist.barrier()
-    dcp.save(trainer.state(), storage_writer=dcp.FileSystemWriter(beside))
+    with checkpoint_errors():
+        dcp.save(trainer.state(), storage_writer=dcp.FileSystemWriter(beside))
     dist.barrier()
     if is_first:
         about = {"step": trainer.step_number, "layout": trainer.layout.name}
@@ -51,6 +60,18 @@ def save(trainer: Trainer, folder: Path) -> Path:
             shutil.rmtree(old)
     dist.barrier()
     return path
+
+
+def _check_finite(trainer: Trainer) -> None:
+    """A gradient that was not finite spoils the state of one rank at first; a checkpoint would take
+    the place of a usable one."""
+    spoilt = [name for name, t in trainer.state().items() if not torch.isfinite(local(t)).all()]
+    count = torch.tensor([len(spoilt)], device=trainer.device)
+    dist.all_reduce(count)
+    if count.item():
+        where = f" (here {spoilt[0]})" if spoilt else ""
+        step = trainer.step_number
+        raise ArithmeticError(f"step {step}: the state is not finite and is not saved{where}")
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -78,10 +99,11 @@ def load(trainer: Trainer, path: Path) -> None:
 
     Raises:
         ConfigError: for a checkpoint of another model, batch or seed.
+        CheckpointFailed: where it cannot be read.
     """
     about = json.loads((path / ABOUT).read_text())
     _check(about["task"], trainer.task, path)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), checkpoint_errors():
         warnings.simplefilter("ignore")  # it warns of what a single rank does not need
         dcp.load(trainer.state(), storage_reader=dcp.FileSystemReader(path))
     trainer.at(about["step"])

@@ -47,7 +47,7 @@ class LayoutsSettings:
         3, "fastest layouts, and fastest in prediction, that are measured again", "[1, 100]"
     )
     final_rounds: int = option(7, "rounds in which they are", "[1, 10000]")
-    move_steps: int = option(3, "steps before a move, and behind it", "[1, 10000]")
+    move_steps: int = option(3, "steps before a move, and behind it; 0 = no moves", "[0, 10000]")
     start: str = option("", "first layout of the adaptive loop; empty = the slowest in prediction")
     adapt_steps: int = option(60, "steps of the adaptive loop; 0 = none", "[0, 1000000]")
     interval: int = option(20, "steps between two profiles of the loop", "[1, 1000000]")

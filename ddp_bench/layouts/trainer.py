@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -160,12 +161,19 @@ class Trainer:
                     p.copy_(piece.view_as(p))
 
     def global_loss(self, loss: Tensor) -> float:
-        """Mean loss over the whole batch, on every rank: replicas of the last stage tell theirs."""
+        """Mean loss over the whole batch, on every rank: replicas of the last stage tell theirs.
+
+        Raises:
+            ArithmeticError: where it is not finite, on every rank.
+        """
         total = loss.double().reshape(1).clone()
         if self.stage < self.layout.pp - 1:
             total.zero_()
         dist.all_reduce(total)
-        return total.item() / (self.layout.dp * self.layout.tp)
+        mean = total.item() / (self.layout.dp * self.layout.tp)
+        if not math.isfinite(mean):
+            raise ArithmeticError(f"step {self.step_number - 1}: the loss is {mean}")
+        return mean
 
     def state(self) -> dict[str, Tensor]:
         """Weights and state of the optimizer by names that every layout shares: what this rank holds,

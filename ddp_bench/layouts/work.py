@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def work(settings: LayoutsSettings, writer: RunWriter, say: Say) -> dict:
         writer.append(
             "layouts", [{k: v for k, v in r.items() if k != "parts"} | r["parts"] for r in found]
         )
-    moves = _moves(settings, say)
+    moves = _moves(settings, say) if settings.move_steps else []
     writer.append("moves", moves)
     adaptive = _adaptive(settings, rows, say)
     within = sum(gap <= ALLOWED_GAP_PCT for gap in gaps.values())
@@ -53,14 +53,20 @@ def work(settings: LayoutsSettings, writer: RunWriter, say: Say) -> dict:
         "top1_within_10_pct": within,
         "configurations": len(gaps),
         "relayout_loss_gap": max((row["loss_gap"] for row in moves), default=None),
-        "relayout_order_kept": all(row["is_order_kept"] for row in moves),
-        "relayout_equal": all(r["is_equal"] and r["is_equal_memory"] is not False for r in moves),
+        "relayout_order_kept": _all(row["is_order_kept"] for row in moves),
+        "relayout_equal": _all(r["is_equal"] and r["is_equal_memory"] is not False for r in moves),
         "moves": moves,
         "adaptive": adaptive,
         "context_parallel": context,
         "hardware": hardware,
         "profiles": profiles,
     }
+
+
+def _all(values: Iterable[bool]) -> bool | None:
+    """Whether all of them are true; None where there are none."""
+    given = list(values)
+    return all(given) if given else None
 
 
 def _task(case: Case, settings: LayoutsSettings, longest: int | None = None) -> Task:

@@ -1,5 +1,6 @@
 """What the measuring commands share.
 
+checkpoints  failures of torch's checkpoints as errors that can be caught
 command  a room as a command: options, run folder, result, one line for what goes wrong
 llama    a small Llama
 launch   functions on several ranks

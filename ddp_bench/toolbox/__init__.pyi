@@ -1,3 +1,4 @@
+from .checkpoints import CheckpointFailed, checkpoint_errors
 from .command import Room, room_parser, run_room
 from .launch import Ranks, RanksFailed, on_ranks
 from .llama import SHAPES, Block, Llama, LlamaShape, batch_of, token_loss
@@ -7,6 +8,7 @@ from .timing import Timed, device_of, interleave, median_interval, stopwatch, ti
 __all__ = [
     "SHAPES",
     "Block",
+    "CheckpointFailed",
     "Llama",
     "LlamaShape",
     "Ranks",
@@ -14,6 +16,7 @@ __all__ = [
     "Room",
     "Timed",
     "batch_of",
+    "checkpoint_errors",
     "device_of",
     "interleave",
     "median_interval",

@@ -1,6 +1,7 @@
 """Frameworks that go wrong, for the tests of the comparison."""
 
 import os
+import resource
 import signal
 import time
 
@@ -86,3 +87,16 @@ class Forgets(DataParallel):
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=state["param_groups"][0]["lr"]
         )
+
+
+class FullDisk(DataParallel):
+    """No file can grow while it saves."""
+
+    def save(self, folder):
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (256, before[1]))
+        try:
+            super().save(folder)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)

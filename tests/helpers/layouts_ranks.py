@@ -1,6 +1,7 @@
 """What ranks of the layouts' tests do: functions that a rank can import."""
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -25,6 +26,32 @@ def die_while_saving(ranks, task, name, folder):
     go_on(trainer, 2)
     if ranks.rank == ranks.ranks - 1:
         FileSystemWriter.write_data = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    checkpoint.save(trainer, Path(folder))
+
+
+def save_on_a_full_disk(ranks, task, name, folder):
+    """Save; train; no file can grow while the next checkpoint is written."""
+    trainer = Trainer(parse_layout(name), task, ranks.device)
+    go_on(trainer, 2)
+    checkpoint.save(trainer, Path(folder))
+    go_on(trainer, 2)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256, resource.RLIM_INFINITY))
+    try:
+        checkpoint.save(trainer, Path(folder))
+    finally:  # the rank still has to say what went wrong
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def save_what_is_not_finite(ranks, task, name, folder, is_noticed):
+    """Save; one weight of the last rank gets a gradient that is NaN; train on, or save."""
+    trainer = Trainer(parse_layout(name), task, ranks.device)
+    go_on(trainer, 2)
+    checkpoint.save(trainer, Path(folder))
+    if ranks.rank == ranks.ranks - 1:
+        weight = next(iter(trainer.parameters.values()))
+        weight.register_hook(lambda gradient: gradient * float("nan"))
+    go_on(trainer, 1 + is_noticed)
     checkpoint.save(trainer, Path(folder))
 
 

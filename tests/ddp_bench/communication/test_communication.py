@@ -1,11 +1,15 @@
 """Methods on real ranks, the selector on emulated links, faults of both."""
 
+import json
 import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.optimize import nnls
 
 torch = pytest.importorskip("torch")
 
@@ -20,6 +24,8 @@ from ddp_bench.communication import (  # noqa: E402
     drawn_link,
     play,
 )
+from ddp_bench.communication.selector import least_relative  # noqa: E402
+from ddp_bench.communication.training import SELECTOR, Run, train_on_rank  # noqa: E402
 from ddp_bench.toolbox import RanksFailed, on_ranks  # noqa: E402
 from ddp_bench.toolbox.launch import ROOT  # noqa: E402
 
@@ -78,6 +84,29 @@ def test_the_link_is_found_from_messages_of_two_sizes():
     assert estimate.per_byte == pytest.approx(5e-8, rel=0.02)
 
 
+@given(
+    st.lists(
+        st.tuples(st.floats(1.0, 1e7), st.integers(1, 6), st.floats(1e-4, 10.0)),
+        min_size=2,
+        max_size=12,
+    )
+)
+def test_the_closed_form_is_what_nonnegative_least_squares_finds(messages):
+    """scipy's solver on all messages, as far as their sizes differ enough for one answer."""
+    rows = np.array([(hops / seconds, wire / seconds) for wire, hops, seconds in messages])
+    scale = np.linalg.norm(rows, axis=0)
+    assume(np.linalg.cond(rows / scale) < 1e3)
+    sums = (rows.T @ rows)[[0, 0, 1], [0, 1, 1]]
+    found = np.array(least_relative(*sums, *rows.sum(axis=0))) * scale
+    wanted, _ = nnls(rows / scale, np.ones(len(rows)))
+    assert found == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+
+
+def test_messages_that_are_all_alike_are_explained_all_the_same():
+    latency, per_byte = least_relative(4.0, 8.0, 16.0, 2.0, 4.0)
+    assert latency * 2.0 + per_byte * 4.0 == pytest.approx(1.0) and min(latency, per_byte) >= 0
+
+
 def test_the_selector_beats_or_nears_the_best_fixed_method():
     regrets = [play(COSTS, drawn_link(1000 + s, 500), 500, 0.02).regret_pct for s in range(20)]
     assert np.mean(regrets) <= 3 and max(regrets) <= 10
@@ -91,10 +120,38 @@ def test_a_small_gain_is_no_reason_to_switch():
         Selector({})
 
 
+@pytest.mark.slow
+def test_the_result_holds_methods_regret_and_what_decisions_cost(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pilot = ("--methods", "fp16,local", "--steps", "12", "--seeds", "1")
+    options = (*pilot, "--links", "2", "--played_steps", "60")
+    command = [sys.executable, "-m", "ddp_bench.communication", *options, "--json", "found.json"]
+    subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert set(found["methods"]) == {"exact", "fp16", "local"}
+    assert found["methods"]["fp16"]["wire_bytes"] == pytest.approx(
+        found["methods"]["exact"]["wire_bytes"] / 2
+    )
+    assert found["regret_pct"] <= found["regret_worst_pct"]
+    assert np.isfinite(found["loss_gap"]) and 0 < found["decision_overhead_pct"] < 100
+    assert sum(found["steps_by_method"].values()) == 12
+    assert 0 <= found["overlap"]["hidden"] <= 1
+
+
+@pytest.mark.slow
+def test_all_ranks_send_by_the_method_that_the_first_one_chose():
+    """A link so slow that the small method wins once the link is known."""
+    costs = {"exact": MethodCost(((3e5, 2),), 0.0), "fp16": MethodCost(((1.5e5, 2),), 0.0)}
+    run = Run(SELECTOR, seed=3, steps=12, link_seed=0, costs=costs, compute_s=1e-3)
+    first, second = on_ranks(train_on_rank, 2, [run])
+    assert first[0].chosen == second[0].chosen and first[0].losses == second[0].losses
+    assert first[0].chosen[0] == "exact" and first[0].chosen[-1] == "fp16"
+
+
 def test_bad_input_is_one_line(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for given, said in ((("--ranks", "1"), "ranks is 1"), (("--loss_tolerance", "0"), "loss_tol")):
-        command = [sys.executable, "-m", "ddp_bench.communication", *given]
+    for option, said in ((("--ranks", "1"), "ranks is 1"), (("--loss_tolerance", "0"), "loss_tol")):
+        command = [sys.executable, "-m", "ddp_bench.communication", *option]
         done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and said in done.stderr
     assert not list(tmp_path.iterdir())

@@ -122,6 +122,26 @@ def test_a_state_that_was_moved_trains_on_alike(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_move_onto_a_full_disk_says_why_it_was_not_done(tmp_path):
+    outcomes = {
+        "full": Outcome(Entry(f"{ODD}FullDisk", moves_to="other")),
+        "other": Outcome(ENTRIES["pytorch_ddp"]),
+    }
+    with (
+        start(tmp_path, outcomes["full"].entry, name="a") as full,
+        start(tmp_path, outcomes["other"].entry, name="b") as other,
+    ):
+        expected = losses(other, 3)
+        losses(full, 1)
+        alive = {"full": (outcomes["full"], full), "other": (outcomes["other"], other)}
+        move_all(alive, outcomes, 1e-5, print)
+        assert "File too large" in outcomes["full"].move["why_not"]
+        # The other framework's ranks are as they were.
+        later = global_losses(other.ask("losses", steps=2))
+        assert len(later) == 2 and later[0] < expected[0]
+
+
+@pytest.mark.slow
 def test_what_goes_wrong_is_reported_and_not_timed(tmp_path):
     odd = ["NotFinite", "Dies", "DiesLater", "Summed"]
     names = ["pytorch_ddp", "no_framework:Thing", "picotron_dp", *(ODD + kind for kind in odd)]

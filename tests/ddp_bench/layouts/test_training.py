@@ -115,6 +115,30 @@ def test_a_rank_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_path):
     ]
 
 
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
+    with pytest.raises(RanksFailed, match=r"CheckpointFailed: rank [01]: OSError.*File too"):
+        ranks(layouts_ranks.save_on_a_full_disk, 2, TASK, "dp2-zero1", str(tmp_path))
+    left = checkpoint.latest(tmp_path)
+    assert left.name == "step-00000002" and checkpoint.checkpoints(tmp_path) == [left]
+    ends = [parse_layout("dp1")]
+    ((_, _, trail),) = ranks(resume_on_rank, 1, TASK, ends, str(left), 2)[0]
+    ((_, _, whole),) = ranks(begin_on_rank, 1, TASK, ends[0], str(tmp_path / "b"), 2)
+    for (loss, numbers), (expected, order) in zip(trail, whole, strict=True):
+        assert abs(loss / expected - 1) <= EXACT and numbers == order
+
+
+@pytest.mark.parametrize(
+    ("is_noticed", "said"),
+    [(False, "step 3: the state is not finite"), (True, "step 3: the loss is nan")],
+)
+def test_a_gradient_that_is_nan_never_gets_into_a_checkpoint(tmp_path, is_noticed, said):
+    """Of two stages the last one alone is spoilt; both refuse."""
+    given = (TASK, "pp2-1f1b-m2", str(tmp_path), is_noticed)
+    with pytest.raises(RanksFailed, match=f"ArithmeticError: {said}"):
+        ranks(layouts_ranks.save_what_is_not_finite, 2, *given)
+    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["step-00000002"]
+
+
 def test_a_folder_without_a_whole_checkpoint_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="allowed is a folder with a checkpoint"):
         checkpoint.latest(tmp_path / "absent")
