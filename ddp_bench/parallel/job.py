@@ -61,6 +61,12 @@ class Job:
     network: str | None = None  # that is up; None = all ranks on the host, for tests
     then: tuple[tuple[int, TrainPlan], ...] = ()  # plans that follow, each with its first step
     watch: str | None = None  # a file: its plan is put into force when it changes
+    seconds: float | None = None  # [s] of training, after which it ends; None = all steps
+    # [s] that a layer takes for a sequence beside its real computation: a slower processor, which does
+    # not share its cores with the other ranks.
+    pace_s: float = 0.0
+    held_out: int = 0  # sequences whose loss is taken; for pipelines of one stage
+    evaluate_every: int = 0  # steps between two such losses; 0 = at the end alone
     inject: str = ""  # fault drill KIND:RANK:WHERE
 
     def to_json(self) -> dict[str, Any]:
