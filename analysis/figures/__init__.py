@@ -72,7 +72,14 @@ from analysis.figures.validation import (
     step_times,
     timed_runs,
 )
-from analysis.figures.wan import WAN_COLUMNS, wan_predictions
+from analysis.figures.wan import (
+    EFFICIENCY_COLUMNS,
+    PROGRESS_COLUMNS,
+    WAN_COLUMNS,
+    wan_efficiency,
+    wan_predictions,
+    wan_progress,
+)
 
 __all__ = [
     "COMPARISON_COLUMNS",
@@ -98,6 +105,8 @@ __all__ = [
     "TIMED_COLUMNS",
     "TIMELINE_COLUMNS",
     "TRAFFIC_COLUMNS",
+    "EFFICIENCY_COLUMNS",
+    "PROGRESS_COLUMNS",
     "WAN_COLUMNS",
     "closed_against_event",
     "draw_all",
@@ -131,5 +140,7 @@ __all__ = [
     "suite_regrets",
     "timed_runs",
     "traffic_map",
+    "wan_efficiency",
     "wan_predictions",
+    "wan_progress",
 ]

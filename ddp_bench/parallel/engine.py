@@ -58,7 +58,8 @@ class Engine:
             return
         self._pipeline = plan.pipelines[self.seat.pipeline]
         units = units_of(plan, self.seat, job.model.layers)
-        self.chunks = [Chunk(job.model, chunk, job.seed, job.pace_s) for chunk in units]
+        half = job.activation_bits == 16
+        self.chunks = [Chunk(job.model, chunk, job.seed, job.pace_s, half) for chunk in units]
         self.parameters = {
             name: parameter for chunk in self.chunks for name, parameter in chunk.named_parameters()
         }

@@ -93,21 +93,34 @@ class Paced(torch.autograd.Function):
 
 
 class Chunk(nn.Module):
-    """Some neighbouring units of the model; `pace_s` [s] is what a layer takes for a sequence beside
-    its work."""
+    """Some neighbouring units of the model.
+
+    `pace_s` [s] is what a layer takes for a sequence beside its work; with `half` the next chunk is
+    handed 16 bits a value, and so are gradients on their way back.
+    """
 
     def __init__(
-        self, shape: ModelShape, units: Sequence[int], seed: int, pace_s: float = 0.0
+        self,
+        shape: ModelShape,
+        units: Sequence[int],
+        seed: int,
+        pace_s: float = 0.0,
+        half: bool = False,
     ) -> None:
         super().__init__()
+        self._half = half and units[-1] <= shape.layers
         self._pace_s = pace_s * sum(1 <= unit <= shape.layers for unit in units)
         self.units = nn.ModuleDict({f"{u:03}": _unit(shape, u, seed) for u in units})
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T] token ids, or [B, T, hidden], through the units in order."""
+        if x.dtype == torch.float16:
+            x = x.float()
         for unit in self.units.values():
             x = unit(x)
-        return Paced.apply(x, self._pace_s * len(x)) if self._pace_s else x
+        if self._pace_s:
+            x = Paced.apply(x, self._pace_s * len(x))
+        return x.half() if self._half else x
 
 
 def _unit(shape: ModelShape, unit: int, seed: int) -> nn.Module:

@@ -43,9 +43,7 @@ class Summation:
             for n, vector in enumerate(vectors)
         ]
 
-    def finish(
-        self, vectors: Sequence[Tensor], pending: Sequence[Pending | None]
-    ) -> list[Tensor]:
+    def finish(self, vectors: Sequence[Tensor], pending: Sequence[Pending | None]) -> list[Tensor]:
         """The sums of what `start` began with."""
         done = [p.wait() if p else v for p, v in zip(pending, vectors, strict=True)]
         for vector in done:

@@ -52,7 +52,11 @@ class Arm:
         """As the trainer reads it: every replica a rank that holds the whole model."""
         share = batch // self.replicas
         pipelines = [
-            {"domains": [{"domain": f"r{m}", "layers": 0}], "micro_batches": 1, "micro_batch": share}
+            {
+                "domains": [{"domain": f"r{m}", "layers": 0}],
+                "micro_batches": 1,
+                "micro_batch": share,
+            }
             for m in range(self.replicas)
         ]
         return {

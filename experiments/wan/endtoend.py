@@ -32,10 +32,20 @@ from experiments.watch.hook import plan_file
 from jaxsim.cluster import ClusterSpec, load_cluster
 from jaxsim.files import InputError, read_yaml, shown, values
 from jaxsim.network import read_network_trace
-from jaxsim.plan import Plan
+from jaxsim.plan import FULL_PRECISION_BITS, Plan
 
 SHIPPED = Path(__file__).parents[1] / "configs" / "wan" / "end-to-end.yaml"
-KEYS = ("domains", "rate_mbps", "rtt_ms", "model", "global_batch", "seq", "pace_ms", "rows", "row_s")
+KEYS = (
+    "domains",
+    "rate_mbps",
+    "rtt_ms",
+    "model",
+    "global_batch",
+    "seq",
+    "pace_ms",
+    "rows",
+    "row_s",
+)
 KEYS += ("restart_s", "schedulers")
 GPU = "A100-80GB"  # a type must be named for a calibration of one's own; its figures play no part
 # What describes such a GPU's host and kernels and has no meaning here, as small as a file may say.
@@ -341,6 +351,7 @@ class EndToEnd:
         plan = plan_file(first, self.spec.domains)
         job = resolved_job(self._options, self.spec, self._job, plan, network["name"])
         job |= {"watch": str(folder / "plan.json"), "pace_s": scene.pace_ms / 1e3}
+        job["activation_bits"] = FULL_PRECISION_BITS  # as the simulator counts them
         job["seconds"] = scene.seconds + SPARE_S
         out = folder / "training"
         with start.training(network, job, str(out)) as process:

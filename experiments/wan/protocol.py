@@ -93,7 +93,9 @@ class Protocol:
 
 def read_protocol(path: str | Path) -> Protocol:
     """Read a protocol. Raises InputError, one line: file, key, allowed values."""
-    body = values.mapping(read_yaml(path, "a protocol"), f"{path}: the file", KEYS, ("model", "periods", "pace_ms"))
+    body = values.mapping(
+        read_yaml(path, "a protocol"), f"{path}: the file", KEYS, ("model", "periods", "pace_ms")
+    )
     counts = {
         key: values.count(body[key], f"{path}: {key}", 0 if key == "seed" else 1)
         for key in ("global_batch", "seq", "steps", "seed")

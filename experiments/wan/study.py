@@ -55,9 +55,7 @@ class Study:
         found = {n: plan_of(b, f"plans: {n}", first, self._job) for n, b in protocol.plans.items()}
         self._plans = {name: plan for name, (plan, _) in found.items()}
         self._trained = {name: trained for name, (_, trained) in found.items()}
-        counts = [
-            WARM_UP + protocol.counted(t["sync_period"]) for t in self._trained.values()
-        ]
+        counts = [WARM_UP + protocol.counted(t["sync_period"]) for t in self._trained.values()]
         self._begins = list(itertools.accumulate(counts, initial=0))  # of plans, and the end
 
     def run(self) -> dict[str, Any]:
