@@ -5,10 +5,10 @@ and once of ranks that compute at once and share the machine's cores (wall time)
 each kind of traffic: the share of a link that it fills, and the round trips that a message waits for.
 
 A pipeline's message occupies its link while it waits: gloo sends when the receiver has asked, and
-torch's schedules ask for one message at a time. It takes trips RTT + S / B for S bytes. A step of a ring
+torch's schedules ask for one message at a time. It takes trips RTT + S / B for S bytes. A ring's step
 moves each rank's part as two segments that are under way at once (gloo's ring has two at least): while
-one waits the other is sent. It takes trips RTT + S / (2 B), and at least S / B. So links have no latency
-here, and the rates that these times come to.
+one waits the other is sent. It takes trips RTT + S / (2 B), and at least S / B. So links have no
+latency here, and the rates that these times come to.
 """
 
 from __future__ import annotations

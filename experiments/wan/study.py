@@ -81,8 +81,8 @@ class Study:
     # --- measuring --------------------------------------------------------------------------------
 
     def _write_cluster(self, condition: Condition) -> ClusterSpec:
-        """The condition's cluster, from the file that the emulated network is made of as well; beside it
-        its trace, if its links move."""
+        """The condition's cluster, from the file that the emulated network is made of as well; beside
+        it its trace, if its links move."""
         file = self._file(condition, "yaml")
         file.parent.mkdir(exist_ok=True)
         file.write_text(condition.cluster(self.protocol.domains).to_yaml())

@@ -1,4 +1,4 @@
-"""End to end: the scene, and the stretch of the trace that is chosen. `hippo wan end-to-end` runs it."""
+"""End to end: the scene that is played, and the stretch of a trace that is chosen."""
 
 import numpy as np
 import pytest
