@@ -72,13 +72,21 @@ from analysis.figures.validation import (
     step_times,
     timed_runs,
 )
-from analysis.figures.wan import WAN_COLUMNS, wan_predictions
+from analysis.figures.wan import (
+    EFFICIENCY_COLUMNS,
+    PROGRESS_COLUMNS,
+    WAN_COLUMNS,
+    wan_efficiency,
+    wan_predictions,
+    wan_progress,
+)
 
 __all__ = [
     "COMPARISON_COLUMNS",
     "CURVE_COLUMNS",
     "DISTANCE_COLUMNS",
     "EFFECT_COLUMNS",
+    "EFFICIENCY_COLUMNS",
     "EVALUATION_COLUMNS",
     "FIDELITY_COLUMNS",
     "GROUP_COLUMNS",
@@ -92,6 +100,7 @@ __all__ = [
     "PARAMETER_COLUMNS",
     "POINT_COLUMNS",
     "PREDICTION_COLUMNS",
+    "PROGRESS_COLUMNS",
     "REWARD_PLOT_COLUMNS",
     "SCENE_COLUMNS",
     "STEP_COLUMNS",
@@ -131,5 +140,7 @@ __all__ = [
     "suite_regrets",
     "timed_runs",
     "traffic_map",
+    "wan_efficiency",
     "wan_predictions",
+    "wan_progress",
 ]

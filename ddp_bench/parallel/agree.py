@@ -21,7 +21,7 @@ from ddp_bench.errors import ConfigError
 from ddp_bench.parallel.job import Job, read_json
 from ddp_bench.parallel.plan import TrainPlan, parse_plan
 
-CLOSED = "closed"
+CLOSED, LAST = "closed", "last"
 LOOK_S = 0.005  # between two looks at the store
 
 
@@ -41,6 +41,8 @@ class Switchboard:
         self._job, self._store, self._say = job, store, say
         self._next = 0  # number of the plan that is announced next
         self._seen = self._stamp()  # the file as it was when the run began is not a new plan
+        self._begun = time.monotonic()
+        self._steps: int | None = None  # of the run, once its time is over
 
     def _stamp(self) -> tuple[int, int] | None:
         if self._job.watch is None:
@@ -52,13 +54,14 @@ class Switchboard:
         return found.st_mtime_ns, found.st_size
 
     def look(self, step: int, present: TrainPlan) -> None:
-        """Before `step`, by one rank: announce what has come into the plan file."""
+        """Before `step`, by one rank: announce what has come into the plan file, or the end."""
+        self._look_at_clock(step, present)
         stamp = self._stamp()
         if stamp is None or stamp == self._seen:
             return
         at = step + notice(present)
         listed = self._next < len(self._job.then)
-        if listed or self._store.check([self._key()]) or at >= self._job.steps:
+        if listed or self._store.check([self._key()]) or at >= self.steps():
             return  # one at a time; and the last steps take no new plan
         self._seen = stamp
         file = Path(self._job.watch or "")
@@ -69,6 +72,22 @@ class Switchboard:
             return
         if plan != present:
             self._store.set(self._key(), json.dumps({"at": at, "plan": plan.to_json()}))
+
+    def _look_at_clock(self, step: int, present: TrainPlan) -> None:
+        """Announce the last step once the job's time is over. A plan that was announced before it is
+        put into force first: ranks without a seat already wait for it."""
+        job = self._job
+        late = job.seconds is not None and time.monotonic() - self._begun > job.seconds
+        if late and not self._store.check([LAST]):
+            coming = self.coming()
+            after = 0 if coming is None else coming[1] + 1
+            self._store.set(LAST, str(max(step + notice(present), after)))
+
+    def steps(self) -> int:
+        """Steps of the run: the job's, or fewer where its time is over."""
+        if self._steps is None and self._job.seconds is not None and self._store.check([LAST]):
+            self._steps = int(self._store.get(LAST))
+        return self._job.steps if self._steps is None else min(self._steps, self._job.steps)
 
     def _key(self) -> str:
         return f"plan/{self._next}"

@@ -27,6 +27,7 @@ from ddp_bench.parallel.sync import BucketSync, unit_of
 from ddp_bench.parallel.wire import Wire
 
 SINGLE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+HELD_OUT = 10**9  # first of the sequences that no step reaches
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
@@ -57,7 +58,8 @@ class Engine:
             return
         self._pipeline = plan.pipelines[self.seat.pipeline]
         units = units_of(plan, self.seat, job.model.layers)
-        self.chunks = [Chunk(job.model, chunk, job.seed) for chunk in units]
+        half = job.activation_bits == 16
+        self.chunks = [Chunk(job.model, chunk, job.seed, job.pace_s, half) for chunk in units]
         self.parameters = {
             name: parameter for chunk in self.chunks for name, parameter in chunk.named_parameters()
         }
@@ -219,6 +221,16 @@ class Engine:
         """Before the plan ends: pipelines that train on their own come together."""
         if self.seat is not None and self._outer is not None:
             self._outer.complete()
+
+    def held_out_loss(self) -> float | None:
+        """Mean loss of sequences that no step trains on, by a rank that holds the whole model."""
+        if self.seat is None or self._schedule is not None:
+            return None
+        first = HELD_OUT
+        rows = self._corpus.batch(first, first + self.job.held_out)
+        inputs, targets = (torch.from_numpy(part) for part in rows)
+        with torch.no_grad():
+            return float(token_loss(self.chunks[0](inputs), targets))
 
     # --- state ------------------------------------------------------------------------------------
 

@@ -61,6 +61,13 @@ class Job:
     network: str | None = None  # that is up; None = all ranks on the host, for tests
     then: tuple[tuple[int, TrainPlan], ...] = ()  # plans that follow, each with its first step
     watch: str | None = None  # a file: its plan is put into force when it changes
+    activation_bits: int = 32  # of a value between stages; 16 halves them on the wire
+    seconds: float | None = None  # [s] of training, after which it ends; None = all steps
+    # [s] that a layer takes for a sequence beside its real computation: a slower processor, which does
+    # not share its cores with the other ranks.
+    pace_s: float = 0.0
+    held_out: int = 0  # sequences whose loss is taken; for pipelines of one stage
+    evaluate_every: int = 0  # steps between two such losses; 0 = at the end alone
     inject: str = ""  # fault drill KIND:RANK:WHERE
 
     def to_json(self) -> dict[str, Any]:
@@ -102,6 +109,8 @@ def parse_job(body: Any, where: str) -> Job:
         keys = ", ".join(ModelShape.__dataclass_fields__)
         raise ConfigError(f"{where}: model: allowed is a mapping with the keys {keys}") from None
     ranks, domains = tuple(body.pop("ranks")), tuple(body.pop("domains"))
+    if body.get("activation_bits", 32) not in (16, 32):
+        raise ConfigError(f"{where}: activation_bits: allowed 16, 32")
     strange = sorted(set(ranks) - set(domains))
     if strange or not ranks:
         raise ConfigError(f"{where}: ranks: {strange}: allowed are domains: {', '.join(domains)}")

@@ -22,7 +22,7 @@ from ddp_bench.parallel.job import Job
 from ddp_bench.parallel.summary import summarise
 from ddp_bench.wan import inside_domain
 
-TABLES = ("steps", "links", "transitions", "events")
+TABLES = ("steps", "links", "transitions", "evaluations", "events")
 TERM_S = 3.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

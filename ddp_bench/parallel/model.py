@@ -6,7 +6,9 @@ of parameters carry the unit, so that they are the same under every plan; so are
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from torch.nn import functional
 from ddp_bench.parallel.job import ModelShape
 
 ROTARY_BASE = 10000.0  # Su et al. 2021
+FORWARD = 1.0 / 3.0  # of a layer's time; its backward pass has twice the products
 
 
 def rotary(x: Tensor) -> Tensor:
@@ -72,18 +75,52 @@ class Head(nn.Module):
         return self.output(self.norm(x))
 
 
-class Chunk(nn.Module):
-    """Some neighbouring units of the model."""
+class Paced(torch.autograd.Function):
+    """Lets time pass in both directions and changes nothing."""
 
-    def __init__(self, shape: ModelShape, units: Sequence[int], seed: int) -> None:
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, seconds: float) -> Tensor:
+        """`seconds` [s] are of both passes together."""
+        ctx.seconds = seconds
+        time.sleep(FORWARD * seconds)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """The gradient as it comes."""
+        time.sleep((1.0 - FORWARD) * ctx.seconds)
+        return gradients[0], None
+
+
+class Chunk(nn.Module):
+    """Some neighbouring units of the model.
+
+    `pace_s` [s] is what a layer takes for a sequence beside its work; with `half` the next chunk is
+    handed 16 bits a value, and so are gradients on their way back.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        units: Sequence[int],
+        seed: int,
+        pace_s: float = 0.0,
+        half: bool = False,
+    ) -> None:
         super().__init__()
+        self._half = half and units[-1] <= shape.layers
+        self._pace_s = pace_s * sum(1 <= unit <= shape.layers for unit in units)
         self.units = nn.ModuleDict({f"{u:03}": _unit(shape, u, seed) for u in units})
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T] token ids, or [B, T, hidden], through the units in order."""
+        if x.dtype == torch.float16:
+            x = x.float()
         for unit in self.units.values():
             x = unit(x)
-        return x
+        if self._pace_s:
+            x = Paced.apply(x, self._pace_s * len(x))
+        return x.half() if self._half else x
 
 
 def _unit(shape: ModelShape, unit: int, seed: int) -> nn.Module:

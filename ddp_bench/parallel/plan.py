@@ -17,8 +17,13 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved")
 REDUCTIONS = ("flat", "hierarchical")
 WIRE_BITS = (8, 16, 32)
 CHUNKS = 2  # model chunks per stage of an interleaved pipeline
-PIPELINE_KEYS = ("domains", "dp", "micro_batches", "micro_batch", "schedule")
-STAGE_KEYS = ("domain", "layers", "pp")
+# The last of these are in plan files of `hippo watch` and leave no choice here.
+PIPELINE_KEYS = ("domains", "dp", "micro_batches", "micro_batch", "schedule", "recompute")
+STAGE_KEYS = ("domain", "layers", "pp", "tp")
+# Schedules as plan files of `hippo watch` print them. torch has no eager 1F1B; GPipe comes closest to
+# it, with more micro-batches in flight.
+LABELS = {"GPipe": "gpipe", "1F1B": "1f1b", "eager 1F1B": "gpipe"}
+NOTHING = ("none", "nothing")  # is computed twice
 
 
 @dataclass(frozen=True)
@@ -117,13 +122,18 @@ def _pipeline(body: Any, where: str) -> Pipeline:
         if not isinstance(row, dict) or not {"domain", "layers"} <= set(row) <= set(STAGE_KEYS):
             raise ConfigError(f"{here}: allowed is a mapping with the keys {', '.join(STAGE_KEYS)}")
         layers, pp = (_count(row.get(key, 1), f"{here}: {key}", 1) for key in ("layers", "pp"))
+        _choice(row.get("tp", 1), f"{here}: tp", (1,))
         domains.append(Domain(row["domain"], layers, pp))
     counts = {
         key: _count(body[key], f"{where}: {key}", 1)
         for key in ("dp", "micro_batches", "micro_batch")
         if key in body
     }
-    schedule = _choice(body.get("schedule", "1f1b"), f"{where}: schedule", SCHEDULES)
+    _choice(body.get("recompute", "none"), f"{where}: recompute", NOTHING)
+    schedule = body.get("schedule", "1f1b")
+    if isinstance(schedule, str):
+        schedule = LABELS.get(schedule, schedule)
+    schedule = _choice(schedule, f"{where}: schedule", SCHEDULES)
     return Pipeline(tuple(domains), schedule=schedule, **counts)
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddp_bench.parallel.groups import Groups
-from ddp_bench.parallel.wire import Wire
+from ddp_bench.parallel.wire import Pending, Wire
 
 FP32_BYTES = 4
 
@@ -34,14 +34,17 @@ class Summation:
         self._takes_part = rank in across
         self._wire = Wire(groups.of(across) if self._takes_part else None, bits)
 
-    def sum(self, vectors: Sequence[Tensor], key: str) -> list[Tensor]:
-        """Flat fp32 vectors summed over all holders; those over the WAN travel at once."""
+    def start(self, vectors: Sequence[Tensor], key: str) -> list[Pending | None]:
+        """Begin to sum flat fp32 vectors over all holders; those over the WAN travel at once."""
         for vector in vectors:
             self._reduce_inside(vector)
-        pending = [
+        return [
             self._wire.start(vector, f"{key}/{n}") if self._takes_part else None
             for n, vector in enumerate(vectors)
         ]
+
+    def finish(self, vectors: Sequence[Tensor], pending: Sequence[Pending | None]) -> list[Tensor]:
+        """The sums of what `start` began with."""
         done = [p.wait() if p else v for p, v in zip(pending, vectors, strict=True)]
         for vector in done:
             self._tell_inside(vector)
@@ -84,9 +87,13 @@ class BucketSync:
 
     def sum_gradients(self) -> None:
         """Replace every gradient by its sum over all ranks that hold the parameter."""
+        begun = []
         for n, (summation, parts) in enumerate(self._parts):
             vectors = [flatten([p.grad for p in bucket]) for bucket in parts]
-            for bucket, vector in zip(parts, summation.sum(vectors, str(n)), strict=True):
+            begun.append((vectors, summation.start(vectors, str(n))))
+        # All are under way before one is waited for: a rank may share layers with several others.
+        for (summation, parts), (vectors, pending) in zip(self._parts, begun, strict=True):
+            for bucket, vector in zip(parts, summation.finish(vectors, pending), strict=True):
                 unflatten(vector, [p.grad for p in bucket])
 
 

@@ -67,7 +67,7 @@ class Worker:
         self._take(Engine(job, job.plan, self.rank, self._groups))
         step = 0
         bar = tqdm(total=job.steps, desc="training", disable=None if self._speaks else True)
-        while step < job.steps and not (self._engine.seat is None and board.closed()):
+        while step < board.steps() and not (self._engine.seat is None and board.closed()):
             if self._speaks:
                 board.look(step, self._engine.plan)
             coming = board.coming()
@@ -82,9 +82,12 @@ class Worker:
                 self._step(step)
                 step += 1
                 bar.update()
+                if job.evaluate_every and step % job.evaluate_every == 0:
+                    self._evaluate(step)
         bar.close()
         board.close()
         self._engine.complete()
+        self._evaluate(step)
         self._leave()
 
     def _take(self, engine: Engine) -> None:
@@ -112,6 +115,11 @@ class Worker:
             loss_part=times.loss,
         )
         self._count_links(step)
+
+    def _evaluate(self, step: int) -> None:
+        """The loss of held-out sequences after `step` steps, by one rank."""
+        if self.job.held_out and self._speaks:
+            self._records.add("evaluations", step=step, loss=self._engine.held_out_loss())
 
     def _count_links(self, step: int) -> None:
         """What passed every link since the last look, by the emulator's counters (one rank)."""

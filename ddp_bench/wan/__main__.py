@@ -4,6 +4,7 @@
     python -m ddp_bench.wan serve FILE        the same in the foreground, until Ctrl-C
     python -m ddp_bench.wan link --name N --src A --dst B [--rate_mbps X] ...
     python -m ddp_bench.wan counters --name N
+    python -m ddp_bench.wan follow --name N --every S [--seconds S] [--rewind]   links as lines of JSON
     python -m ddp_bench.wan down --name N | --all
     python -m ddp_bench.wan capability        print what is missing here; nothing if nothing
     python -m ddp_bench.wan check [--json FILE]   measure the emulator itself
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +27,8 @@ from ddp_bench.wan import lifecycle
 from ddp_bench.wan.capability import missing
 from ddp_bench.wan.control import ask
 from ddp_bench.wan.network import MATRICES, read_network
+
+LEAST_GBPS = 1e-6  # `hippo watch` takes no 0: what a link that is down is said to carry
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,6 +55,11 @@ def _parser() -> argparse.ArgumentParser:
     follow = "let its rate follow the trace, or the file, again"
     link.add_argument("--follow", action="store_true", help=follow)
     commands.add_parser("counters").add_argument("--name", required=True)
+    follow_links = commands.add_parser("follow")
+    follow_links.add_argument("--name", required=True)
+    follow_links.add_argument("--every", type=float, required=True, help="[s]")
+    follow_links.add_argument("--seconds", type=float, help="[s] after which it ends")
+    follow_links.add_argument("--rewind", action="store_true", help="the trace begins anew")
     ending = commands.add_parser("down").add_mutually_exclusive_group(required=True)
     ending.add_argument("--name", help="network")
     ending.add_argument("--all", action="store_true", help="every network, dead ones too")
@@ -80,6 +89,8 @@ def _run(options: argparse.Namespace) -> int:
         case "counters":
             where = lifecycle.socket_of(options.name)
             print(json.dumps(ask(where, options.name, do="counters"), indent=1))
+        case "follow":
+            _follow(options)
         case "down":
             _down(options)
         case "capability":
@@ -97,6 +108,22 @@ def _change(options: argparse.Namespace) -> dict:
         raise ConfigError(f"link: nothing to change; allowed --{', --'.join(MATRICES)}, --follow")
     where = lifecycle.socket_of(options.name)
     return ask(where, options.name, do="link", src=options.src, dst=options.dst, **given)
+
+
+def _follow(options: argparse.Namespace) -> None:
+    """Print what every link carries at most, as `hippo watch` reads it, again and again."""
+    where, name = lifecycle.socket_of(options.name), options.name
+    if options.rewind:
+        ask(where, name, do="rewind")
+    begun, turn = time.monotonic(), 0
+    while options.seconds is None or turn * options.every < options.seconds:
+        for link in ask(where, name, do="counters")["links"]:
+            gbps = max(link["rate_mbps"] / 1e3, LEAST_GBPS)
+            line = {"time": round(turn * options.every, 3), "src": link["src"], "dst": link["dst"]}
+            print(json.dumps({**line, "bandwidth_gbps": gbps}))
+        sys.stdout.flush()
+        turn += 1
+        time.sleep(max(begun + turn * options.every - time.monotonic(), 0.0))
 
 
 def _down(options: argparse.Namespace) -> None:

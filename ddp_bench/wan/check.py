@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,6 +32,9 @@ RTT_MS, RATE_PCT, CHANGE_S = 0.5, 2.0, 0.5  # what the emulator is held to
 NAME = "check"
 PINGS = 21  # whose median is compared: a busy machine delays single ones
 RAMP_S, RAMP_TRIPS = 1.5, 25  # until a TCP flow has found its rate: seconds and round trips
+# A flow's rate is the median of windows [s]: once in ten seconds bbr nearly stops for 0.2 s and a round
+# trip, to see how long a round trip is without its own queue.
+WINDOW_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -170,7 +175,11 @@ def _flow(pair: tuple[int, int], rtt_ms: float, quick: bool) -> float:
     """[Mbit/s] of one TCP flow, once it has found its rate."""
     with clients.stream(NAME, *pair) as rate:
         rate(RAMP_S + 1e-3 * RAMP_TRIPS * rtt_ms)
-        return rate(1.5 if quick else 4.0)
+        return clients.median([rate(WINDOW_S) for _ in range(_windows(quick))])
+
+
+def _windows(quick: bool) -> int:
+    return 3 if quick else 9
 
 
 def _one_link(quick: bool, load: dict) -> Iterator[Row]:
@@ -189,26 +198,22 @@ def _one_link(quick: bool, load: dict) -> Iterator[Row]:
 
 
 def _iperf3(src: int, dst: int, rtt_ms: float, quick: bool) -> float:
-    """[Mbit/s] that iperf3 receives, its first seconds left out."""
+    """[Mbit/s] that iperf3 receives, its first seconds left out. Its client asks the server to send,
+    so that the rates of its windows are those of the receiving end."""
     ramp = str(int(RAMP_S + 1e-3 * RAMP_TRIPS * rtt_ms) + 1)
-    server = lifecycle.command(NAME, f"d{dst}", ["iperf3", "-s", "-1"])
-    words = [
-        "iperf3",
-        "-J",
-        "-c",
-        clients.tun.address(dst),
-        "-O",
-        ramp,
-        "-t",
-        "2" if quick else "4",
-    ]
+    server = lifecycle.command(NAME, f"d{src}", ["iperf3", "-s", "-1"])
+    seconds = str(math.ceil(WINDOW_S * _windows(quick)))  # it takes whole ones
+    words = ["iperf3", "-J", "-R", "-c", clients.tun.address(src), "-O", ramp, "-t", seconds]
+    words += ["-i", str(WINDOW_S)]
     process = subprocess.Popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         time.sleep(0.3)
-        client = lifecycle.command(NAME, f"d{src}", words)
+        client = lifecycle.command(NAME, f"d{dst}", words)
         done = subprocess.run(client, capture_output=True, text=True, check=False, timeout=60)
-        return json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"] / 1e6
-    except (ValueError, KeyError) as error:
+        windows = [each["sum"] for each in json.loads(done.stdout)["intervals"]]
+        kept = [w for w in windows if not w["omitted"] and w["seconds"] > 0.5 * WINDOW_S]
+        return clients.median([w["bits_per_second"] / 1e6 for w in kept])
+    except (ValueError, KeyError, statistics.StatisticsError) as error:
         print(f"iperf3 failed: {error}", file=sys.stderr)
         return float("nan")
     finally:

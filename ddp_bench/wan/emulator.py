@@ -146,7 +146,10 @@ class Emulator:
             return self.counters()
         if command == "link":
             return self._change(request)
-        raise ConfigError(f"do: {command!r}: allowed counters, link, stop")
+        if command == "rewind":
+            self._begun, self._row = time.monotonic(), -1
+            return {"pid": os.getpid()}
+        raise ConfigError(f"do: {command!r}: allowed counters, link, rewind, stop")
 
     def counters(self) -> dict[str, Any]:
         """Time, CPU time and lateness of the process; figures and counters of every link."""

@@ -22,6 +22,8 @@ EXAMPLES = {
     "up": "hippo wan up --cluster four-aws-regions --scale 0.1",
     "run": "hippo wan run --scale 0.1 --steps 10 --out outputs/first-wan",
     "study": "hippo wan study --out outputs/sim-to-real",
+    "efficiency": "hippo wan efficiency --out outputs/token-efficiency",
+    "end-to-end": "hippo wan end-to-end --trace trace.csv --out outputs/steered",
     "link": "hippo wan link --name four-aws-regions --src ohio --dst oregon --rate_mbps 50",
     "counters": "hippo wan counters --name four-aws-regions",
     "down": "hippo wan down --all",
@@ -39,8 +41,10 @@ def _prepare(argv: list[str] | None) -> Callable[[], object]:
     from experiments.common import parse_command
 
     options = parse_command(*_parser(), argv)
-    if options.command in ("up", "run", "study"):
-        return lambda: {"up": _up, "run": _run, "study": _study}[options.command](options)
+    own = {"up": _up, "run": _run, "study": _study, "efficiency": _efficiency}
+    own["end-to-end"] = _end_to_end
+    if options.command in own:
+        return lambda: own[options.command](options)
     words = _words(options)
     from experiments.wan.start import python
 
@@ -59,6 +63,8 @@ def _parser():
         "up": "Bring a cluster's network up; it stays until `down`",
         "run": "Bring a network up, train a small model over it by a plan, take it down",
         "study": "Sim-to-real: calibrate jaxsim on a few conditions, predict others, measure them",
+        "efficiency": "What a token is worth where replicas talk seldom or in few bits, at this scale",
+        "end-to-end": "A recorded trace replayed while `hippo watch` steers training, and predictions",
         "link": "Change one directed link of a network that is up",
         "counters": "Print what passed over every link, and what the emulator took",
         "down": "Take networks down, and clear away what killed ones left",
@@ -77,6 +83,11 @@ def _parser():
     found["study"].add_argument(
         "--out", metavar="DIR", help="run folder (default outputs/wan_study-...)"
     )
+    found["efficiency"].add_argument("--config", metavar="FILE", help=protocol)
+    found["efficiency"].add_argument(
+        "--out", metavar="DIR", help="run folder (default outputs/wan_efficiency-...)"
+    )
+    _scene(found["end-to-end"].add_argument)
     _link(found["link"].add_argument)
     found["counters"].add_argument("--name", required=True, help="of the network")
     ending = found["down"].add_mutually_exclusive_group(required=True)
@@ -117,6 +128,16 @@ def _network(add: Callable) -> None:
     add("--congestion", choices=control, default="bbr", help=about)
     largest = "largest packet [B] (default 9000)"
     add("--mtu", type=lambda text: whole(text, 1280, 65535), default=9000, help=largest)
+
+
+def _scene(add: Callable) -> None:
+    from experiments.common import whole_seconds
+
+    add("--trace", metavar="CSV", required=True, help="trace of links between the scene's domains")
+    rows = "of the trace: whole seconds (default 60)"
+    add("--interval", type=whole_seconds, default=60, help=rows)
+    add("--config", metavar="FILE", help="scene, YAML (default: the one that ships)")
+    add("--out", metavar="DIR", help="run folder (default outputs/wan_end_to_end-...)")
 
 
 def _training(add: Callable) -> None:
@@ -213,6 +234,25 @@ def _study(options: argparse.Namespace) -> int:
         return 0
     use_compile_cache()
     return study(options.config or str(SHIPPED), options.out)
+
+
+def _efficiency(options: argparse.Namespace) -> int:
+    from experiments.wan.efficiency import SHIPPED, efficiency
+
+    return efficiency(options.config or str(SHIPPED), options.out)
+
+
+def _end_to_end(options: argparse.Namespace) -> int:
+    from experiments.common import compile_for_evaluation
+    from experiments.wan.start import reason_missing
+
+    if reason := reason_missing():
+        print(f"skipped: {reason}")
+        return 0
+    compile_for_evaluation()
+    from experiments.wan.endtoend import SHIPPED, end_to_end
+
+    return end_to_end(options.config or str(SHIPPED), options.trace, options.interval, options.out)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from jaxsim.files import InputError, read_yaml, shown, values
 
 SHIPPED = Path(__file__).parents[1] / "configs" / "wan" / "protocol.yaml"
 KEYS = ("global_batch", "seq", "steps", "seed", "domains", "plans", "families", "conditions")
+PERIODS = 3
+WARM_UP = 2  # steps of every plan that connect and allocate: they are left out
 JITTER_ROWS, JITTER_S = 120, 0.5  # of a jittered condition's trace: rows, and [s] of each
 RANKS_PER_DOMAIN = 1
 # A domain's one GPU: so fast that the calibrated time of a layer is all that computing takes.
@@ -75,21 +77,32 @@ class Protocol:
     global_batch: int  # [sequences]
     seq: int  # [tokens]
     steps: int  # of every plan under every condition
+    periods: int  # of a plan that synchronises every H steps: its step time is their mean
     seed: int
     domains: tuple[str, ...]
     plans: Mapping[str, Any]  # name -> description
     families: Mapping[str, str]  # plan -> family
     conditions: tuple[Condition, ...]
+    pace_ms: float = 0.0  # of a layer for a sequence, beside its real computation
     model: str = str(MODEL)
+
+    def counted(self, sync_period: int) -> int:
+        """Steps of a plan that are measured: whole periods where it synchronises every H steps."""
+        return self.periods * sync_period if sync_period > 1 else self.steps - WARM_UP
 
 
 def read_protocol(path: str | Path) -> Protocol:
     """Read a protocol. Raises InputError, one line: file, key, allowed values."""
-    body = values.mapping(read_yaml(path, "a protocol"), f"{path}: the file", KEYS, ("model",))
+    body = values.mapping(
+        read_yaml(path, "a protocol"), f"{path}: the file", KEYS, ("model", "periods", "pace_ms")
+    )
     counts = {
         key: values.count(body[key], f"{path}: {key}", 0 if key == "seed" else 1)
         for key in ("global_batch", "seq", "steps", "seed")
     }
+    counts["periods"] = values.count(body.get("periods", PERIODS), f"{path}: periods")
+    if counts["steps"] <= WARM_UP:
+        raise InputError(f"{path}: steps: expected more than {WARM_UP}, got {counts['steps']}")
     domains = tuple(
         values.name(name, f"{path}: domains")
         for name in values.entries(body["domains"], f"{path}: domains", "domain")
@@ -115,6 +128,7 @@ def read_protocol(path: str | Path) -> Protocol:
         domains=domains,
         plans=plans,
         families=families,
+        pace_ms=values.number(body.get("pace_ms", 0.0), f"{path}: pace_ms", 0.0),
         model=model,
         conditions=conditions,
     )

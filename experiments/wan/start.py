@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,54 @@ def train(network: dict[str, Any], job: dict[str, Any], out: str | None) -> int:
             return python("ddp_bench.parallel", str(file), *(("--out", out) if out else ()))
     finally:
         python("ddp_bench.wan", "down", "--name", network["name"])
+
+
+def train_here(job: dict[str, Any], out: str) -> int:
+    """Train on this host without an emulated network, and print nothing; the exit status."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "job.json"
+        write_json(file, job)
+        words = [sys.executable, "-m", "ddp_bench.parallel", str(file), "--out", out]
+        done = subprocess.run(words, env=_environment(), stdout=subprocess.DEVNULL, check=False)
+        return done.returncode
+
+
+@contextmanager
+def training(
+    network: dict[str, Any], job: dict[str, Any], out: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A network that is up and a run over it, within this block; afterwards both are gone. Raises
+    InputError where the network does not come up."""
+    if up(network):
+        raise InputError(f"network {network['name']}: did not come up")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "job.json"
+            write_json(file, job)
+            words = [sys.executable, "-m", "ddp_bench.parallel", str(file), "--out", out]
+            process = subprocess.Popen(words, env=_environment(), stdout=subprocess.DEVNULL)
+            try:
+                yield process
+            finally:
+                end(process)
+    finally:
+        python("ddp_bench.wan", "down", "--name", network["name"])
+
+
+def spawn(*words: str, **settings: Any) -> subprocess.Popen[bytes]:
+    """Start a module of this installation in the background."""
+    return subprocess.Popen([sys.executable, "-m", *words], env=_environment(), **settings)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that still runs; it has time to end its own."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def write(network: dict[str, Any], target: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,20 @@ from scipy.stats import kendalltau
 from analysis.records import RunWriter, load
 from experiments.wan import start
 from experiments.wan.predict import Case, Fit, Predictor
-from experiments.wan.protocol import RANKS_PER_DOMAIN, Condition, Protocol, read_protocol
+from experiments.wan.protocol import (
+    JITTER_S,
+    RANKS_PER_DOMAIN,
+    WARM_UP,
+    Condition,
+    Protocol,
+    read_protocol,
+)
 from experiments.wan.resolve import NetworkOptions, resolve
 from experiments.wan.training import TrainingOptions, job_spec, plan_of, resolved_job
 from jaxsim.cluster import ClusterSpec, load_cluster
+from jaxsim.network import read_network_trace
 
-WARM_UP = 2  # steps of every plan that connect and allocate
+TRACE_INTERVAL_S = 1.0  # of a condition's trace file, whose rows are JITTER_S of real time
 NEAR_PCT = 5.0  # a choice this close to the best counts as right
 
 
@@ -35,7 +44,7 @@ class Study:
             model=protocol.model,
             global_batch=protocol.global_batch,
             seq=protocol.seq,
-            steps=protocol.steps * len(protocol.plans),
+            steps=1,  # how many there are depends on the plans
             seed=protocol.seed,
             ranks_per_domain=RANKS_PER_DOMAIN,
         )
@@ -46,6 +55,8 @@ class Study:
         found = {n: plan_of(b, f"plans: {n}", first, self._job) for n, b in protocol.plans.items()}
         self._plans = {name: plan for name, (plan, _) in found.items()}
         self._trained = {name: trained for name, (_, trained) in found.items()}
+        counts = [WARM_UP + protocol.counted(t["sync_period"]) for t in self._trained.values()]
+        self._begins = list(itertools.accumulate(counts, initial=0))  # of plans, and the end
 
     def run(self) -> dict[str, Any]:
         """Measure, fit, predict, measure; the summary. Raises RunFailed."""
@@ -53,16 +64,16 @@ class Study:
         others = [c for c in self.protocol.conditions if not c.calibrate]
         steps, moves = self._measured(seen)
         fit = self._fit(steps)
-        restart_s = self._restart_s(moves)
+        restart = self._restart(moves)
         predicted = self._predictions(fit)
         # On disk before the conditions that it speaks of are measured.
         self._writer.write_table("predictions", predicted)
-        self._writer.append("fit", [{"what": k, "value": v} for k, v in _flat(fit, restart_s)])
+        self._writer.append("fit", [{"what": k, "value": v} for k, v in _flat(fit, *restart)])
         more, more_moves = self._measured(others)
         runs = predicted.merge(pd.concat([steps, more]), on=["condition", "plan"])
         runs["error_pct"] = 100.0 * (runs["predicted_s"] / runs["measured_s"] - 1.0)
         moved = pd.concat([moves, more_moves])
-        moved["predicted_s"] = [self._transition_s(row, restart_s) for row in moved.itertuples()]
+        moved["predicted_s"] = [self._transition_s(row, *restart) for row in moved.itertuples()]
         self._writer.write_table("runs", runs)
         self._writer.write_table("moves", moved)
         return summary(runs, moved)
@@ -70,10 +81,14 @@ class Study:
     # --- measuring --------------------------------------------------------------------------------
 
     def _write_cluster(self, condition: Condition) -> ClusterSpec:
-        """The condition's cluster, from the file that the emulated network is made of as well."""
+        """The condition's cluster, from the file that the emulated network is made of as well; beside
+        it its trace, if its links move."""
         file = self._file(condition, "yaml")
         file.parent.mkdir(exist_ok=True)
         file.write_text(condition.cluster(self.protocol.domains).to_yaml())
+        trace = condition.trace(self.protocol.domains, self.protocol.seed)
+        if trace is not None:
+            self._file(condition, "csv").write_text(trace)
         return load_cluster(file)
 
     def _file(self, condition: Condition, kind: str) -> Path:
@@ -86,22 +101,21 @@ class Study:
 
     def _measure(self, condition: Condition) -> tuple[pd.DataFrame, pd.DataFrame]:
         """All plans under one condition, one after the other in one training run."""
-        trace = condition.trace(self.protocol.domains, self.protocol.seed)
-        if trace is not None:
-            self._file(condition, "csv").write_text(trace)
+        trace = self._file(condition, "csv")
         network = resolve(
             NetworkOptions(
                 cluster=str(self._file(condition, "yaml")),
-                trace=None if trace is None else str(self._file(condition, "csv")),
-                interval_s=1.0,
-                time_scale=0.5,
+                trace=str(trace) if trace.exists() else None,
+                interval_s=TRACE_INTERVAL_S,
+                time_scale=JITTER_S / TRACE_INTERVAL_S,
                 name=f"study-{condition.name}"[:24].rstrip("-"),
             )
         )
         names, spec = list(self._plans), self._specs[condition.name]
         first, *others = (self._trained[name] for name in names)
         job = resolved_job(self._options, spec, self._job, first, network["name"])
-        job["then"] = [[self.protocol.steps * (i + 1), plan] for i, plan in enumerate(others)]
+        job["then"] = list(zip(self._begins[1:-1], others, strict=True))
+        job |= {"steps": self._begins[-1], "pace_s": self.protocol.pace_ms / 1e3}
         out = self._writer.dir / "conditions" / condition.name
         if start.train(network, job, str(out)):
             raise RunFailed(f"condition {condition.name}: training failed; see {out}")
@@ -113,7 +127,7 @@ class Study:
 
     def _step_times(self, condition: Condition, steps: pd.DataFrame, names: list[str]):
         """Step time of every plan [s], its first steps left out: the median, since this machine has
-        other work too; the mean where a sync comes every H steps."""
+        other work too; the mean over whole periods where a sync comes every H steps."""
         ended = steps.groupby("step")["ended_s"].max().diff()
         rows = []
         for number, name in enumerate(names):
@@ -121,13 +135,17 @@ class Study:
             kept = sorted(own["step"].unique())[WARM_UP:]
             later = own[own["step"].isin(kept)]
             seconds = ended.loc[kept]
-            local = self._trained[name]["sync_period"] > 1
+            period = self._trained[name]["sync_period"]
+            local = period > 1
+            # Steps at whose end nothing is sent: what computing takes where all ranks do it at once.
+            still = seconds[(seconds.index + 1) % period != 0]
             rows.append(
                 {
                     "condition": condition.name,
                     "plan": name,
                     "measured_s": seconds.mean() if local else seconds.median(),
                     "measured_std_s": seconds.std(),
+                    "still_s": still.mean() if local else None,
                     "compute_s": later["compute_s"].median(),
                     "wait_s": later["wait_s"].median(),
                 }
@@ -154,19 +172,37 @@ class Study:
     # --- predicting -------------------------------------------------------------------------------
 
     def _case(self, condition: str, plan: str, measured_s: float | None = None) -> Case:
-        return Case(self._plans[plan], self._specs[condition], measured_s)
+        factors, spec = None, self._specs[condition]
+        trace = self._writer.dir / "conditions" / f"{condition}.csv"
+        if trace.exists():  # what the links will do is known before they do it
+            factors = read_network_trace(trace, spec, TRACE_INTERVAL_S)
+        return Case(self._plans[plan], spec, measured_s, factors)
 
     def _fit(self, steps: pd.DataFrame) -> Fit:
         """From the conditions that are calibrated on."""
         cases = [self._case(r.condition, r.plan, r.measured_s) for r in steps.itertuples()]
         whole = [n for n, t in self._trained.items() if len(t["pipelines"][0]["domains"]) == 1]
         counts = {n: self._trained[n]["pipelines"][0]["micro_batches"] for n in whole}
+        sizes = {n: self._trained[n]["pipelines"][0]["micro_batch"] for n in whole}
         # A rank that holds the whole model: its CPU time is that of all layers and micro-batches.
         each = [
             r.compute_s / (counts[r.plan] * self._job.model.layers)
+            + sizes[r.plan] * self.protocol.pace_ms / 1e3
             for r in steps[steps["plan"].isin(whole)].itertuples()
         ]
-        return self._predictor.fit(cases, float(np.median(each)))
+        layer_s = float(np.median(each))
+        return self._predictor.fit(cases, layer_s, self._at_once_s(steps, counts, layer_s))
+
+    def _at_once_s(self, steps: pd.DataFrame, counts: dict[str, int], layer_s: float) -> float:
+        """[s] of a layer for a micro-batch where all ranks compute at once, by steps of local plans at
+        whose end nothing is sent; where there are none it is that of ranks that compute in turn."""
+        local = steps[steps["still_s"].notna() & steps["plan"].isin(list(counts))]
+        each = [
+            r.still_s / (counts[r.plan] * self._job.model.layers)
+            for r in local.itertuples()
+            if self._trained[r.plan].get("fragments", 1) == 1
+        ]
+        return float(np.median(each)) if each else layer_s
 
     def _predictions(self, fit: Fit) -> pd.DataFrame:
         return pd.DataFrame(
@@ -184,18 +220,27 @@ class Study:
             ]
         )
 
-    def _transition_s(self, row: Any, restart_s: float) -> float:
+    def _transition_s(self, row: Any, restart_s: float, trips: float) -> float:
         old, new = self._plans[row.before], self._plans[row.after]
-        return self._predictor.transition_s(old, new, self._specs[row.condition], restart_s)
+        return self._predictor.transition_s(old, new, self._specs[row.condition], restart_s, trips)
 
-    def _restart_s(self, moves: pd.DataFrame) -> float:
-        """[s] of a change of plan beyond the bytes that it moves: what a restart is here."""
-        beyond = [row.lost_s - self._transition_s(row, 0.0) for row in moves.itertuples()]
-        return max(float(np.median(beyond)), 0.0)
+    def _restart(self, moves: pd.DataFrame) -> tuple[float, float]:
+        """Of a change of plan beside the bytes that it moves: [s] of a restart, by changes that move
+        none, and the round trips that domains wait for, by those that do."""
+        rows = list(moves.itertuples())
+        still = [row.lost_s for row in rows if row.sent_mb == 0.0]
+        restart_s = float(np.median(still)) if still else 0.0
+        trips = []
+        for row in (row for row in rows if row.sent_mb > 0.0):
+            bare, one = (self._transition_s(row, restart_s, n) for n in (0.0, 1.0))
+            if one > bare:
+                trips.append(max(row.lost_s - bare, 0.0) / (one - bare))
+        return restart_s, float(np.median(trips)) if trips else 0.0
 
 
-def _flat(fit: Fit, restart_s: float) -> list[tuple[str, float]]:
-    rows = [("layer_s", fit.layer_s), ("restart_s", restart_s)]
+def _flat(fit: Fit, restart_s: float, trips: float) -> list[tuple[str, float]]:
+    rows = [("layer_s", fit.layer_s), ("at_once_s", fit.at_once_s)]
+    rows += [("restart_s", restart_s), ("trips of a change of plan", trips)]
     for name in ("share", "trips"):
         rows += [(f"{name} of {kind}", value) for kind, value in getattr(fit, name).items()]
     return rows

@@ -62,6 +62,7 @@ from jaxsim.step_time.sync import (
     communication,
     layer_overlap,
     outer_exposed_s,
+    ring_bytes_gb,
     ring_rate_gb_per_s,
 )
 from jaxsim.step_time.topology import topology, transfers_per_micro_batch
@@ -101,6 +102,7 @@ __all__ = [
     "pipeline_time",
     "prepare_step",
     "replicas_running",
+    "ring_bytes_gb",
     "ring_rate_gb_per_s",
     "run_ahead",
     "sent_gb",

@@ -35,7 +35,7 @@ from analysis.report.sections.scoreboard import kpi_sections, suite_sections
 from analysis.report.sections.sweep import sweep_sections
 from analysis.report.sections.training import compared_training, training_sections
 from analysis.report.sections.validation import VALIDATION_METHOD, validation_sections
-from analysis.report.sections.wan import wan_sections
+from analysis.report.sections.wan import efficiency_sections, end_to_end_sections, wan_sections
 
 __all__ = [
     "MISSING",
@@ -64,6 +64,8 @@ _MAKERS = {
     "ddp": ddp_sections,
     "plan": plan_sections,
     "wan_study": wan_sections,
+    "wan_efficiency": efficiency_sections,
+    "wan_end_to_end": end_to_end_sections,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from analysis import figures
-from analysis.figures import WAN_COLUMNS
+from analysis.figures import EFFICIENCY_COLUMNS, PROGRESS_COLUMNS, WAN_COLUMNS
 from analysis.records import RunRecord
 from analysis.report.sections.common import Picture, Section, drawn_from, optional_table
 from analysis.report.sections.markdown import fixed, number, table
@@ -68,3 +68,58 @@ def wan_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
     ]
     parts += ["The largest errors:", table(_WORST, worst, 2), ends]
     yield Section(what, "\n\n".join(parts), (Picture("sim-to-real", drawn, caption),))
+
+
+def efficiency_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
+    """Token efficiency at a small scale, beside the published fit."""
+    what = "Token efficiency at this scale"
+    losses = optional_table(record, "losses", ("arm", "seed", "tokens", "loss"), what, notes)
+    arms = optional_table(record, "efficiency", EFFICIENCY_COLUMNS, what, notes)
+    if losses is None or arms is None:
+        return
+    drawn = drawn_from(record, "efficiency", figures.wan_efficiency, losses, arms)
+    text = (
+        "An arm's token efficiency is the share of its tokens with which synchronous training in 32 "
+        "bits reaches the same loss of held-out text. It may exceed 1. The published fit is of models "
+        "hundreds of times as large, trained for longer, and never exceeds 1: it is shown for scale."
+    )
+    rows = [
+        [
+            row.arm,
+            f"{row.efficiency:.2f} ± {row.efficiency_half:.2f}",
+            f"{row.published:.3f} ({row.published_low:.3f} to {row.published_high:.3f})",
+            "yes" if row.extrapolated else "no",
+        ]
+        for row in arms.itertuples()
+    ]
+    head = ("arm", "measured, 95 % interval", "published, 95 % band", "beyond its data")
+    caption = (
+        "Left: loss of held-out text over tokens, mean and range of the seeds. Right: token efficiency "
+        "with 95 % intervals, measured and by the published fit."
+    )
+    picture = Picture("token-efficiency", drawn, caption)
+    yield Section(what, "\n\n".join([text, table(head, rows, 1)]), (picture,))
+
+
+def end_to_end_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
+    """Real training steered by schedulers, beside what was foreseen."""
+    what = "End to end: schedulers that steer real training"
+    progress = optional_table(record, "progress", PROGRESS_COLUMNS, what, notes)
+    if progress is None:
+        return
+    drawn = drawn_from(record, "progress", figures.wan_progress, progress)
+    rows = [
+        [
+            x["scheduler"],
+            *(fixed(x[k]) for k in ("measured_steps", "foreseen_steps", "along_steps")),
+            *(number(x[k]) for k in ("replans", "foreseen_decisions")),
+        ]
+        for x in record.summary.get("schedulers", [])
+    ]
+    head = ("scheduler", "steps done", "foreseen", "along decisions taken")
+    head += ("changes of plan", "foreseen changes")
+    caption = (
+        "Training steps done while a recorded trace moves the links; one run of each scheduler. "
+        "Foreseen: by the simulator, before anything was trained."
+    )
+    yield Section(what, table(head, rows, 1), (Picture("end-to-end", drawn, caption),))

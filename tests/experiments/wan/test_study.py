@@ -77,12 +77,12 @@ def cases(*plans):
 def test_a_fit_finds_the_numbers_that_made_the_times():
     predictor = Predictor(JOB)
     truth = {RINGS: (0.7, 3.0), OUTER: (0.5, 4.0), "messages of gpipe": (0.6, 1.2)}
-    fit = Fit(0.005, *({k: v[i] for k, v in truth.items()} for i in range(2)))
+    fit = Fit(0.005, 0.005, *({k: v[i] for k, v in truth.items()} for i in range(2)))
     measured = [
         Case(case.plan, case.cluster, predictor.predict(case, fit))
         for case in cases("data_parallel", "data_parallel_fp16", "two_domains", "diloco")
     ]
-    found = predictor.fit(measured, 0.005)
+    found = predictor.fit(measured, 0.005, 0.005)
     for kind, pair in truth.items():
         assert found.pair(kind) == pytest.approx(pair, rel=0.05), kind
     assert found.pair("messages of 1f1b") == PRIOR
