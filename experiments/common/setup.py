@@ -28,6 +28,7 @@ from jaxsim.cluster import (
 from jaxsim.files import InputError, one_line
 from jaxsim.load import read_load_trace
 from jaxsim.network import read_network_trace
+from jaxsim.plan import Plan
 from jaxsim.planning import PlanRules, TableInfo
 from jaxsim.scenario import World, build_world
 from jaxsim.workload import JobSpec, load_model
@@ -125,13 +126,14 @@ def load_world(
     efficiency: str = "published",
     allow: str = "synchronous",
     note: bool = True,
+    running: Plan | None = None,
 ) -> tuple[ClusterSpec, World, TableInfo]:
     """Load a cluster file (None = the embedded one), with its regions repeated to `domains` where
     that is given, and enumerate plans for one job on it.
 
     `rules`, such as `agents.registry.plan_rules` returns: rivals whose plans join the table;
     `loaded`: local jobs will hold GPUs; `preferences`: weights that the table is made for as well;
-    `efficiency` and `allow` are those of `build_world`; `note`: call `note_efficiency`.
+    `efficiency`, `allow` and `running` are those of `build_world`; `note`: call `note_efficiency`.
     Raises InputError that names the file and the key, or says what memory is short.
     """
     sizes = {"global_batch": global_batch, "seq": seq, "table_size": table_size}
@@ -144,7 +146,7 @@ def load_world(
     # Not the name of a calibration file but what it says now.
     calibration = jax.tree.map(np.asarray, spec.calibration)
     about = {"rules": dict(rules or {}), "loaded": loaded, "preferences": preferences}
-    about |= {"efficiency": efficiency, "allow": allow}
+    about |= {"efficiency": efficiency, "allow": allow, "running": running}
     arguments = (spec, job, table_size, layout_limit, calibration, about)
     world, info = _built(pickle.dumps(arguments))
     if note:

@@ -24,6 +24,8 @@ class RespondConfig:
         efficiency: what a token is worth where replicas talk seldom: published, none, a number up to
             1, or a CSV file of parameters
         allow: plans of the table: synchronous, or any (local SGD, fewer bits, streaming as well)
+        running: file with the plan that runs already, as hippo plan --json, respond or watch tells it;
+            the scheduler's first choice if none is given
         interval_s: seconds that pass between two measurements, as the scheduler takes it
     """
 
@@ -36,6 +38,7 @@ class RespondConfig:
     layout_limit: int = LAYOUT_LIMIT
     efficiency: str = "published"
     allow: str = "synchronous"
+    running: str | None = None
     interval_s: float = 60.0
 
     def __post_init__(self):

@@ -41,13 +41,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.protocol import Scheduler, make_setup
+from agents.protocol import Scheduler, find_row, make_setup
 from agents.registry import plan_rules, rivals_with_rules
 from experiments.common import load_regions, load_world, one_line
 from experiments.evaluate import contestants, requested_without_truth
 from experiments.respond.config import RespondConfig
 from experiments.respond.measurements import Measured, stamped
 from experiments.respond.memory import as_numbers, digest, from_numbers
+from experiments.respond.running import read_running
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams, State, observe
 from jaxsim.files import InputError
@@ -165,8 +166,16 @@ class Proposal(NamedTuple):
 class Responder:
     """A scheduler as a service: the network as last measured, the plan as last decided."""
 
-    def __init__(self, world: World, spec: ClusterSpec, scheduler: Scheduler, interval_s: float):
-        """Deploy the first plan on the network that the cluster file states."""
+    def __init__(
+        self,
+        world: World,
+        spec: ClusterSpec,
+        scheduler: Scheduler,
+        interval_s: float,
+        running: Plan | None = None,
+    ):
+        """Deploy the first plan on the network that the cluster file states, or go on with the plan
+        that is `running` (no job axis)."""
         settings = ScenarioSettings(jitter="none", interval_s=interval_s)
         bank, _ = scenario_bank(world, settings, range(1), "respond")
         params = take(bank, 0)
@@ -175,10 +184,21 @@ class Responder:
         self.measured = Measured(spec, params.problem.cluster)
         n_jobs = params.initial_plan.group.shape[0]
         memory = scheduler.bind(make_setup(params, world.table)).init(jax.random.key(0))
-        self._service = Service(
-            params.initial_plan, memory, jnp.full((n_jobs,), 1000, jnp.int32), jnp.int32(1)
-        )
-        self.first = self.decide()
+        plan = params.initial_plan
+        if running is not None:
+            plan = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype)[None], running, plan)
+        self._service = Service(plan, memory, jnp.full((n_jobs,), 1000, jnp.int32), jnp.int32(1))
+        self.first = self.decide() if running is None else self._go_on()
+
+    def _go_on(self) -> dict[str, Any]:
+        """The answer that keeps the plan in force, whatever the scheduler thinks of it: what is better
+        is said once something was measured. The scheduler has decided once, and is compiled."""
+        proposal = self.propose()
+        self.accept(proposal, keep_plan=True)
+        nothing = dict.fromkeys(("step_s", "gain_pct", "switch_s", "switch_gb", "switch_usd"))
+        reason = "This plan was running already."
+        kept = {"feasible": True, "switch": False, **nothing, "reason": reason}
+        return {**proposal.answer, **kept, **self.in_force}
 
     def decide(self) -> dict[str, Any]:
         """The answer to the network as it is now known, carried out."""
@@ -300,8 +320,11 @@ def make_responder(config: RespondConfig) -> Responder:
     """
     name, checkpoints = requested_without_truth(config.scheduler, "scheduler")
     # What cannot be read is refused before anything is said.
-    load_regions(config.cluster)
+    spec = load_regions(config.cluster)
     load_model(config.model)
+    running = None
+    if config.running is not None:
+        running = read_running(config.running, spec, config.allow)
     print("looking for plans, and compiling what is new", file=sys.stderr, flush=True)
     spec, world, _ = load_world(
         config.cluster,
@@ -314,11 +337,16 @@ def make_responder(config: RespondConfig) -> Responder:
         loaded=True,
         efficiency=config.efficiency,
         allow=config.allow,
+        running=running,
     )
+    if running is not None:
+        row, _ = find_row(world.table, running)
+        if float(world.table.base_rate[row]) <= 0.0:
+            raise InputError(f"{config.running}: fields: this plan cannot run on {spec.name}")
     scheduler = contestants(name, checkpoints, {}, world)[0].scheduler
     if name in checkpoints:
         scheduler = scheduler.replace(every=jnp.int32(1))
-    return Responder(world, spec, scheduler, config.interval_s)
+    return Responder(world, spec, scheduler, config.interval_s, running)
 
 
 def serve(responder: Responder, lines: TextIO, out: TextIO) -> None:

@@ -29,6 +29,8 @@ class WatchConfig(RespondConfig):
         efficiency: what a token is worth where replicas talk seldom: published, none, a number up to
             1, or a CSV file of parameters
         allow: plans of the table: synchronous, or any (local SGD, fewer bits, streaming as well)
+        running: file with the plan that runs already, as hippo plan --json, respond or watch tells it;
+            the scheduler's first choice if none is given. What a state file says comes first
         interval_s: seconds after which the scheduler's memory moves on by one interval
         folder: folder whose files hold the measurements, each read once, in the order of their names;
             standard input if neither this nor listen is given

@@ -60,6 +60,7 @@ PROPOSED_SPREAD = 0.25  # base_spread of the drawn networks
 # States of the network for each of which the best plan of the whole space is sought, beside the base.
 WIDE_VIEWS = 7
 WIDE = "any"  # the name under which these plans stand in a table
+RUNNING = "the plan in force"
 WIDE_RULES = PlanRules(lambda builder, allowed: [], tuple(Recompute), tuple(Schedule))
 
 
@@ -84,6 +85,7 @@ def build_world(
     efficiency: str = "published",
     allow: str = "synchronous",
     every_choice: bool = False,
+    running: Plan | None = None,
 ) -> tuple[World, TableInfo]:
     """Enumerate and score plans; the table is chosen over sampled states of the network.
 
@@ -93,7 +95,8 @@ def build_world(
     `efficiency`: what tokens are worth, as `jaxsim.learning.read_efficiency` takes it; plans are
     chosen by the lower end. `allow` any: the table also holds the best plans of the whole space, local
     SGD and fewer bits included (`jaxsim.planning.PlanSpace`). `every_choice`: no lower choice is left
-    out of what is weighed.
+    out of what is weighed. `running`: a plan (NumPy leaves, no job axis) that runs already and must
+    stand in the table, so that to stay in it is a choice.
     Raises InputError when no plan fits the cluster.
     """
     learning, _ = read_efficiency(efficiency), PlanSpace(allow)  # refuses what it does not know
@@ -106,6 +109,8 @@ def build_world(
     if allow == "any":
         few = jax.tree.map(lambda x: x[:WIDE_VIEWS], core.views)
         proposed[WIDE], rules[WIDE] = wide_plans(builder.problem, few), WIDE_RULES
+    if running is not None:
+        proposed[RUNNING], rules[RUNNING] = [running], WIDE_RULES
     table, info, family = core.table, core.info, core.family
     if rules:
         table, info, family = add_candidates(table, info, family, builder, proposed, rules)

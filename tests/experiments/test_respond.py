@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -91,6 +92,27 @@ def test_random_draws_anew_at_every_measurement(config):
     plans = [answer["plan"] for answer in talk(chance, *[same] * 100)]
     moves = sum(a != b for a, b in itertools.pairwise(plans))
     assert 0 < moves < 30  # one in 20 in the mean
+
+
+def test_a_plan_that_runs_already_is_in_force_and_left_only_for_a_reason(config, world, tmp_path):
+    table = world.table
+    rows = np.flatnonzero(np.asarray(table.mask & (table.base_rate > 0)))
+    slowest = rows[np.argmin(np.asarray(table.base_rate)[rows])]
+    plan = jax.tree.map(lambda x: np.asarray(x[slowest]), table.plans)
+    file = tmp_path / "answer.json"
+    file.write_text(
+        json.dumps({"fields": {k: np.asarray(v).tolist() for k, v in vars(plan).items()}})
+    )
+    known = dataclasses.replace(config, running=str(file))
+    greeting, answer = talk(known, domain("ohio", 8))
+    assert greeting["reason"] == "This plan was running already." and not greeting["switch"]
+    assert greeting["fields"] == json.loads(file.read_text())["fields"]
+    # Nothing has changed: whatever is better is so by the plans alone, and pays for its switch.
+    assert answer["switch"] and answer["gain_pct"] > 0 and answer["switch_s"] > 0
+    best = greeting["fields"] | answer["fields"]
+    file.write_text(json.dumps({"plan": {"fields": best}}))
+    _, stays = talk(known, domain("ohio", 8))
+    assert not stays["switch"]
 
 
 FIGURES = ("step_s", "gain_pct", "switch_s", "switch_gb", "switch_usd")
