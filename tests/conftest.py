@@ -60,7 +60,7 @@ def scoring_is_optimised():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(builder, "_score", optimised(builder._score))
-        patch.setattr(evaluator, "_rates", optimised(evaluator._rates))
+        patch.setattr(evaluator, "plan_rates", optimised(evaluator.plan_rates))
         yield
 
 

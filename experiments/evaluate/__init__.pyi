@@ -13,10 +13,10 @@ from .evaluator import (
     outlook_at_base,
     synchronous,
     tapes,
-    true_setup,
     tune,
 )
 from .jobs import JobsEvaluation, requested_for_jobs
+from .programs import true_setup
 from .trust import compile_trust, plan_features, plan_trust
 
 __all__ = [

@@ -12,17 +12,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.episodes import Episode, EpisodeMetrics, episode_metrics, play
-from agents.oracles import Truth, family_bound, solve_truth
-from agents.protocol import Scheduler, ScoredTable, Setup, make_setup, table_rates
+from agents.episodes import Episode, EpisodeMetrics
+from agents.oracles import Truth
+from agents.protocol import Scheduler, ScoredTable, make_setup
 from agents.registry import Settings, default_settings, find
 from experiments.common import make_room_for_programs, side_by_side
 from experiments.evaluate.contestants import named
-from jaxsim.env import EnvParams, Observation, reset, world_tape
-from jaxsim.learning import TokenEfficiency
+from experiments.evaluate.programs import (
+    bound_of_family,
+    bound_scheduler,
+    decide,
+    episodes,
+    expected_views,
+    first_timestep,
+    plan_rates,
+    rates_under,
+    truths,
+    worths,
+)
+from jaxsim.env import EnvParams, world_tape
 from jaxsim.network import network_process
 from jaxsim.plan import Plan
-from jaxsim.planning import Objective, PlanTable, choice_rates
+from jaxsim.planning import Objective
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
@@ -69,101 +80,6 @@ def outlook_at_base(views: NetworkView, params: EnvParams, even: EnvParams) -> N
     own, file = (p.problem.cluster.bandwidth_gb_per_s for p in (params, even))
     base = np.asarray(own) / np.maximum(np.asarray(file), 1e-30)
     return views.replace(bandwidth_gb_per_s=views.bandwidth_gb_per_s * base[:, None])
-
-
-@jax.jit
-def _truths(table, params, rates: jax.Array) -> Truth:
-    """What the future of each scenario holds, [S, ...]; `rates` [S, T, P, V] are the table's."""
-
-    def one(params, rates):
-        return solve_truth(true_setup(params, table), params.tape, rates)
-
-    return jax.vmap(one)(params, rates)
-
-
-@jax.jit
-def _table_rates(table, params, worth, views: NetworkView) -> jax.Array:
-    """[S, T, P, V] the table's rates under views [S, T, ...] of each scenario, where tokens are worth
-    `worth` [S, ...]. The one program that scores the table: it is long to compile."""
-
-    def one(params, worth, views):
-        setup = make_setup(params, table)
-        return table_rates(setup.replace(problem=setup.problem.replace(learning=worth)), views)
-
-    return jax.vmap(one)(params, worth, views)
-
-
-@jax.jit
-def _worths(table, params) -> tuple[TokenEfficiency, TokenEfficiency]:
-    """[S, ...] what a token is worth, and what those take for it who do not know."""
-
-    def one(params):
-        return tuple(s(params, table).problem.learning for s in (true_setup, make_setup))
-
-    return jax.vmap(one)(params)
-
-
-@jax.jit
-def _expected_views(table, params) -> NetworkView:
-    """[S, 1 + W, ...] the prior of each scenario, then its outlook."""
-
-    def one(params):
-        prior = jax.tree.map(lambda x: x[None], make_setup(params, table).prior)
-        return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), prior, params.outlook)
-
-    return jax.vmap(one)(params)
-
-
-def true_setup(params: EnvParams, table: PlanTable) -> Setup:
-    """The setup of those who know what a token is worth in this scenario."""
-    return make_setup(params, table).replace(problem=params.problem.job(0))
-
-
-@functools.partial(jax.jit, static_argnames=("horizon", "shared"))
-def _episodes(
-    scheduler: Scheduler,
-    horizon: int,
-    table,
-    params,
-    scored: ScoredTable,
-    truth,
-    keys,
-    decision_keys,
-    shared: bool,
-):
-    """Metrics and episodes of one scheduler in each scenario, [S, ...]: one program for its class."""
-
-    def one(params, scored, truth, key, decision_key):
-        setup = make_setup(params, table).replace(scored=scored)
-        # What was measured is the same for all: the table is scored once, not by every scheduler. But
-        # where plans do not all train in every step, the truth knows what a token is worth.
-        rates = truth.rates if shared else None
-        episode = play(scheduler, params, setup, truth, key, decision_key, horizon, rates)
-        return episode_metrics(episode, params), episode
-
-    return jax.vmap(one)(params, scored, truth, keys, decision_keys)
-
-
-@jax.jit
-def _bound(scheduler: Scheduler, setup: Any) -> tuple[Scheduler, Any]:
-    """The scheduler with all that it computes once, and its first memory."""
-    bound = scheduler.bind(setup)
-    return bound, bound.init(jax.random.key(0))
-
-
-@jax.jit
-def _decide(scheduler: Scheduler, truth: tuple, observation: Observation, memory: Any):
-    return scheduler.decide(jax.random.key(1), observation, memory, *truth)
-
-
-_reset = jax.jit(reset)
-_family_bound = jax.jit(family_bound)
-
-
-@jax.jit
-def _rates(params: EnvParams, plans: Plan, views: NetworkView):
-    """[W, P, V] training steps per second."""
-    return choice_rates(plans, views, params.problem.job(0))
 
 
 class Evaluator:
@@ -235,7 +151,7 @@ class Evaluator:
     def _solution(self, params: EnvParams) -> Truth:
         rates = self._rates_along(params, known=True)
         table = self.world.table
-        return self._in_blocks(lambda *args: _truths(table, *args), (params, rates))
+        return self._in_blocks(lambda *args: truths(table, *args), (params, rates))
 
     def _rates_along(self, params: EnvParams, known: bool) -> np.ndarray:
         """[S, T + 1, P, V] the table's rates along the scenarios' courses, for those to whom it is
@@ -243,8 +159,8 @@ class Evaluator:
         table = self.world.table
 
         def block(params):
-            worth = _worths(table, params)[0 if known else 1]
-            return _table_rates(table, params, worth, params.tape)
+            worth = worths(table, params)[0 if known else 1]
+            return rates_under(table, params, worth, params.tape)
 
         return self._in_blocks(block, (params,))
 
@@ -254,12 +170,12 @@ class Evaluator:
         table, size = self.world.table, self.horizon + 1
 
         def block(params):
-            worth, views = _worths(table, params)[1], _expected_views(table, params)
+            worth, views = worths(table, params)[1], expected_views(table, params)
             count, rates = views.gpus_available.shape[1], []
             for start in range(0, count, size):
                 index = np.minimum(np.arange(start, start + size), count - 1)
                 some = jax.tree.map(lambda x, index=index: x[:, index], views)
-                rates.append(np.asarray(_table_rates(table, params, worth, some)))
+                rates.append(np.asarray(rates_under(table, params, worth, some)))
             every = np.concatenate(rates, axis=1)[:, :count]
             return ScoredTable(prior=every[:, 0], outlook=every[:, 1:])
 
@@ -330,7 +246,7 @@ class Evaluator:
         scenarios = (self.taped, self.truth)
         pick = [take(scenarios, i) for i in range(len(self))]
         choice = jnp.asarray(choice, jnp.int32)
-        return np.array([float(_family_bound(p, plans, choice, truth)) for p, truth in pick])
+        return np.array([float(bound_of_family(p, plans, choice, truth)) for p, truth in pick])
 
     @property
     def n_bounding(self) -> int:
@@ -355,7 +271,7 @@ class Evaluator:
         for start in range(0, n_plans, BLOCK_OF_PLANS):
             rows = np.minimum(np.arange(start, start + BLOCK_OF_PLANS), n_plans - 1)
             plans = take(self.world.family, rows)
-            nearest.append(np.asarray(_rates(params, plans, views))[:, : n_plans - start])
+            nearest.append(np.asarray(plan_rates(params, plans, views))[:, : n_plans - start])
         rates = np.concatenate(nearest, axis=1).reshape(SAMPLED, n_pairs)
         best = np.maximum(rates.max(axis=1, keepdims=True), 1e-30)
         return np.sort(np.argsort(-(rates / best).max(axis=0), kind="stable")[:CONTENDERS])
@@ -374,7 +290,7 @@ class Evaluator:
         def block(*scenarios):
             table = self.world.table
             args = (scheduler, self.horizon, table, *scenarios)
-            return _episodes(*args, shared=synchronous(table.plans))
+            return episodes(*args, shared=synchronous(table.plans))
 
         return self._in_blocks(block, (params, scored, truth, self.keys, decision_keys))
 
@@ -400,13 +316,13 @@ def decision_times_ms(
 ) -> np.ndarray:
     """[calls] time of one decision on what is observed at reset [ms]: from an observation on the host
     to a plan on the host. `setup` and `truth` are those of one job or of many."""
-    observation = jax.tree.map(np.asarray, _reset(key, params)[1].observation)
-    bound, memory = _bound(scheduler, setup)
+    observation = jax.tree.map(np.asarray, first_timestep(key, params)[1].observation)
+    bound, memory = bound_scheduler(scheduler, setup)
     extra = (truth,) if bound.oracle else ()
     taken = []
     for call in range(calls + 3):
         start = time.perf_counter()
-        plan, memory = _decide(bound, extra, observation, memory)
+        plan, memory = decide(bound, extra, observation, memory)
         jax.tree.map(np.asarray, plan)
         if call >= 3:  # the first calls compile
             taken.append(1e3 * (time.perf_counter() - start))

@@ -18,7 +18,8 @@ from agents.registry import names as scheduler_names
 from agents.registry import plan_rules
 from analysis.statistics import evaluation_summary
 from experiments.common import load_world, scheduler_table
-from experiments.evaluate.evaluator import Evaluator, lost_pct, true_setup
+from experiments.evaluate.evaluator import Evaluator, lost_pct
+from experiments.evaluate.programs import true_setup
 from jaxsim.plan import Plan, Problem
 from jaxsim.step_time import communication
 

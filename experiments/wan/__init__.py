@@ -6,6 +6,7 @@ protocol  A study of sim-to-real, fixed beforehand
 predict   What jaxsim says of real runs, calibrated on a few
 study     Calibrate, predict, measure
 efficiency  What a token is worth at this scale, beside the published fit
+scene     What an end-to-end run plays
 endtoend  `hippo watch` steers real training while a recorded trace moves the links
 start     Start the emulator, which this package does not import
 """

@@ -250,7 +250,8 @@ def _end_to_end(options: argparse.Namespace) -> int:
         print(f"skipped: {reason}")
         return 0
     compile_for_evaluation()
-    from experiments.wan.endtoend import SHIPPED, end_to_end
+    from experiments.wan.endtoend import end_to_end
+    from experiments.wan.scene import SHIPPED
 
     return end_to_end(options.config or str(SHIPPED), options.trace, options.interval, options.out)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +241,7 @@ def efficiency(config: str, out: str | None) -> int:
         try:
             writer.finish(EfficiencyStudy(protocol, writer).run())
         except RunFailed as error:
-            print(f"error: {error}")
+            print(f"error: {error}", file=sys.stderr)
             return 1
         print(writer.dir)
     return 0

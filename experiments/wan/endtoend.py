@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,27 +27,15 @@ from experiments.respond import RespondConfig, Responder, make_responder
 from experiments.wan import start
 from experiments.wan.predict import plain_step_s
 from experiments.wan.resolve import NetworkOptions, resolve
+from experiments.wan.scene import Scene, busiest, read_scene
 from experiments.wan.study import RunFailed
 from experiments.wan.training import TrainingOptions, job_spec, resolved_job
-from experiments.watch.hook import plan_file
+from experiments.watch import plan_file
 from jaxsim.cluster import ClusterSpec, load_cluster
-from jaxsim.files import InputError, read_yaml, shown, values
+from jaxsim.files import InputError
 from jaxsim.network import read_network_trace
 from jaxsim.plan import FULL_PRECISION_BITS, Plan
 
-SHIPPED = Path(__file__).parents[1] / "configs" / "wan" / "end-to-end.yaml"
-KEYS = (
-    "domains",
-    "rate_mbps",
-    "rtt_ms",
-    "model",
-    "global_batch",
-    "seq",
-    "pace_ms",
-    "rows",
-    "row_s",
-)
-KEYS += ("restart_s", "schedulers")
 GPU = "A100-80GB"  # a type must be named for a calibration of one's own; its figures play no part
 # What describes such a GPU's host and kernels and has no meaning here, as small as a file may say.
 NOTHING, NO_SHARE, FULL = 1e-9, 1e-6, 1.0 - 1e-6
@@ -56,57 +45,6 @@ NONE += ("hop_alpha_s", "accumulation_passes", "head_passes", "eager_passes", "s
 COMPUTE = ("gemm_efficiency", "batched_gemm_efficiency", "flash_efficiency")
 PROBE_STEPS, PROBE_WARM_UP = 7, 2
 START_S, READY_S, SPARE_S = 60.0, 400.0, 8.0  # most that starting takes; training beyond the trace
-
-
-@dataclasses.dataclass(frozen=True)
-class Scene:
-    """What is trained over which links, and who decides."""
-
-    domains: tuple[str, ...]
-    rate_mbps: float
-    rtt_ms: float
-    model: str
-    global_batch: int
-    seq: int
-    pace_ms: float
-    rows: int
-    row_s: float
-    restart_s: float
-    schedulers: tuple[str, ...]
-
-    @property
-    def seconds(self) -> float:
-        """[s] of the stretch in real time."""
-        return self.rows * self.row_s
-
-
-def read_scene(path: str | Path) -> Scene:
-    """Read a scene. Raises InputError, one line: file, key, allowed values."""
-    body = values.mapping(read_yaml(path, "a scene"), f"{path}: the file", KEYS)
-    names = {
-        key: tuple(
-            values.name(one, f"{path}: {key}")
-            for one in values.entries(body[key], f"{path}: {key}", key[:-1])
-        )
-        for key in ("domains", "schedulers")
-    }
-    counts = {
-        key: values.count(body[key], f"{path}: {key}") for key in ("global_batch", "seq", "rows")
-    }
-    figures = {
-        key: values.number(body[key], f"{path}: {key}", 1e-3)
-        for key in ("rate_mbps", "rtt_ms", "pace_ms", "row_s", "restart_s")
-    }
-    if not isinstance(body["model"], str):
-        raise InputError(f"{path}: model: expected a file, got {shown(body['model'])}")
-    return Scene(**names, **counts, **figures, model=str(Path(path).parent / body["model"]))
-
-
-def busiest(factors: Float[np.ndarray, "R K K"], rows: int) -> int:
-    """The first row of the stretch in which links move most: the largest sum of their variances."""
-    flat = factors.reshape(len(factors), -1).astype(np.float64)
-    begins = range(len(flat) - rows + 1)
-    return max(begins, key=lambda at: float(flat[at : at + rows].var(axis=0).sum()))
 
 
 class EndToEnd:
@@ -433,7 +371,7 @@ def end_to_end(config: str, trace: str, interval_s: int, out: str | None) -> int
         try:
             writer.finish(EndToEnd(scene, trace, interval_s, writer).run())
         except RunFailed as error:
-            print(f"error: {error}")
+            print(f"error: {error}", file=sys.stderr)
             return 1
         print(writer.dir)
     return 0

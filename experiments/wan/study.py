@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -304,7 +305,7 @@ def study(config: str, out: str | None) -> int:
         try:
             writer.finish(Study(protocol, writer).run())
         except RunFailed as error:
-            print(f"error: {error}")
+            print(f"error: {error}", file=sys.stderr)
             return 1
         print(writer.dir)
     return 0

@@ -8,3 +8,8 @@ hook      The user's command that puts a plan into force
 state     What survives the process
 metrics   Counters for Prometheus
 """
+
+import lazy_loader
+
+# Names are listed in __init__.pyi; each module loads when a name of it is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

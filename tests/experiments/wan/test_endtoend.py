@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from experiments.cli import main
-from experiments.wan.endtoend import SHIPPED, busiest, read_scene
+from experiments.wan.scene import SHIPPED, busiest, read_scene
 from jaxsim.files import InputError
 
 

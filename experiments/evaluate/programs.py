@@ -1,0 +1,113 @@
+"""What an evaluation compiles: each program once for all banks of scenarios of one size."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from agents.episodes import episode_metrics, play
+from agents.oracles import Truth, family_bound, solve_truth
+from agents.protocol import Scheduler, ScoredTable, Setup, make_setup, table_rates
+from jaxsim.env import EnvParams, Observation, reset
+from jaxsim.learning import TokenEfficiency
+from jaxsim.plan import Plan
+from jaxsim.planning import PlanTable, choice_rates
+from jaxsim.step_time import NetworkView
+
+
+@jax.jit
+def truths(table, params, rates: jax.Array) -> Truth:
+    """What the future of each scenario holds, [S, ...]; `rates` [S, T, P, V] are the table's."""
+
+    def one(params, rates):
+        return solve_truth(true_setup(params, table), params.tape, rates)
+
+    return jax.vmap(one)(params, rates)
+
+
+@jax.jit
+def rates_under(table, params, worth, views: NetworkView) -> jax.Array:
+    """[S, T, P, V] the table's rates under views [S, T, ...] of each scenario, where tokens are worth
+    `worth` [S, ...]. The one program that scores the table: it is long to compile."""
+
+    def one(params, worth, views):
+        setup = make_setup(params, table)
+        return table_rates(setup.replace(problem=setup.problem.replace(learning=worth)), views)
+
+    return jax.vmap(one)(params, worth, views)
+
+
+@jax.jit
+def worths(table, params) -> tuple[TokenEfficiency, TokenEfficiency]:
+    """[S, ...] what a token is worth, and what those take for it who do not know."""
+
+    def one(params):
+        return tuple(s(params, table).problem.learning for s in (true_setup, make_setup))
+
+    return jax.vmap(one)(params)
+
+
+@jax.jit
+def expected_views(table, params) -> NetworkView:
+    """[S, 1 + W, ...] the prior of each scenario, then its outlook."""
+
+    def one(params):
+        prior = jax.tree.map(lambda x: x[None], make_setup(params, table).prior)
+        return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), prior, params.outlook)
+
+    return jax.vmap(one)(params)
+
+
+def true_setup(params: EnvParams, table: PlanTable) -> Setup:
+    """The setup of those who know what a token is worth in this scenario."""
+    return make_setup(params, table).replace(problem=params.problem.job(0))
+
+
+@functools.partial(jax.jit, static_argnames=("horizon", "shared"))
+def episodes(
+    scheduler: Scheduler,
+    horizon: int,
+    table,
+    params,
+    scored: ScoredTable,
+    truth,
+    keys,
+    decision_keys,
+    shared: bool,
+):
+    """Metrics and episodes of one scheduler in each scenario, [S, ...]: one program for its class."""
+
+    def one(params, scored, truth, key, decision_key):
+        setup = make_setup(params, table).replace(scored=scored)
+        # What was measured is the same for all: the table is scored once, not by every scheduler. But
+        # where plans do not all train in every step, the truth knows what a token is worth.
+        rates = truth.rates if shared else None
+        episode = play(scheduler, params, setup, truth, key, decision_key, horizon, rates)
+        return episode_metrics(episode, params), episode
+
+    return jax.vmap(one)(params, scored, truth, keys, decision_keys)
+
+
+@jax.jit
+def bound_scheduler(scheduler: Scheduler, setup: Any) -> tuple[Scheduler, Any]:
+    """The scheduler with all that it computes once, and its first memory."""
+    bound = scheduler.bind(setup)
+    return bound, bound.init(jax.random.key(0))
+
+
+@jax.jit
+def decide(scheduler: Scheduler, truth: tuple, observation: Observation, memory: Any):
+    return scheduler.decide(jax.random.key(1), observation, memory, *truth)
+
+
+first_timestep = jax.jit(reset)
+bound_of_family = jax.jit(family_bound)
+
+
+@jax.jit
+def plan_rates(params: EnvParams, plans: Plan, views: NetworkView):
+    """[W, P, V] training steps per second."""
+    return choice_rates(plans, views, params.problem.job(0))

@@ -1,0 +1,3 @@
+from .hook import plan_file
+
+__all__ = ["plan_file"]
