@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from tqdm import tqdm
 
 from agents.registry import find, plan_rules, rivals_with_rules
 from agents.registry import names as scheduler_names
@@ -109,13 +110,12 @@ class Scoreboard:
     def run(self) -> dict[str, list[dict]]:
         """Measure everything; the rows of the policy and, after them, those of the best scheduler
         that is not learned, by name. The last may be the policy itself."""
-        with progress(desc=f"kpi, {self.setting}", unit="part") as bar:
-            bar.set_postfix_str("tuning the rivals")
-            best = self._best_rival()
+        tuned = len(self.stages)
+        with progress(desc=f"kpi, {self.setting}", total=tuned, unit="part") as bar:
+            best = self._best_rival(bar)
             names = tuple(dict.fromkeys((self.policy, best)))
             played, timed = list(self._played(names).items()), self._timed(names)
-            bar.total = 1 + len(played) + len(timed)
-            bar.update()
+            bar.total = tuned + len(played) + len(timed)
             for start in range(0, len(played), AT_ONCE):
                 some = played[start : start + AT_ONCE]
                 bar.set_postfix_str(", ".join(what for what, _ in some))
@@ -176,10 +176,14 @@ class Scoreboard:
             parts[f"responding process: {name}"] = functools.partial(self._response, name)
         return parts
 
-    def _best_rival(self) -> str:
+    def _best_rival(self, bar: tqdm) -> str:
         """The candidate of least regret on training scenarios, where all are tuned as well."""
         tuned_too = list(dict.fromkeys([*self.candidates, "replan_oracle"]))
-        regrets = [stage.tune(tuned_too) for stage in self.stages]
+        regrets = []
+        for stage in self.stages:
+            bar.set_postfix_str(f"tuning the rivals on {stage.spec.name}")
+            regrets.append(stage.tune(tuned_too))
+            bar.update()
         means = {n: np.nanmean(np.concatenate([r[n] for r in regrets])) for n in self.candidates}
         return min(means, key=lambda name: np.nan_to_num(means[name], nan=np.inf))
 
