@@ -478,7 +478,7 @@ def decisions(params, key, truth):
     seen = seen.replace(rates=table_rates(setup, seen.view))
     prior = table_rates(setup, one_view(setup.prior))[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mast, "score_table", lambda setup, view, some: best_choices(prior, some))
+        patch.setattr(mast, "score_prior", lambda setup, some: best_choices(prior, some))
         patch.setattr(static, "expected_rates", lambda setup, some: best_choices(prior, some).rate)
         made = {name: one.bind(setup) for name, one in MADE.items()}
 

@@ -299,13 +299,12 @@ def test_mast_goes_where_the_job_would_be_done_first():
 def chosen_row(monkeypatch, setup, rate, make):
     """Row that a static scheduler keeps where the rows' rates [P, V] are as given."""
 
-    def score(setup, view, candidates):
-        del view
+    def score(setup, candidates):
         found = jnp.where(candidates & setup.table.mask[:, None], rate, 0.0)
         return Estimate(found.max(axis=1), jnp.argmax(found, axis=1).astype(jnp.int32))
 
-    monkeypatch.setattr(mast, "score_table", score)
-    monkeypatch.setattr(static, "expected_rates", lambda setup, some: score(setup, None, some).rate)
+    monkeypatch.setattr(mast, "score_prior", score)
+    monkeypatch.setattr(static, "expected_rates", lambda setup, some: score(setup, some).rate)
     return int(make(setup).choose(jax.random.key(0), None, ())[0])
 
 
