@@ -8,5 +8,6 @@ study     Calibrate, predict, measure
 efficiency  What a token is worth at this scale, beside the published fit
 scene     What an end-to-end run plays
 endtoend  `hippo watch` steers real training while a recorded trace moves the links
+runs      How a study ends: a run folder, or one line
 start     Start the emulator, which this package does not import
 """

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tqdm import tqdm
 
 from analysis.records import RunWriter, load
 from experiments.wan import start
-from experiments.wan.study import RunFailed
+from experiments.wan.runs import RunFailed, carried_out
 from experiments.wan.training import FP32_BITS, TrainingOptions, job_spec
 from jaxsim.files import InputError, read_yaml, values
 from jaxsim.learning import Communication, published_efficiency
@@ -237,11 +236,6 @@ def efficiency(config: str, out: str | None) -> int:
     """Carry out a protocol; the exit status."""
     protocol = read_efficiency_protocol(config)
     body = {**dataclasses.asdict(protocol), "config": config}
-    with RunWriter.create("wan_efficiency", body, 0, out) as writer:
-        try:
-            writer.finish(EfficiencyStudy(protocol, writer).run())
-        except RunFailed as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-        print(writer.dir)
-    return 0
+    return carried_out(
+        "wan_efficiency", body, 0, out, lambda writer: EfficiencyStudy(protocol, writer).run()
+    )

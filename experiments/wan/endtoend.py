@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +26,8 @@ from experiments.respond import RespondConfig, Responder, make_responder
 from experiments.wan import start
 from experiments.wan.predict import plain_step_s
 from experiments.wan.resolve import NetworkOptions, resolve
+from experiments.wan.runs import RunFailed, carried_out
 from experiments.wan.scene import Scene, busiest, read_scene
-from experiments.wan.study import RunFailed
 from experiments.wan.training import TrainingOptions, job_spec, resolved_job
 from experiments.watch import plan_file
 from jaxsim.cluster import ClusterSpec, load_cluster
@@ -365,13 +364,11 @@ def _wait_for_steps(folder: Path, process: subprocess.Popen, what: str) -> None:
 def end_to_end(config: str, trace: str, interval_s: int, out: str | None) -> int:
     """Carry out a scene; the exit status."""
     scene = read_scene(config)
-    RunWriter.check("wan_end_to_end", out)
     body = {**dataclasses.asdict(scene), "config": config, "trace": trace, "interval": interval_s}
-    with RunWriter.create("wan_end_to_end", body, 0, out) as writer:
-        try:
-            writer.finish(EndToEnd(scene, trace, interval_s, writer).run())
-        except RunFailed as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-        print(writer.dir)
-    return 0
+    return carried_out(
+        "wan_end_to_end",
+        body,
+        0,
+        out,
+        lambda writer: EndToEnd(scene, trace, interval_s, writer).run(),
+    )

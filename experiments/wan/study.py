@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,13 @@ from experiments.wan.protocol import (
     read_protocol,
 )
 from experiments.wan.resolve import NetworkOptions, resolve
+from experiments.wan.runs import RunFailed, carried_out
 from experiments.wan.training import TrainingOptions, job_spec, plan_of, resolved_job
 from jaxsim.cluster import ClusterSpec, load_cluster
 from jaxsim.network import read_network_trace
 
 TRACE_INTERVAL_S = 1.0  # of a condition's trace file, whose rows are JITTER_S of real time
 NEAR_PCT = 5.0  # a choice this close to the best counts as right
-
-
-class RunFailed(RuntimeError):
-    """A training run of the study did not end as it should; its own line has been printed."""
 
 
 class Study:
@@ -301,11 +297,6 @@ def study(config: str, out: str | None) -> int:
     """Carry out a protocol; the exit status."""
     protocol = read_protocol(config)
     body = {**dataclasses.asdict(protocol), "config": config}
-    with RunWriter.create("wan_study", body, protocol.seed, out) as writer:
-        try:
-            writer.finish(Study(protocol, writer).run())
-        except RunFailed as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-        print(writer.dir)
-    return 0
+    return carried_out(
+        "wan_study", body, protocol.seed, out, lambda writer: Study(protocol, writer).run()
+    )

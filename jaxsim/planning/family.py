@@ -95,12 +95,17 @@ class PlanFamily:
         """One line for reports."""
         domains = "any number of" if self.max_domains is None else f"up to {self.max_domains}"
         zero, cp = (", ".join(map(str, x)) for x in (self.zero_stages, self.context_parallel))
-        parts = "" if self.parts == (1,) else f", 1/{', 1/'.join(map(str, self.parts))} of the GPUs"
+        parts = "" if self.parts == (1,) else f", {self.describe_parts()}"
         return (
             f"ordered groups of {domains} ordered domains, {' or '.join(self.cuts)} cuts, one tp, "
             f"dp per group, ZeRO {zero}, {len(self.choices)} choices of micro-batch, recompute and "
             f"schedule, cp {cp}, H 1, 16 bits{parts}"
         )
+
+    def describe_parts(self) -> str:
+        """Of which GPUs its plans are."""
+        each = ["all" if part == 1 else f"1/{part}" for part in self.parts]
+        return f"on {', '.join(each)} of the GPUs"
 
     def tensor_sizes(self, cluster: Cluster) -> list[int]:
         """Tensor parallelism that the largest node has room for."""
@@ -108,7 +113,7 @@ class PlanFamily:
         sizes = self.tensor_parallel or [2**i for i in range(room.bit_length())]
         return [t for t in sizes if t <= room]
 
-    def _shapes(self, cluster: Cluster) -> Iterator[tuple[int, int, int]]:
+    def shapes(self, cluster: Cluster) -> Iterator[tuple[int, int, int]]:
         """(tp, cp, part) of a group."""
         return itertools.product(self.tensor_sizes(cluster), self.context_parallel, self.parts)
 
@@ -127,7 +132,7 @@ class PlanFamily:
         """
         total = 0
         replicas = self.replicas(cluster, work)
-        for tp, cp, part in self._shapes(cluster):
+        for tp, cp, part in self.shapes(cluster):
             fits = _node_room(cluster) >= tp
             room = np.sort(np.asarray(cluster.gpus)[fits] // (part * tp * cp))
             total += self._count([sum(d <= r for d in replicas) for r in room.tolist()])
@@ -158,7 +163,7 @@ class PlanFamily:
         per_node: Num[np.ndarray, " K"],
         batch: int,
     ) -> Iterator[Settings]:
-        """Every (tp, dp per group) that the GPUs of a layout allow."""
+        """Every (tp, dp per group) that the GPUs of a layout allow, with cp 1."""
         members = [k for group in layout for k in group]
         room = min(int(min(gpus[k], per_node[k])) for k in members)
         sizes = self.tensor_parallel or [2**i for i in range(room.bit_length())]
@@ -334,7 +339,7 @@ def list_pipelines(
     common = tuple(
         Common(tp, zero, cut, cp, part)
         for (tp, cp, part), zero, cut in itertools.product(
-            family._shapes(cluster), family.zero_stages, cuts
+            family.shapes(cluster), family.zero_stages, cuts
         )
     )
     dp = np.array(family.replicas(cluster, work), np.int32)

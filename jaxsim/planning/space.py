@@ -114,7 +114,7 @@ class PlanSpace:
     def describe(self) -> str:
         """One line for reports."""
         rest = "every step in 16 bits"
-        halves = "" if self.groups.parts == (1,) else ", on all, a half or a quarter of the GPUs"
+        parts = "" if self.groups.parts == (1,) else f", {self.groups.describe_parts()}"
         zero, ranks = (
             ", ".join(map(str, x)) for x in (self.groups.zero_stages, self.groups.context_parallel)
         )
@@ -127,7 +127,7 @@ class PlanSpace:
         return (
             f"partitions of domains into groups, each a pipeline over up to {self.max_pipeline} "
             f"domains in any order with tp, dp, ZeRO {zero}, cp {ranks}, micro-batch, recompute and "
-            f"schedule of its own{halves}; {rest}"
+            f"schedule of its own{parts}; {rest}"
         )
 
 

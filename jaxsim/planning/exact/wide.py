@@ -172,12 +172,10 @@ class SpaceSearch:
         """[N, C, D, V] bool, of the options that run those that are worth a look: ZeRO 3 sends weights
         in every step, so it is left out wherever a lower stage fits with all else the same."""
         common, needed = self.pipelines.common, runs.copy()
-        for c, own in enumerate(common):
-            lower = [i for i, x in enumerate(common) if x == own._replace(zero_stage=x.zero_stage)]
-            if own.zero_stage == 3:
-                for i in lower:
-                    if common[i].zero_stage < 3:
-                        needed[:, c] &= ~runs[:, i]
+        for (c, own), (i, other) in itertools.product(enumerate(common), repeat=2):
+            alike = other == own._replace(zero_stage=other.zero_stage)
+            if own.zero_stage == 3 and other.zero_stage < 3 and alike:
+                needed[:, c] &= ~runs[:, i]
         return needed
 
     def _partitions(self, speed: np.ndarray) -> tuple[np.ndarray, bool, float]:
