@@ -5,7 +5,8 @@ inputs             its files, read before anything is built
 contestants        who plays: names and checkpoints
 evaluation         one evaluation, from checked inputs to tables and summary
 evaluator          plays schedulers on a bank of scenarios, the truth beside them
-programs           what it compiles: each program once for all banks of one size
+playing            a block of scenarios, interval by interval
+programs           what else it compiles: each program once for all banks of one size
 tables             rows from episodes
 trust              band of a plan, and what of it lies outside what was calibrated
 alternatives       the best synchronous plan and the best of any, side by side

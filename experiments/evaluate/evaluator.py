@@ -18,11 +18,11 @@ from agents.protocol import Scheduler, ScoredTable, make_setup
 from agents.registry import Settings, default_settings, find
 from experiments.common import make_room_for_programs, side_by_side
 from experiments.evaluate.contestants import named
+from experiments.evaluate.playing import Scenes, play_block
 from experiments.evaluate.programs import (
     bound_of_family,
     bound_scheduler,
     decide,
-    episodes,
     expected_views,
     first_timestep,
     plan_rates,
@@ -113,6 +113,10 @@ class Evaluator:
         self.taped = self._taped().replace(outlook=self._outlook(*bank))
         self.scored = self._scored(self.taped)
         self.truth = self._solved()
+        # [S, T + 1, P, V] as measured before each interval, by those who do not know what a token is
+        # worth in this scenario: where all plans train in every step, everybody knows.
+        shared = synchronous(world.table.plans)
+        self.rates = self.truth.rates if shared else self._rates_along(self.taped, known=False)
         best = functools.partial(self.play, self.named("clairvoyant"))
         self.clairvoyant, self.static = side_by_side([best, self._static])
 
@@ -183,10 +187,10 @@ class Evaluator:
 
     def weighed(
         self, weights: tuple[float, ...], oracle: bool = True
-    ) -> tuple[EnvParams, ScoredTable, Truth]:
+    ) -> tuple[EnvParams, ScoredTable, Truth, np.ndarray]:
         """The scenarios with other weights, in their rewards and for those who maximise an objective,
-        the table as it is expected, and what the future holds; who is no `oracle` needs the table's
-        rates alone."""
+        the table as it is expected, what the future holds for an `oracle`, and the table's rates as
+        they are measured."""
 
         def each(x):
             return jnp.tile(x, (len(self), *[1] * x.ndim))
@@ -195,14 +199,12 @@ class Evaluator:
         tiled = each(jnp.asarray(weights, jnp.float32))
         params = self.taped.replace(weights=tiled, objective=objective)
         if objective is None and self.taped.objective is None:
-            return params, self.scored, self.truth
+            return params, self.scored, self.truth, self.rates
         if weights not in self._weighed:
             rates = self._rates_along(params, known=False)
             self._weighed[weights] = rates, self._scored(params)
         rates, scored = self._weighed[weights]
-        if oracle:
-            return params, scored, self._solution(params)
-        return params, scored, self.truth.replace(rates=rates)
+        return params, scored, self._solution(params) if oracle else self.truth, rates
 
     def achieved(self, metrics: EpisodeMetrics) -> np.ndarray:
         """[S] what schedulers are measured by: progress, or under an objective the return (limits
@@ -277,22 +279,25 @@ class Evaluator:
         return np.sort(np.argsort(-(rates / best).max(axis=0), kind="stable")[:CONTENDERS])
 
     def play(
-        self, scheduler: Scheduler, weights: tuple[float, ...] | None = None
+        self,
+        scheduler: Scheduler,
+        weights: tuple[float, ...] | None = None,
+        intervals: int | None = None,
     ) -> tuple[EpisodeMetrics, Episode]:
-        """Play all scenarios, for other weights where some are given; NumPy leaves [S, ...]. One
-        compilation per class of schedulers."""
+        """Play all scenarios, for other weights where some are given, or `intervals` of them from the
+        start; NumPy leaves [S, ...]. One compilation per class of schedulers."""
         make_room_for_programs()
-        decision_keys = jax.random.split(jax.random.key(20), len(self))
-        params, scored, truth = self.taped, self.scored, self.truth
+        params, scored, truth, rates = self.taped, self.scored, self.truth, self.rates
         if weights is not None:
-            params, scored, truth = self.weighed(tuple(weights), scheduler.oracle)
+            params, scored, truth, rates = self.weighed(tuple(weights), scheduler.oracle)
+        rates = truth.rates if scheduler.oracle else rates
+        decision_keys = jax.random.split(jax.random.key(20), len(self))
 
-        def block(*scenarios):
-            table = self.world.table
-            args = (scheduler, self.horizon, table, *scenarios)
-            return episodes(*args, shared=synchronous(table.plans))
+        def block(*scenes):
+            length = self.horizon if intervals is None else intervals
+            return play_block(scheduler, length, self.world.table, Scenes(*scenes))
 
-        return self._in_blocks(block, (params, scored, truth, self.keys, decision_keys))
+        return self._in_blocks(block, (params, scored, truth, rates, self.keys, decision_keys))
 
     def regret_pct(self, scheduler: Scheduler) -> np.ndarray:
         """[S] regret to clairvoyant, NaN where nothing can run."""

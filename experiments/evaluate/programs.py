@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from agents.episodes import episode_metrics, play
 from agents.oracles import Truth, family_bound, solve_truth
-from agents.protocol import Scheduler, ScoredTable, Setup, make_setup, table_rates
+from agents.protocol import Scheduler, Setup, make_setup, table_rates
 from jaxsim.env import EnvParams, Observation, reset
 from jaxsim.learning import TokenEfficiency
 from jaxsim.plan import Plan
@@ -64,31 +62,6 @@ def expected_views(table, params) -> NetworkView:
 def true_setup(params: EnvParams, table: PlanTable) -> Setup:
     """The setup of those who know what a token is worth in this scenario."""
     return make_setup(params, table).replace(problem=params.problem.job(0))
-
-
-@functools.partial(jax.jit, static_argnames=("horizon", "shared"))
-def episodes(
-    scheduler: Scheduler,
-    horizon: int,
-    table,
-    params,
-    scored: ScoredTable,
-    truth,
-    keys,
-    decision_keys,
-    shared: bool,
-):
-    """Metrics and episodes of one scheduler in each scenario, [S, ...]: one program for its class."""
-
-    def one(params, scored, truth, key, decision_key):
-        setup = make_setup(params, table).replace(scored=scored)
-        # What was measured is the same for all: the table is scored once, not by every scheduler. But
-        # where plans do not all train in every step, the truth knows what a token is worth.
-        rates = truth.rates if shared else None
-        episode = play(scheduler, params, setup, truth, key, decision_key, horizon, rates)
-        return episode_metrics(episode, params), episode
-
-    return jax.vmap(one)(params, scored, truth, keys, decision_keys)
 
 
 @jax.jit

@@ -63,17 +63,19 @@ class Scoreboard:
         """Every cluster's tables, of one job and of many; with nothing compiled before, minutes."""
         for file in self.files:
             load_regions(file)  # what cannot be read is refused before anything is shown
-        stages, shared = [], []
         total = 2 * len(self.files)
         with progress(desc=f"kpi, {self.setting}", total=total, unit="table") as bar:
-            for file in self.files:
-                bar.set_postfix_str(f"{file or 'embedded cluster'}, one job")
-                stages.append(self._stage(file))
+
+            def shown(make: Callable[[str | None], Any], jobs: str, file: str | None) -> Any:
+                bar.set_postfix_str(f"{file or 'embedded cluster'}, {jobs}")
+                made = make(file)
                 bar.update()
-                bar.set_postfix_str(f"{file or 'embedded cluster'}, many jobs")
-                shared.append(self._shared(file))
-                bar.update()
-        return stages, shared
+                return made
+
+            kinds = ((self._stage, "one job"), (self._shared, "many jobs"))
+            work = [functools.partial(shown, *kind, file) for kind in kinds for file in self.files]
+            made = side_by_side(work)
+        return made[: len(self.files)], made[len(self.files) :]
 
     def _stage(self, file: str | None) -> Stage:
         c = self.config

@@ -31,6 +31,7 @@ LEAST_WORTH = {"token_worth": "lower_end"}  # progress is at the lower end of it
 FAST, THRIFTY = (1.0, 0.0, 0.0, 0.0), (1.0, 0.0, 1.0, 0.0)  # w of all KPIs, and of WAN cost
 # Preferences w of which a policy's trade-offs are asked: all that sum to one, in thirds.
 PREFERENCES = SAMPLED
+SETTLED = 32  # intervals of links that stand still, after which nobody moves any more
 
 
 class Stage:
@@ -77,11 +78,11 @@ class Stage:
         return _played(episodes, bank.params)
 
     def points(self, everyone: list[Contestant], preferences) -> np.ndarray:
-        """[S, M, W, 3] objectives of each policy seed's last plan in an episode without jitter, by
+        """[S, M, W, 3] objectives of the plan in which each policy seed settles without jitter, by
         preference; infinite where that plan trains nothing."""
         bank = self.scene(STEADY)
         points = [
-            [_last_point(bank.play(one.scheduler, w)[1], bank.params) for w in preferences]
+            [_last_point(bank.play(one.scheduler, w, SETTLED)[1], bank.params) for w in preferences]
             for one in everyone
         ]
         return np.moveaxis(np.array(points), 2, 0)

@@ -59,6 +59,7 @@ MOST_PROPOSALS = 32  # drawn networks times domains, at most
 PROPOSED_SPREAD = 0.25  # base_spread of the drawn networks
 # States of the network for each of which the best plan of the whole space is sought, beside the base.
 WIDE_VIEWS = 7
+CORES = 64  # that are kept: many jobs need one of each kind and part, of every cluster
 WIDE = "any"  # the name under which these plans stand in a table
 RUNNING = "the plan in force"
 WIDE_RULES = PlanRules(lambda builder, allowed: [], tuple(Recompute), tuple(Schedule))
@@ -143,7 +144,7 @@ class _Core:
     proposed: dict[str, list[Plan]]
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=CORES)
 def _core(arguments: bytes) -> _Core:
     """The core of a world from its pickled description: both settings of `allow` share it."""
     (spec, job, calibration, learning), rules, sizes = pickle.loads(arguments)

@@ -1,0 +1,126 @@
+"""Playing a block of scenarios: a host loop over two compiled programs, the decision and the world.
+
+The world's program is the same for all schedulers and takes longest to compile; that of a decision is
+compiled once for a class of schedulers. How many intervals are played costs no compilation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.episodes import Episode, EpisodeMetrics, episode_metrics
+from agents.oracles import Truth
+from agents.protocol import Scheduler, ScoredTable, Setup, make_setup
+from jaxsim.env import EnvParams, Observation, State, reset, step
+from jaxsim.plan import Plan
+from jaxsim.planning import PlanTable
+
+
+class Scenes(NamedTuple):
+    """Scenarios [S, ...] that are played at once."""
+
+    params: EnvParams
+    scored: ScoredTable  # what schedulers expect of the table
+    truth: Truth  # what the future holds, for oracles
+    rates: Any  # [S, T + 1, P, V] the table's, as measured before each interval
+    keys: jax.Array
+    decision_keys: jax.Array
+
+
+def play_block(
+    scheduler: Scheduler, intervals: int, table: PlanTable, scenes: Scenes
+) -> tuple[EpisodeMetrics, Episode]:
+    """Metrics and episodes of one scheduler in each scenario, leaves [S, ...] and [S, T, ...]; the
+    episodes' are NumPy's."""
+    params = scenes.params
+    rates, facts = jnp.asarray(scenes.rates), (table, params, scenes.scored)
+    truth = jax.tree.map(jnp.asarray, scenes.truth) if scheduler.oracle else None
+    state, observation = begun(params, scenes.keys)
+    own, memory, keys = bound(scheduler, facts, scenes.decision_keys)
+    played = []
+    for t in map(np.int32, range(intervals)):
+        known = (truth, rates, keys, t)
+        action, memory = decided(scheduler, own, facts, known, observation, memory)
+        state, observation, episode = stepped(params, keys, t, state, action)
+        played.append(episode)
+    whole = jax.tree.map(lambda *xs: np.stack(xs, axis=1), *jax.device_get(played))
+    return measured(whole, params), whole
+
+
+@jax.jit
+def begun(params: EnvParams, keys: jax.Array) -> tuple[State, Observation]:
+    """Every scenario at its start."""
+    state, timestep = jax.vmap(reset)(keys, params)
+    return state, timestep.observation
+
+
+@jax.jit
+def bound(scheduler: Scheduler, facts: tuple, decision_keys: jax.Array) -> tuple[list, Any, Any]:
+    """What the scheduler computes once for each scenario, its first memory, and keys for what is drawn
+    in the intervals."""
+    table, params, scored = facts
+
+    def one(params, scored, key):
+        init_key, loop_key = jax.random.split(key)
+        setup = _setup(table, params, scored)
+        ready = scheduler.bind(setup)
+        return _own(scheduler, setup, ready), ready.init(init_key), loop_key
+
+    return jax.vmap(one)(params, scored, decision_keys)
+
+
+@jax.jit
+def decided(
+    scheduler: Scheduler, own: list, facts: tuple, known: tuple, seen: Observation, memory: Any
+) -> tuple[Plan, Any]:
+    """Every scenario's plan for interval t, and the next memory."""
+    (table, params, scored), (truth, rates, keys, t) = facts, known
+
+    def one(own, params, scored, truth, rates, key, seen, memory):
+        setup = _setup(table, params, scored)
+        ready = _with_own(scheduler, setup, own)
+        seen = seen.replace(rates=rates[t])
+        extra = (truth,) if scheduler.oracle else ()
+        return ready.decide(jax.random.fold_in(key, t), seen, memory, *extra)
+
+    return jax.vmap(one)(own, params, scored, truth, rates, keys, seen, memory)
+
+
+@jax.jit
+def stepped(
+    params: EnvParams, keys: jax.Array, t: jax.Array, state: State, action: Plan
+) -> tuple[State, Observation, Episode]:
+    """Every scenario an interval on, and what is to be recorded of it."""
+
+    def one(params, key, state, action):
+        state, timestep = step(jax.random.fold_in(key, t), state, action, params)
+        links, moving = state.view.bandwidth_gb_per_s, state.moving
+        out = Episode(timestep.record, links, state.plan, moving, timestep.reward)
+        return state, timestep.observation, out
+
+    return jax.vmap(one)(params, keys, state, action)
+
+
+measured = jax.jit(jax.vmap(episode_metrics))
+
+
+def _setup(table: PlanTable, params: EnvParams, scored: ScoredTable) -> Setup:
+    return make_setup(params, table).replace(scored=scored)
+
+
+def _own(scheduler: Scheduler, setup: Setup, ready: Scheduler) -> list[jax.Array]:
+    """The leaves that `bind` computed, beyond those it was given."""
+    given = {id(x) for x in jax.tree.leaves((scheduler, setup))}
+    return [x for x in jax.tree.leaves(ready) if id(x) not in given]
+
+
+def _with_own(scheduler: Scheduler, setup: Setup, own: list[jax.Array]) -> Scheduler:
+    """The scheduler as it was bound. It is bound again for its structure alone: what it would compute
+    anew is taken from `own` instead, and not compiled."""
+    ready = scheduler.bind(setup)
+    given, known = {id(x) for x in jax.tree.leaves((scheduler, setup))}, iter(own)
+    return jax.tree.map(lambda x: x if id(x) in given else next(known), ready)

@@ -1,0 +1,83 @@
+"""Episodes as a host loop: equal to one compiled scan, the world's program compiled once."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from agents.episodes import episode_metrics, play
+from agents.protocol import make_setup
+from experiments.common import load_world
+from experiments.evaluate import Evaluator, named
+from experiments.evaluate import playing as programs
+from jaxsim.scenario import ScenarioSettings
+from jaxsim.trees import take
+
+INTERVALS = 6
+
+
+@pytest.fixture(scope="module")
+def world():
+    return load_world(None, "gpt2-medium", 64, 1024, 6, layout_limit=50)[1]
+
+
+@pytest.fixture(scope="module")
+def bank(world):
+    settings = ScenarioSettings(horizon=INTERVALS, jitter="uniform", uniform=0.5)
+    return Evaluator(world, settings, range(2), "test", (1.0, 0.0, 0.0, 0.0))
+
+
+# Ray scores the table once for each scenario, a self-tuning rule remembers much, an oracle is told.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("ray", marks=pytest.mark.slow),
+        pytest.param("self_tuning_hysteresis", marks=pytest.mark.nightly),
+        pytest.param("replan_oracle", marks=pytest.mark.nightly),
+    ],
+)
+def test_the_host_loop_comes_to_what_one_scan_does(world, bank, name):
+    scheduler = named(name, world, {})
+    metrics, episode = bank.play(scheduler)
+
+    @jax.jit
+    @jax.vmap
+    def scanned(params, scored, truth, key, decision_key):
+        setup = make_setup(params, world.table).replace(scored=scored)
+        rest = (truth, key, decision_key, INTERVALS, truth.rates)
+        whole = play(scheduler, params, setup, *rest)
+        return episode_metrics(whole, params), whole
+
+    keys = jax.random.split(jax.random.key(20), len(bank))
+    expected = scanned(bank.taped, bank.scored, bank.truth, bank.keys, keys)
+    for mine, theirs in zip((metrics, episode), expected, strict=True):
+        close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6)
+        jax.tree.map(close, mine, jax.tree.map(np.asarray, theirs))
+
+
+def test_fewer_intervals_are_the_start_of_the_whole(world, bank):
+    scheduler = named("hysteresis", world, {})
+    whole, start = bank.play(scheduler)[1], bank.play(scheduler, intervals=3)[1]
+    jax.tree.map(np.testing.assert_array_equal, start, jax.tree.map(lambda x: x[:, :3], whole))
+
+
+def test_another_scheduler_compiles_its_decision_alone(world, bank):
+    bank.play(named("hysteresis", world, {}))
+    compiled = programs.stepped._cache_size(), programs.decided._cache_size()
+    bank.play(named("hysteresis", world, {"hysteresis_horizon": 3.0}))
+    assert (programs.stepped._cache_size(), programs.decided._cache_size()) == compiled
+    bank.play(named("smoothed_hysteresis", world, {}))
+    assert programs.stepped._cache_size() == compiled[0]
+    assert programs.decided._cache_size() == compiled[1] + 1
+
+
+def test_what_is_computed_once_is_not_computed_in_every_interval(world, bank):
+    """Ray's rates without links: they reach the decision as an argument."""
+    scheduler = named("ray", world, {})
+    setup = make_setup(take(bank.taped, 0), world.table).replace(scored=take(bank.scored, 0))
+    ready = scheduler.bind(setup)
+    (own,) = programs._own(scheduler, setup, ready)
+    np.testing.assert_array_equal(own, ready.blind)
+    other = programs._with_own(scheduler, setup, [own * 0.0])
+    np.testing.assert_array_equal(other.blind, np.zeros_like(own))
