@@ -4,11 +4,13 @@ Fitted are the time that a layer takes for a micro-batch, once of ranks that com
 and once of ranks that compute at once and share the machine's cores (wall time), and two numbers for
 each kind of traffic: the share of a link that it fills, and the round trips that a message waits for.
 
-A pipeline's message occupies its link while it waits: gloo sends when the receiver has asked, and
-torch's schedules ask for one message at a time. It takes trips RTT + S / B for S bytes. A ring's step
-moves each rank's part as two segments that are under way at once (gloo's ring has two at least): while
-one waits the other is sent. It takes trips RTT + S / (2 B), and at least S / B. So links have no
-latency here, and the rates that these times come to.
+A pipeline's message takes trips RTT + S / B for S bytes: gloo sends when the receiver has asked, and
+torch's schedules ask for one message at a time. Under 1F1B it occupies its link for so long. Under
+GPipe a stage asks for a micro-batch when it is about to compute it, and waits: the message adds to the
+time of the stage that receives it, and no link is a bottleneck of its own. A ring's step moves each
+rank's part as two segments that are under way at once (gloo's ring has two at least): while one waits
+the other is sent. It takes trips RTT + S / (2 B), and at least S / B. So links have no latency here,
+and the rates that these times come to.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 from scipy.optimize import least_squares
 
 from jaxsim.cluster import ClusterSpec
@@ -38,6 +40,7 @@ SHARE, TRIPS = (0.05, 1.5), (0.2, 12.0)  # a fit looks within these
 # Parameters of jaxsim that describe a GPU's host and have no meaning here.
 NONE = ("micro_batch_s", "step_fixed_s", "sync_fixed_s", "dp_overlap", "slow_link_gbps")
 TINY = 1e-9
+NO_LIMIT = 1e6  # [GB/s]
 SEGMENTS = 2.0  # of a rank's part that gloo's ring has under way at once
 # Kinds of traffic over the WAN. What a message of a pipeline waits for is its schedule's affair.
 RINGS, OUTER = "rings", "outer syncs"
@@ -120,8 +123,6 @@ class Predictor:
         """`inside` and `between` pipelines: (share, trips); the mean over rows of `factors`."""
         shares = ("wan_efficiency", "wan_ring_efficiency", "outer_sync_efficiency")
         calibration = calibration.replace(
-            launch_forward_s=layer_s / 3.0,
-            launch_backward_s=2.0 * layer_s / 3.0,
             **{name: jnp.float32(TINY) for name in NONE},
             **{name: jnp.float32(1.0) for name in shares},
         )
@@ -130,8 +131,10 @@ class Predictor:
         bits = plan.activation_bits.astype(jnp.float32) / FULL_PRECISION_BITS
         size = per_domain(plan, plan.micro_batch).astype(jnp.float32)
         message_gb = jnp.maximum(work.boundary_gb * size * bits, TINY)[:, None]
+        topo, layers = topology(plan), jnp.maximum(plan.layers.astype(jnp.float32), 1.0)
+        fetches = (per_domain(plan, plan.schedule) == Schedule.GPIPE)[:, None] & topo.together
         steps = jnp.maximum(2.0 * (n_groups(plan).astype(jnp.float32) - 1.0), 1.0)
-        part_gb = jnp.maximum(ring_bytes_gb(work, plan, topology(plan)) / steps, TINY)
+        part_gb = jnp.maximum(ring_bytes_gb(work, plan, topo) / steps, TINY)
 
         def step_s(factor: Float[Array, "K K"]) -> Float[Array, ""]:
             rate = jnp.maximum(cluster.bandwidth_gb_per_s * factor, TINY)
@@ -140,8 +143,18 @@ class Predictor:
             sent_s = part_gb / (between[0] * rate.T)
             part_s = jnp.maximum(between[1] * cluster.rtt_s.T + sent_s / SEGMENTS, sent_s)
             rates = jnp.where(together, message_gb / message_s, part_gb / part_s)
+            rates = jnp.where(fetches, NO_LIMIT, rates)
+
+            def fetched_s(link: Bool[Array, "K K"]) -> Float[Array, " K"]:
+                waited_s = jnp.where(fetches & link, message_s, 0.0).sum(axis=0)  # by the receiver
+                return waited_s / layers
+
+            paid = calibration.replace(
+                launch_forward_s=layer_s / 3.0 + fetched_s(topo.to_next),
+                launch_backward_s=2.0 * layer_s / 3.0 + fetched_s(topo.to_previous),
+            )
             view = NetworkView(rates, jnp.zeros_like(rates), cluster.gpus)
-            return job_step_cost(plan, Problem(work, cluster, calibration), view).step_s
+            return job_step_cost(plan, Problem(work, cluster, paid), view).step_s
 
         return jnp.mean(jax.vmap(step_s)(factors))
 

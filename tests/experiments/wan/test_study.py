@@ -96,6 +96,20 @@ def test_messages_of_a_pipeline_wait_one_after_the_other():
     assert twice - once == pytest.approx(12 * 0.1, rel=0.02)
 
 
+def test_a_stage_of_gpipe_waits_for_every_micro_batch_before_it_computes_it():
+    """Two domains of two layers each, six micro-batches. Computing takes as long as a message: were
+    messages to hide behind it, the step would be half as long."""
+    predictor = Predictor(JOB)
+    _, far, _ = cases("two_domains")
+    layer_s, rtt_s, micro_batches = 0.05, 0.1, 6
+    message_s = predictor.step_s(far, 1e-4, (1.0, 1.0), PRIOR) / (2 * micro_batches)
+    assert message_s == pytest.approx(rtt_s, rel=0.05)
+    forward_s, backward_s = 2 * layer_s / 3, 2 * 2 * layer_s / 3
+    # The first computes once before anything travels; then each way all messages and all computing.
+    by_hand = 3 * layer_s * 2 / 3 + micro_batches * (2 * message_s + forward_s + backward_s)
+    assert predictor.step_s(far, layer_s, (1.0, 1.0), PRIOR) == pytest.approx(by_hand, rel=0.02)
+
+
 def test_a_change_of_plan_costs_a_restart_and_its_bytes():
     predictor = Predictor(JOB)
     near, *_ = cases("two_domains")
