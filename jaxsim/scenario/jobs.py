@@ -54,15 +54,17 @@ def build_jobs_world(
     has its fallback plans, however few that are. Raises InputError that names all jobs that fit
     nowhere, or the first whose data is nowhere, by file and line.
     """
-    make = functools.partial(build_world, efficiency=efficiency, allow=allow, every_choice=True)
+    make = functools.partial(build_world, efficiency=efficiency, allow=allow, crowded=True)
     kinds, kind = _kinds(spec, submitted, table_size, layout_limit, make)
     jobs = build_workload([job.spec for job in submitted], pad_to)
     jobs = jobs.replace(data=_data_sets(spec, submitted, jobs.mask.shape[0]))
     kind += [0] * (jobs.mask.shape[0] - len(kind))
     by_kind = [[world.table for world in worlds] for worlds in kinds]
     rows = max(table_size, *(sum(table.size for table in tables) for tables in by_kind))
-    tables = [_joined(tables, rows) for tables in by_kind]
     first = kinds[0][0]
+    tables = [_joined(tables, rows, first.problem.choices.size) for tables in by_kind]
+    most = max(table.pairs.size for table in tables)
+    tables = [table.replace(pairs=_repeated(table.pairs, most)) for table in tables]
     return JobsWorld(
         problem=first.problem.of(jobs),
         tables=stack(tables),
@@ -134,12 +136,21 @@ def _worlds(
     return worlds
 
 
-def _joined(tables: list[PlanTable], rows: int) -> PlanTable:
-    """One table of all, padded to `rows` by mask."""
-    joined = jax.tree.map(lambda *x: jnp.concatenate(x), *tables)
+def _joined(tables: list[PlanTable], rows: int, n_choices: int) -> PlanTable:
+    """One table of all, padded to `rows` by mask; its pairs are row x `n_choices` + choice."""
+    first = np.cumsum([0, *(table.size for table in tables)])
+    pairs = [table.pairs + n_choices * row for table, row in zip(tables, first, strict=False)]
+    alone = [table.replace(pairs=None) for table in tables]
+    joined = jax.tree.map(lambda *x: jnp.concatenate(x), *alone)
     index = np.minimum(np.arange(rows), joined.size - 1)
     padded = take(joined, index)
-    return padded.replace(mask=padded.mask & (jnp.arange(rows) < joined.size))
+    mask = padded.mask & (jnp.arange(rows) < joined.size)
+    return padded.replace(mask=mask, pairs=jnp.concatenate(pairs).astype(jnp.int32))
+
+
+def _repeated(pairs: Int[Array, " N"], size: int) -> Int[Array, " M"]:
+    """Padded to `size` by the last one."""
+    return jnp.concatenate([pairs, jnp.repeat(pairs[-1:], size - pairs.size)])
 
 
 def jobs_bank(

@@ -86,6 +86,7 @@ def build_world(
     efficiency: str = "published",
     allow: str = "synchronous",
     every_choice: bool = False,
+    crowded: bool = False,
     running: Plan | None = None,
 ) -> tuple[World, TableInfo]:
     """Enumerate and score plans; the table is chosen over sampled states of the network.
@@ -96,7 +97,8 @@ def build_world(
     `efficiency`: what tokens are worth, as `jaxsim.learning.read_efficiency` takes it; plans are
     chosen by the lower end. `allow` any: the table also holds the best plans of the whole space, local
     SGD and fewer bits included (`jaxsim.planning.PlanSpace`). `every_choice`: no lower choice is left
-    out of what is weighed. `running`: a plan (NumPy leaves, no job axis) that runs already and must
+    out of what is weighed. `crowded`: other jobs will hold GPUs, and choices are weighed that suit
+    what they leave. `running`: a plan (NumPy leaves, no job axis) that runs already and must
     stand in the table, so that to stay in it is a choice.
     Raises InputError when no plan fits the cluster.
     """
@@ -116,7 +118,7 @@ def build_world(
     if rules:
         table, info, family = add_candidates(table, info, family, builder, proposed, rules)
     if not every_choice:
-        table = table.replace(pairs=_pairs(builder, table, seed, loaded))
+        table = table.replace(pairs=_pairs(builder, table, seed, loaded or crowded))
     return World(builder.problem.of(build_workload([job])), table, family), info
 
 

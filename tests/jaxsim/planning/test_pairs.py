@@ -1,5 +1,6 @@
 """Few lower choices of a row are weighed, and one of them is as good as the best."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from jaxsim.load import SubmittedJob
 from jaxsim.plan import default_lower_choices
 from jaxsim.planning import (
     NEVER,
@@ -19,7 +21,8 @@ from jaxsim.planning import (
     pairs,
     worthwhile_pairs,
 )
-from jaxsim.scenario import build_world, sample_views
+from jaxsim.scenario import build_jobs_world, build_world, sample_views
+from jaxsim.trees import take
 
 CHOICES = default_lower_choices()
 
@@ -97,6 +100,26 @@ def test_a_world_weighs_few_pairs_and_loses_nothing_by_it():
     assert (best > 0).any() and not picked[~used].any()
     lost = 1.0 - some[:, used].max(axis=2) / np.where(best > 0, best, np.nan)
     assert np.nanmean(lost) < pairs.WITHIN and np.nanmax(lost) < 0.05
+
+
+def test_many_jobs_weigh_few_pairs_of_what_others_leave():
+    """Two kinds of jobs, tables of whole domains and of parts, GPUs left to a job at random."""
+    spec = cluster_spec(2, gpus=8, gbps=10.0)
+    other = dataclasses.replace(JOB, global_batch=2 * JOB.global_batch)
+    submitted = [SubmittedJob(f"line {i}", "toy", job) for i, job in enumerate((JOB, other))]
+    world = build_jobs_world(spec, submitted, 12, 20)
+    views = sample_views(world.problem.cluster, 24, seed=5)
+    left = np.random.default_rng(0).integers(0, 9, views.gpus_available.shape)
+    views = views.replace(gpus_available=jnp.asarray(left, jnp.int32))
+    rate = jax.jit(choice_rates)
+    for kind in range(2):
+        table, problem = take(world.tables, kind), world.problem.job(kind)
+        used = np.asarray(table.mask)
+        some = np.asarray(rate(table.plans, views, problem, table.pairs))[:, used].max(axis=2)
+        best = np.asarray(rate(table.plans, views, problem))[:, used].max(axis=2)
+        assert len(set(table.pairs.tolist())) < 0.5 * used.sum() * problem.choices.size
+        lost = 1.0 - some / np.where(best > 0, best, np.nan)
+        assert np.nanmean(lost) < 0.005, np.nanmean(lost)
 
 
 def test_padding_and_order_of_pairs_change_nothing():
