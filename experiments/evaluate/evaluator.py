@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -43,6 +43,7 @@ BLOCK = 8  # scenarios that are played at once: banks of 8 and more share compil
 EVERY_PAIR, CONTENDERS, SAMPLED = 20_000, 2048, 16
 BLOCK_OF_PLANS = 256  # that are scored at once
 OUTLOOK = 32  # intervals of another course, by which plans that never change are chosen
+VIEWS = 1 + OUTLOOK  # under which a table is scored at once
 
 
 def synchronous(plans: Plan) -> bool:
@@ -80,6 +81,11 @@ def outlook_at_base(views: NetworkView, params: EnvParams, even: EnvParams) -> N
     own, file = (p.problem.cluster.bandwidth_gb_per_s for p in (params, even))
     base = np.asarray(own) / np.maximum(np.asarray(file), 1e-30)
     return views.replace(bandwidth_gb_per_s=views.bandwidth_gb_per_s * base[:, None])
+
+
+def _stands_still(views: NetworkView) -> bool:
+    """Are the views [S, T, ...] of each scenario the same in all intervals?"""
+    return all(np.all(x == x[:, :1]) for x in map(np.asarray, jax.tree.leaves(views)))
 
 
 class Evaluator:
@@ -160,30 +166,40 @@ class Evaluator:
     def _rates_along(self, params: EnvParams, known: bool) -> np.ndarray:
         """[S, T + 1, P, V] the table's rates along the scenarios' courses, for those to whom it is
         `known` what a token is worth or for all others."""
+        still = _stands_still(params.tape)
+
+        def block(params):
+            worth = worths(self.world.table, params)[0 if known else 1]
+            views = jax.tree.map(lambda x: x[:, :1], params.tape) if still else params.tape
+            rates = self._rates_under(params, worth, views)
+            return np.broadcast_to(rates, (len(rates), self.horizon + 1, *rates.shape[2:]))
+
+        return self._in_blocks(block, (params,))
+
+    def _rates_under(self, params: EnvParams, worth: Any, views: NetworkView) -> np.ndarray:
+        """[S, T, P, V] of a block, by one program that takes VIEWS views at once."""
+        count, rates = views.gpus_available.shape[1], []
+        for start in range(0, count, VIEWS):
+            index = np.minimum(np.arange(start, start + VIEWS), count - 1)
+            some = jax.tree.map(lambda x, index=index: x[:, index], views)
+            rates.append(np.asarray(rates_under(self.world.table, params, worth, some)))
+        return np.concatenate(rates, axis=1)[:, :count]
+
+    def _scored(self, params: EnvParams) -> ScoredTable:
+        """[S, ...] the table as everybody expects it."""
         table = self.world.table
 
         def block(params):
-            worth = worths(table, params)[0 if known else 1]
-            return rates_under(table, params, worth, params.tape)
-
-        return self._in_blocks(block, (params,))
-
-    def _scored(self, params: EnvParams) -> ScoredTable:
-        """[S, ...] the table as everybody expects it, by the program that follows the courses: as many
-        views at once as a course has."""
-        table, size = self.world.table, self.horizon + 1
-
-        def block(params):
-            worth, views = worths(table, params)[1], expected_views(table, params)
-            count, rates = views.gpus_available.shape[1], []
-            for start in range(0, count, size):
-                index = np.minimum(np.arange(start, start + size), count - 1)
-                some = jax.tree.map(lambda x, index=index: x[:, index], views)
-                rates.append(np.asarray(rates_under(table, params, worth, some)))
-            every = np.concatenate(rates, axis=1)[:, :count]
+            views = expected_views(table, params)
+            every = self._rates_under(params, worths(table, params)[1], views)
             return ScoredTable(prior=every[:, 0], outlook=every[:, 1:])
 
         return self._in_blocks(block, (params,))
+
+    def weigh(self, preferences: Iterable[tuple[float, ...]]) -> None:
+        """Prepare `weighed` for many weights at once, for those who are no oracles."""
+        missing = [w for w in map(tuple, preferences) if w not in self._weighed]
+        side_by_side([functools.partial(self.weighed, w, oracle=False) for w in missing])
 
     def weighed(
         self, weights: tuple[float, ...], oracle: bool = True

@@ -16,7 +16,6 @@ from agents.registry import names as scheduler_names
 from analysis.statistics import Played, covered, entry, hypervolume_ratio
 from analysis.statistics import kpi as kpis
 from experiments.common import (
-    AT_ONCE,
     load_regions,
     load_world,
     make_room_for_programs,
@@ -41,6 +40,7 @@ from experiments.kpi.worlds import (
 from jaxsim.files import InputError
 
 EPSILON = 0.02  # of the Pareto coverage
+PARTS = 6  # that are handed out at once; programs may be dropped after them
 SPEED_RIVALS = ("single_domain", "static_even_split", "best_static")
 TRAFFIC_RIVALS = ("static_even_split", "zero")
 CONDITIONED = "conditioned_on_weights"  # of a checkpoint's meta: the policy sees w
@@ -118,8 +118,8 @@ class Scoreboard:
             names = tuple(dict.fromkeys((self.policy, best)))
             played, timed = list(self._played(names).items()), self._timed(names)
             bar.total = tuned + len(played) + len(timed)
-            for start in range(0, len(played), AT_ONCE):
-                some = played[start : start + AT_ONCE]
+            for start in range(0, len(played), PARTS):
+                some = played[start : start + PARTS]
                 bar.set_postfix_str(", ".join(what for what, _ in some))
                 make_room_for_programs()
                 side_by_side([measure for _, measure in some])

@@ -81,6 +81,8 @@ class Stage:
         """[S, M, W, 3] objectives of the plan in which each policy seed settles without jitter, by
         preference; infinite where that plan trains nothing."""
         bank = self.scene(STEADY)
+        with self._making:
+            bank.weigh(preferences)
         points = [
             [_last_point(bank.play(one.scheduler, w, SETTLED)[1], bank.params) for w in preferences]
             for one in everyone

@@ -9,7 +9,7 @@ import pytest
 from agents.episodes import episode_metrics, play
 from agents.protocol import make_setup
 from experiments.common import load_world
-from experiments.evaluate import Evaluator, named
+from experiments.evaluate import Evaluator, evaluator, named
 from experiments.evaluate import playing as programs
 from jaxsim.scenario import ScenarioSettings
 from jaxsim.trees import take
@@ -81,3 +81,28 @@ def test_what_is_computed_once_is_not_computed_in_every_interval(world, bank):
     np.testing.assert_array_equal(own, ready.blind)
     other = programs._with_own(scheduler, setup, [own * 0.0])
     np.testing.assert_array_equal(other.blind, np.zeros_like(own))
+
+
+@pytest.mark.slow
+def test_where_nothing_moves_the_table_is_scored_once(world, monkeypatch):
+    settings = ScenarioSettings(horizon=INTERVALS, jitter="none", base_spread=0.3)
+    still = Evaluator(world, settings, range(2), "test", (1.0, 0.0, 0.0, 0.0))
+    asked = []
+    under = still._rates_under
+    monkeypatch.setattr(
+        still, "_rates_under", lambda *args: asked.append(args[2].rtt_s.shape[1]) or under(*args)
+    )
+    once = still._rates_along(still.taped, known=False)
+    monkeypatch.setattr(evaluator, "_stands_still", lambda _: False)
+    each = still._rates_along(still.taped, known=False)
+    assert asked == [1, INTERVALS + 1]
+    np.testing.assert_array_equal(once, each)
+
+
+@pytest.mark.slow
+def test_weights_that_were_prepared_are_not_scored_again(bank, monkeypatch):
+    preferences = [(1.0, 0.0, 0.0, 0.0), (0.5, 0.0, 0.5, 0.0)]
+    bank.weigh(preferences)
+    monkeypatch.setattr(bank, "_rates_along", None)  # whoever asks for it now fails
+    rates, usual = (bank.weighed(w, oracle=False)[3] for w in reversed(preferences))
+    assert rates.shape == usual.shape and np.any(rates != usual)
