@@ -5,13 +5,23 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
-from agents.protocol import Setup, best_choices, outlook_rates, score_prior, score_rows
+from agents.protocol import (
+    Estimate,
+    Setup,
+    best_choices,
+    outlook_rates,
+    score_prior,
+    score_rows,
+)
 from jaxsim.env import resize
 from jaxsim.plan import Plan
 from jaxsim.planning import NEVER, Worth
+from jaxsim.pytree import Pytree
 from jaxsim.step_time import LayerSpan, NetworkView, replicas_running
+
+UNSEEN = -1  # GPUs of a plan before the first measurement
 
 
 def expected_rates(
@@ -20,16 +30,32 @@ def expected_rates(
     """[P] what every row brings per second in the mean over the setup's outlook, if it stays in force
     and the best of its `candidates` is chosen in every interval; under the prior where no outlook is
     known."""
+    rate, lost = _expected(setup, candidates)
+    return rate - lost
+
+
+def expected_losses(
+    setup: Setup, candidates: Bool[Array, "P V"] | None = None
+) -> Float[Array, " P"]:
+    """[P] what of that is lost per second because domains are laid out anew; 0 where GPUs do not vary
+    or no outlook is known."""
+    return _expected(setup, candidates)[1]
+
+
+def _expected(setup: Setup, candidates: Bool[Array, "P V"] | None) -> tuple[Array, Array]:
+    """[P] the mean rate over the outlook, and [P] what of it is lost to laying out anew."""
     views = setup.outlook
     if views is None:
-        return score_prior(setup, candidates).rate
+        rate = score_prior(setup, candidates).rate
+        return rate, jnp.zeros_like(rate)
     nothing = 0.0 if setup.objective is None else NEVER
     best = best_choices(outlook_rates(setup), candidates, nothing)
     worth = None
     if setup.objective is not None:
         worth = score_rows(setup, setup.table.plans, best.choice, views)[1]
+    rate = jnp.mean(best.rate, axis=0)
     staying = staying_rates(setup, setup.table.plans, views, best.rate, worth)
-    return jnp.mean(best.rate if staying is None else staying, axis=0)
+    return rate, jnp.zeros_like(rate) if staying is None else rate - jnp.mean(staying, axis=0)
 
 
 def reference_rates(
@@ -62,19 +88,77 @@ def staying_rates(
     return rate - trained * lost_s / setup.interval_s
 
 
+def losses_along(
+    setup: Setup, views: NetworkView, rate: Float[Array, "T P"]
+) -> Float[Array, "T P"]:
+    """[T, P] what `staying_rates` takes off the `rate` of the table's rows."""
+    staying = staying_rates(setup, setup.table.plans, views, rate)
+    return jnp.zeros_like(rate) if staying is None else rate - staying
+
+
 def lost_by_resizing_s(setup: Setup, plan: Plan, views: NetworkView) -> Float[Array, " T"]:
     """[T] [s] of training that one job loses in each interval of views [T, ...] in which its plan is in
     force throughout, see `jaxsim.env.resize`."""
-    span, problem = LayerSpan.of(plan), setup.problem
-    per_replica = plan.tp * plan.pp * plan.cp
-    used = jax.vmap(lambda gpus: replicas_running(plan, gpus) * per_replica)(views.gpus_available)
+    span = LayerSpan.of(plan)
 
-    def body(carry, now):
-        before, behind_gb = carry
-        view_gb_per_s, gpus = now
-        rate = view_gb_per_s * problem.calibration.wan_efficiency
-        found = resize(span, problem, before, gpus, rate, setup.interval_s, behind_gb)
-        return (gpus, found.behind_gb), found.lost_s
+    def body(before, view):
+        lost_s, now = _laid_out(setup, plan, span, before, view)
+        return now, lost_s
 
-    nothing = jnp.zeros(views.bandwidth_gb_per_s.shape[1:], jnp.float32)
-    return jax.lax.scan(body, (used[0], nothing), (views.bandwidth_gb_per_s, used))[1]
+    return jax.lax.scan(body, Layouts.unseen(plan), views)[1]
+
+
+class Layouts(Pytree):
+    """How plans would have been laid out in the last interval, had they been in force."""
+
+    gpus: Int[Array, "*batch K"]  # used, UNSEEN before the first measurement
+    behind_gb: Float[Array, "*batch K K"]  # [GB] that groups lacked at its end
+
+    @staticmethod
+    def unseen(plans: Plan) -> Layouts:
+        """Before anything was measured, of plans [..., K]."""
+        shape = plans.group.shape
+        behind = jnp.zeros((*shape, shape[-1]), jnp.float32)
+        return Layouts(jnp.full(shape, UNSEEN, jnp.int32), behind)
+
+
+def losses(
+    setup: Setup, before: Layouts | None, now: Estimate, view: NetworkView
+) -> tuple[Float[Array, " P"], Layouts | None]:
+    """[P] what the table's rows lost per second of the measured interval because domains were laid out
+    anew, each as if it had been in force in the one before as well, and how they are laid out:
+    `losses_along` interval by interval.
+
+    `before` is None where GPUs do not vary, and nothing is lost.
+    """
+    if before is None:
+        return jnp.zeros_like(now.rate), None
+    plans = setup.table.plans
+
+    def one(plan, before):
+        return _laid_out(setup, plan, LayerSpan.of(plan), before, view)
+
+    lost_s, after = jax.vmap(one)(plans, before)
+    trained = now.rate
+    if setup.objective is not None:
+        view = jax.tree.map(lambda x: x[None], view)
+        worth = score_rows(setup, plans, now.choice[None], view)[1]
+        trained = trained if worth is None else worth.trained[0]
+    return trained * lost_s / setup.interval_s, after
+
+
+def first_layouts(setup: Setup) -> Layouts | None:
+    """Of the table's rows, before anything was measured; None where GPUs do not vary."""
+    return Layouts.unseen(setup.table.plans) if setup.gpus_vary else None
+
+
+def _laid_out(
+    setup: Setup, plan: Plan, span: LayerSpan, before: Layouts, view: NetworkView
+) -> tuple[Float[Array, ""], Layouts]:
+    """[] [s] of training that one plan loses in an interval, and how it is laid out in it."""
+    problem = setup.problem
+    gpus = replicas_running(plan, view.gpus_available) * (plan.tp * plan.pp * plan.cp)
+    then = jnp.where(before.gpus == UNSEEN, gpus, before.gpus)
+    rate = view.bandwidth_gb_per_s * problem.calibration.wan_efficiency
+    found = resize(span, problem, then, gpus, rate, setup.interval_s, before.behind_gb)
+    return found.lost_s, Layouts(gpus, found.behind_gb)

@@ -11,7 +11,24 @@ from jaxtyping import Float, Int, Key
 
 from agents.baselines.hysteresis import Hysteresis
 from agents.protocol import EvaluatedTable, Setup, amortised_gain
-from agents.staying import reference_rates
+from agents.staying import (
+    Layouts,
+    expected_losses,
+    first_layouts,
+    losses,
+    reference_rates,
+)
+from jaxsim.pytree import Pytree
+
+LOST = 0.05  # weight of what was lost last in its average
+
+
+class Memory(Pytree):
+    """What was learned so far."""
+
+    average: Float[Array, "*batch P"]  # of measured rates
+    lost: Float[Array, "*batch P"]  # the same of what is lost to laying out anew
+    layouts: Layouts | None
 
 
 class SmoothedHysteresis(Hysteresis):
@@ -20,8 +37,11 @@ class SmoothedHysteresis(Hysteresis):
 
     A row is believed to go on at (1 - base_weight) x its average + base_weight x its rate at base, the
     mean over the load to be expected.
-    The average is exponential and starts at base. A row that cannot run as measured counts as
-    standing still, whatever its average. With alpha 1 and base_weight 0 this is `Hysteresis`.
+    The average is exponential and starts at base. Off it comes what a row loses that stays in force,
+    because its domains are laid out anew when local jobs take or return GPUs: an average of its own,
+    which moves by LOST of a measurement and starts at what is to be expected. A row that cannot run as
+    measured counts as standing still, whatever its average. With alpha 1 and base_weight 0 this is
+    `Hysteresis`, where GPUs do not vary.
 
     Attributes:
         horizon: [] intervals over which a switch is spread; tuned on training scenarios, as are the
@@ -39,18 +59,21 @@ class SmoothedHysteresis(Hysteresis):
     def bind(self, setup: Setup) -> Self:
         return self.replace(setup=setup, base_rate=reference_rates(setup, self.candidates))
 
-    def init(self, key: Key[Array, ""]) -> Float[Array, " P"]:
+    def init(self, key: Key[Array, ""]) -> Memory:
         del key
-        return self.base_rate
+        lost = expected_losses(self.setup, self.candidates)
+        return Memory(self.base_rate + lost, lost, first_layouts(self.setup))
 
     def choose(
         self, key: Key[Array, ""], seen: EvaluatedTable, memory: Any
-    ) -> tuple[Int[Array, ""], Float[Array, " P"]]:
+    ) -> tuple[Int[Array, ""], Memory]:
         del key
         now, alpha = seen.now.rate, jnp.float32(self.alpha)
-        average = alpha * now + (1.0 - alpha) * memory
+        average = alpha * now + (1.0 - alpha) * memory.average
+        lost, layouts = losses(self.setup, memory.layouts, seen.now, seen.view)
+        lost = LOST * lost + (1.0 - LOST) * memory.lost
         weight = jnp.float32(self.base_weight)
-        believed = (1.0 - weight) * average + weight * self.base_rate
+        believed = (1.0 - weight) * (average - lost) + weight * self.base_rate
         believed = jnp.where(now != 0, believed, 0.0)
         gain = amortised_gain(seen, believed, self.setup.interval_s, jnp.float32(self.horizon))
-        return jnp.argmax(gain).astype(jnp.int32), average
+        return jnp.argmax(gain).astype(jnp.int32), Memory(average, lost, layouts)

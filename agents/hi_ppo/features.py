@@ -17,7 +17,7 @@ PRIOR_HORIZON = 20.0  # intervals, of the tuned rule that the scorer starts from
 PRIOR_SHARPNESS = 300.0  # logits per unit of relative gain over that horizon
 CHOICE_SHARPNESS = 300.0  # logits per unit of relative rate
 # Sizes of what the networks see: of a row, of a move to it, of a lower choice, of a domain.
-ROW_FEATURES = 11
+ROW_FEATURES = 12
 MOVE_FEATURES = 2 + 3 * len(HORIZONS)
 CHOICE_FEATURES = 5
 GRAPH_NODE_FEATURES = NODE_FEATURES + JOB_NODE_FEATURES
@@ -34,6 +34,7 @@ class Statistics(Pytree):
     slow: Float[Array, "*batch P"]  # average over about 20 intervals
     square: Float[Array, "*batch P"]  # average squared deviation from `slow`
     product: Float[Array, "*batch P"]  # average product of successive deviations
+    lost: Float[Array, "*batch P"]  # average of `Measurement.lost`, from what is to be expected on
     count: Float[Array, "*batch"]  # intervals seen
 
 
@@ -41,6 +42,9 @@ class Measurement(Pytree):
     """One interval's measurement of the table, live or from a tape."""
 
     rates: Float[Array, "*batch P V"]  # [training steps / s] under the measured view
+    # [training steps / s] of these that a row loses that stays in force, because its domains are laid
+    # out anew when local jobs take or return GPUs
+    lost: Float[Array, "*batch P"]
     switch_s: Float[Array, "*batch P"]  # [s] to reach each row at the measured rates
     row: Int[Array, "*batch"]  # row in force, or the target while moving
 
@@ -49,26 +53,29 @@ class Reference(Pytree):
     """What stays the same in a scenario, [P]."""
 
     base_rate: Float[Array, "*batch P"]  # at base, `agents.staying.reference_rates`
+    lost: Float[Array, "*batch P"]  # and what of it is lost, `agents.staying.expected_losses`
     scale: Float[Array, "*batch"]  # the best of them: the unit of all rates
     static_row: Int[Array, "*batch"]  # where it is
 
 
-def make_reference(base_rate: Float[Array, " P"]) -> Reference:
-    """From what the table's rows bring at base (`agents.staying.reference_rates`)."""
-    return Reference(
-        base_rate, jnp.maximum(base_rate.max(), 1e-12), jnp.argmax(base_rate).astype(jnp.int32)
-    )
+def make_reference(base_rate: Float[Array, " P"], lost: Float[Array, " P"]) -> Reference:
+    """From what the table's rows bring and lose at base."""
+    scale = jnp.maximum(base_rate.max(), 1e-12)
+    return Reference(base_rate, lost, scale, jnp.argmax(base_rate).astype(jnp.int32))
 
 
 def init_statistics(reference: Reference) -> Statistics:
     """Before anything was measured, the base is the best guess."""
-    base = reference.base_rate
+    base = reference.base_rate + reference.lost
     zeros = jnp.zeros_like(base)
-    return Statistics(base, base, base, zeros, zeros, jnp.float32(0.0))
+    return Statistics(base, base, base, zeros, zeros, reference.lost, jnp.float32(0.0))
 
 
-def update_statistics(stats: Statistics, rate: Float[Array, " P"]) -> Statistics:
-    """Take in one interval's measured rates, each of the row's best lower choice."""
+def update_statistics(
+    stats: Statistics, rate: Float[Array, " P"], lost: Float[Array, " P"]
+) -> Statistics:
+    """Take in one interval's measured rates, each of the row's best lower choice, and what of them is
+    lost by rows that stay in force."""
     # The slow average starts as a plain mean; its decay holds once enough was measured.
     slow = jnp.minimum((stats.count + 1.0) / (stats.count + 2.0), SLOW)
     mean = slow * stats.slow + (1.0 - slow) * rate
@@ -79,6 +86,7 @@ def update_statistics(stats: Statistics, rate: Float[Array, " P"]) -> Statistics
         slow=mean,
         square=slow * stats.square + (1.0 - slow) * deviation**2,
         product=slow * stats.product + (1.0 - slow) * deviation * before,
+        lost=SLOW * stats.lost + (1.0 - SLOW) * lost,
         count=stats.count + 1.0,
     )
 
@@ -90,7 +98,8 @@ def row_features(
 
     `before` [P] are the rates of the measurement before the last.
     """
-    levels = jnp.stack([stats.last, stats.fast, stats.slow, reference.base_rate]) / reference.scale
+    levels = stats.last, stats.fast, stats.slow, reference.base_rate, stats.lost
+    levels = jnp.stack(levels) / reference.scale
     correlation = stats.product / (stats.square + (1e-3 * reference.scale) ** 2)
     plans = setup.table.plans
     used = plans.group >= 0
@@ -121,9 +130,13 @@ def move_features(
     def gained(rate, horizon):
         return gains(rate, *args, jnp.float32(horizon), interval_s) / reference.scale
 
-    # A row that cannot run as measured counts as standing still, whatever its average.
-    believed = jnp.where(stats.last != 0, stats.fast, 0.0)
-    rates = stats.last, believed, jnp.where(stats.last != 0, stats.slow, 0.0)
+    # A row that cannot run as measured counts as standing still, whatever its average. What it will
+    # lose while it stays in force is not in what is measured.
+    rates = [
+        jnp.where(stats.last != 0, rate - stats.lost, 0.0)
+        for rate in (stats.last, stats.fast, stats.slow)
+    ]
+    _, believed, _ = rates
     promised = [5.0 * gained(rate, h) for rate in rates for h in HORIZONS]
     here = (jnp.arange(switch_s.size) == row).astype(jnp.float32)
     columns = [here, jnp.log1p(switch_s / interval_s), *promised]

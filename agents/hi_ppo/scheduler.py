@@ -36,12 +36,13 @@ from agents.hi_ppo.networks import (
 from agents.protocol import (
     Scheduler,
     Setup,
+    best_choices,
     carry_out,
     find_row,
     measured_rates,
     switch_times,
 )
-from agents.staying import reference_rates
+from agents.staying import Layouts, expected_losses, first_layouts, losses, reference_rates
 from jaxsim.env import EDGE_FEATURES, NODE_FEATURES, Observation
 from jaxsim.plan import Plan
 from jaxsim.pytree import Pytree
@@ -90,21 +91,31 @@ class Memory(Pytree):
 
     stats: Statistics
     filtered: ViewFilter  # of all measurements
+    layouts: Layouts | None
     clock: Int[Array, "*batch"]  # intervals since the last upper decision
 
 
 def measure(
-    setup: Setup, observation: Observation, reference: Reference, job: int = 0
-) -> Measurement:
-    """Score the table under what was measured. Before the first deployment the best static row
-    stands for the plan in force: to stay is to deploy it."""
+    setup: Setup,
+    observation: Observation,
+    reference: Reference,
+    layouts: Layouts | None,
+    job: int = 0,
+) -> tuple[Measurement, Layouts | None]:
+    """Score the table under what was measured; `layouts` of the interval before become this one's.
+    Before the first deployment the best static row stands for the plan in force: to stay is to deploy
+    it."""
     plan, target = (take(p, job) for p in (observation.plan, observation.target))
     row, found = find_row(setup.table, target)
-    return Measurement(
-        rates=measured_rates(setup, observation),
+    rates = measured_rates(setup, observation)
+    lost, layouts = losses(setup, layouts, best_choices(rates), observation.view)
+    measured = Measurement(
+        rates=rates,
+        lost=lost,
         switch_s=switch_times(setup, plan, observation.view),
         row=jnp.where(found, row, reference.static_row),
     )
+    return measured, layouts
 
 
 def decide_upper(
@@ -161,23 +172,26 @@ class HiPPO(Pytree, Scheduler):
     reference: Reference = struct.field(default=None)
 
     def bind(self, setup: Setup) -> Self:
-        return self.replace(setup=setup, reference=make_reference(reference_rates(setup)))
+        reference = make_reference(reference_rates(setup), expected_losses(setup))
+        return self.replace(setup=setup, reference=reference)
 
     def init(self, key: Key[Array, ""]) -> Memory:
         del key
-        return Memory(init_statistics(self.reference), init_filter(self.setup.prior), jnp.int32(0))
+        filtered, layouts = init_filter(self.setup.prior), first_layouts(self.setup)
+        return Memory(init_statistics(self.reference), filtered, layouts, jnp.int32(0))
 
     def decide(
         self, key: Key[Array, ""], observation: Observation, memory: Memory, *truth: Any
     ) -> tuple[Plan, Memory]:
         del key, truth
         networks = (self.setup, self.policy, self.hidden, observation)
-        measured = measure(self.setup, observation, self.reference)
-        stats = update_statistics(memory.stats, measured.rates.max(axis=-1))
+        known = self.reference, memory.layouts
+        measured, layouts = measure(self.setup, observation, *known)
+        stats = update_statistics(memory.stats, measured.rates.max(axis=-1), measured.lost)
         filtered = update_filter(memory.filtered, observation.view)
         seen = (stats, memory.stats.last, self.reference, measured)
         wanted = decide_upper(*networks, *seen)
         row = jnp.where(memory.clock == 0, wanted, measured.row)
         plan = decide_lower(*networks, measured, filtered, row)
         clock = jax.lax.rem(memory.clock + 1, jnp.int32(self.every))
-        return plan, Memory(stats, filtered, clock)
+        return plan, Memory(stats, filtered, layouts, clock)

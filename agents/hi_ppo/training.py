@@ -31,13 +31,14 @@ from agents.hi_ppo.settings import TrainSettings, check_sizes
 from agents.oracles import solve_truth
 from agents.protocol import (
     Setup,
+    best_choices,
     carry_out,
     find_row,
     make_setup,
     pick_row,
     table_rates,
 )
-from agents.staying import reference_rates
+from agents.staying import expected_losses, losses_along, reference_rates
 from jaxsim.env import EnvParams, Observation, State, reset, step, world_tape
 from jaxsim.plan import empty_plan
 from jaxsim.planning import PlanTable
@@ -52,9 +53,15 @@ class Tape(Pytree):
     params: EnvParams
     key: Key[Array, "*batch"]
     rates: Float[Array, "*batch T P V"]  # [T + 1, P, V] [training steps / s]
+    lost: Float[Array, "*batch T P"]  # [T + 1, P] of the best, by rows that were in force before
     value: Float[Array, "*batch _ P"]  # [T + 2, P] [training steps] the clairvoyant still gets
     moves: MigrationTable
     base_rate: Float[Array, "*batch P"]  # at base, `agents.staying.reference_rates`
+    base_lost: Float[Array, "*batch P"]  # `agents.staying.expected_losses`
+
+    @property
+    def reference(self) -> Reference:
+        return make_reference(self.base_rate, self.base_lost)
 
 
 class TrainState(Pytree):
@@ -131,9 +138,11 @@ def make_tape(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon:
         params=params,
         key=key,
         rates=rates,
+        lost=losses_along(setup, views, best_choices(rates).rate),
         value=solve_truth(setup, views, rates).value,
         moves=migration_table(setup.table.plans, setup.problem),
         base_rate=reference_rates(setup),
+        base_lost=expected_losses(setup),
     )
 
 
@@ -179,7 +188,7 @@ class Trainer:
         runs = jnp.where(tape.rates[0].max(axis=-1) > 0, 0.0, jnp.finfo(jnp.float32).min)
         row = jax.random.categorical(where, runs)
         idle = jax.random.uniform(whether) < self.settings.idle_start
-        row = jnp.where(idle, make_reference(tape.base_rate).static_row, row)
+        row = jnp.where(idle, tape.reference.static_row, row)
 
         def deploy(planned, empty):
             return jnp.where(idle, empty, planned)[None]
@@ -188,8 +197,8 @@ class Trainer:
         plan = jax.tree.map(deploy, pick_row(self.table, row), nothing)
         state, timestep = reset(tape.key, tape.params.replace(initial_plan=plan))
         measured = self._measured(timestep.observation, tape)
-        fresh = init_statistics(make_reference(tape.base_rate))
-        stats = update_statistics(fresh, measured.rates.max(axis=-1))
+        fresh = init_statistics(tape.reference)
+        stats = update_statistics(fresh, measured.rates.max(axis=-1), measured.lost)
         filtered = init_filter(make_setup(tape.params, self.table).prior)
         filtered = update_filter(filtered, timestep.observation.view)
         value = tape.value[1, row]
@@ -252,8 +261,7 @@ class Trainer:
         """One upper decision and `every` lower ones, of one environment."""
         upper_key, lower_key = jax.random.split(key)
         setup = make_setup(tape.params, self.table)
-        reference = make_reference(tape.base_rate)
-        inputs = _upper_inputs(setup, carry, reference)
+        inputs = _upper_inputs(setup, carry, tape.reference)
         high = _sample(upper_key, self.upper.apply(policy.upper, inputs), inputs)
 
         def interval(held, i):
@@ -296,7 +304,7 @@ class Trainer:
             record.switched[0].astype(jnp.float32),
         )
         measured = self._measured(timestep.observation, tape)
-        stats = update_statistics(carry.stats, measured.rates.max(axis=-1))
+        stats = update_statistics(carry.stats, measured.rates.max(axis=-1), measured.lost)
         filtered = update_filter(carry.filtered, timestep.observation.view)
         seen = timestep.observation, measured, stats, filtered, carry.stats.last
         carry = _Carry(state, *seen, potential)
@@ -305,7 +313,7 @@ class Trainer:
     def _measured(self, observation: Observation, tape: Tape) -> Measurement:
         """What `scheduler.measure` computes live, looked up on the tape."""
         row, found = find_row(self.table, take(observation.target, 0))
-        row = jnp.where(found, row, make_reference(tape.base_rate).static_row)
+        row = jnp.where(found, row, tape.reference.static_row)
         view = observation.view
         rate = view.bandwidth_gb_per_s * tape.params.problem.calibration.wan_efficiency
         moves = take(tape.moves, row)
@@ -320,6 +328,7 @@ class Trainer:
         switch_s = jax.vmap(transition_s, (0, None))(moves, rate)
         return Measurement(
             rates=tape.rates[observation.t - 1],
+            lost=tape.lost[observation.t - 1],
             switch_s=switch_s * (1.0 - moves.goes_on),
             row=row,
         )
@@ -327,7 +336,7 @@ class Trainer:
     def _values(self, policy: PolicyParams, tape: Tape, carry: _Carry) -> tuple[Array, Array]:
         """Values after the last interval, to bootstrap from: a cut episode is not a finished one."""
         setup = make_setup(tape.params, self.table)
-        high, low = self._inputs(setup, carry, make_reference(tape.base_rate))
+        high, low = self._inputs(setup, carry, tape.reference)
         return self.upper.apply(policy.upper, high)[1], self.lower.apply(policy.lower, low)[1]
 
     def _inputs(self, setup: Setup, carry: _Carry, reference: Reference):

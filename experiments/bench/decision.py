@@ -30,6 +30,7 @@ from agents.hi_ppo import (
 )
 from agents.oracles import Truth
 from agents.protocol import Scheduler, Setup, make_setup
+from agents.staying import first_layouts
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import reset
 from jaxsim.plan import Problem
@@ -112,9 +113,9 @@ def _whole(scheduler: Scheduler, observation):
 @jax.jit
 def _upper(ours: HiPPO, observation):
     """[] int32 row."""
-    measured = measure(ours.setup, observation, ours.reference)
+    measured, _ = measure(ours.setup, observation, ours.reference, first_layouts(ours.setup))
     fresh = init_statistics(ours.reference)
-    stats = update_statistics(fresh, measured.rates.max(axis=-1))
+    stats = update_statistics(fresh, measured.rates.max(axis=-1), measured.lost)
     networks = (ours.setup, ours.policy, ours.hidden, observation)
     return decide_upper(*networks, stats, fresh.last, ours.reference, measured)
 
@@ -122,7 +123,7 @@ def _upper(ours: HiPPO, observation):
 @jax.jit
 def _lower(ours: HiPPO, observation):
     """[1] the plan of the row in force."""
-    measured = measure(ours.setup, observation, ours.reference)
+    measured, _ = measure(ours.setup, observation, ours.reference, first_layouts(ours.setup))
     filtered = update_filter(init_filter(ours.setup.prior), observation.view)
     networks = (ours.setup, ours.policy, ours.hidden, observation)
     return decide_lower(*networks, measured, filtered, measured.row)

@@ -23,7 +23,7 @@ from agents.hi_ppo import (
     update_statistics,
 )
 from agents.protocol import Setup, best_choices, make_setup, table_rates
-from agents.staying import reference_rates, staying_rates
+from agents.staying import expected_losses, losses_along, reference_rates, staying_rates
 from jaxsim.env import EnvParams, wan_graph, world_tape
 from jaxsim.planning import PlanTable, complete
 from jaxsim.pytree import Pytree
@@ -61,7 +61,7 @@ class Recording(Pytree):
 def record(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: int) -> Recording:
     """Record one scenario; jit and vmap over a bank. Progress is what counts, whatever the weights."""
     setup = make_setup(params, table)
-    reference = make_reference(reference_rates(setup))
+    reference = make_reference(reference_rates(setup), expected_losses(setup))
     views = world_tape(params, key, horizon + 1)
     rates = table_rates(setup, views)  # [T + 1, P, V] as measured
     choice = best_choices(rates)
@@ -72,7 +72,8 @@ def record(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: in
     moves = migration_table(table.plans, setup.problem)
     moved, after = _moves(setup, moves, now, played[1:])
     start = _start(setup, played[1:])
-    stats, rows = _seen(setup, reference, choice.rate[:-1])
+    lost = losses_along(setup, views, choice.rate)
+    stats, rows = _seen(setup, reference, (choice.rate[:-1], lost[:-1]))
     nodes, edges = jax.vmap(lambda view: _graph(setup, view))(before)
     return Recording(
         *(stats, reference, rows, nodes, edges),
@@ -159,11 +160,14 @@ def _start(setup: Setup, played: Array) -> tuple[Array, Array]:
     return jnp.where(skipped < length, gained, 0.0), jnp.minimum(skipped + 1, length)
 
 
-def _seen(setup: Setup, reference: Reference, rates: Array) -> tuple[Statistics, Array]:
-    """Statistics [T, ...] with the measurements [T, P] taken in one after the other, and features."""
+def _seen(
+    setup: Setup, reference: Reference, rates: tuple[Array, Array]
+) -> tuple[Statistics, Array]:
+    """Statistics [T, ...] with the measurements [T, P] (and losses) taken in one after the
+    other, and features."""
 
-    def body(stats, rate):
-        new = update_statistics(stats, rate)
+    def body(stats, rates):
+        new = update_statistics(stats, *rates)
         return new, (new, row_features(setup, new, stats.last, reference))
 
     return jax.lax.scan(body, init_statistics(reference), rates)[1]

@@ -17,18 +17,19 @@ IN_FORCE, WANTED = 1, 2
 
 def measured(*_):
     """Three rows, one of them in force."""
-    return Measurement(jnp.ones((3, 1)), jnp.zeros(3), jnp.int32(IN_FORCE))
+    return Measurement(jnp.ones((3, 1)), jnp.zeros(3), jnp.zeros(3), jnp.int32(IN_FORCE))
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_between_its_decisions_the_row_in_force_stays(every, monkeypatch):
     monkeypatch.setattr(scheduler, "reference_rates", lambda *_: jnp.ones(3))
-    monkeypatch.setattr(scheduler, "measure", measured)
+    monkeypatch.setattr(scheduler, "expected_losses", lambda *_: jnp.zeros(3))
+    monkeypatch.setattr(scheduler, "measure", lambda *_: (measured(), None))
     monkeypatch.setattr(scheduler, "decide_upper", lambda *_: jnp.int32(WANTED))
     monkeypatch.setattr(scheduler, "decide_lower", lambda *args: args[-1])  # the row as it is told
     monkeypatch.setattr(scheduler, "init_filter", lambda _: 0)
     monkeypatch.setattr(scheduler, "update_filter", lambda count, _: count + 1)
-    agent = scheduler.HiPPO(None, every, 8).bind(SimpleNamespace(prior=None))
+    agent = scheduler.HiPPO(None, every, 8).bind(SimpleNamespace(prior=None, gpus_vary=False))
     observation = SimpleNamespace(view=None)
     memory, rows = agent.init(jax.random.key(0)), []
     for _ in range(7):
@@ -43,8 +44,7 @@ def test_between_its_decisions_the_row_in_force_stays(every, monkeypatch):
 def test_training_plays_one_upper_decision_and_then_what_is_in_force(every, monkeypatch):
     inputs = SimpleNamespace(mask=jnp.arange(3) == WANTED)
     monkeypatch.setattr(training, "make_setup", lambda *_: None)
-    monkeypatch.setattr(training, "make_reference", lambda *_: None)
-    monkeypatch.setattr(training, "update_statistics", lambda stats, _: stats + 1)
+    monkeypatch.setattr(training, "update_statistics", lambda stats, *_: stats + 1)
     monkeypatch.setattr(training, "upper_inputs", lambda *_: inputs)
     trainer = object.__new__(Trainer)
     trainer.settings, trainer.table = TrainSettings(every=every), None
@@ -58,7 +58,7 @@ def test_training_plays_one_upper_decision_and_then_what_is_in_force(every, monk
 
     trainer._interval = interval
     carry = training._Carry(None, None, measured(), jnp.int32(1), None, None, jnp.float32(0.0))
-    tape = SimpleNamespace(params=None, base_rate=None)
+    tape = SimpleNamespace(params=None, reference=None)
     carry, (high, rows, rewards, stats) = trainer._segment(
         SimpleNamespace(upper=None), tape, carry, jax.random.key(0)
     )
@@ -91,7 +91,7 @@ def test_shaping_adds_what_the_clairvoyant_still_gets_more(moving, monkeypatch):
         training, "step", lambda key, s, action, p: played.append(action) or (state, timestep)
     )
     monkeypatch.setattr(training, "make_setup", lambda *_: None)
-    monkeypatch.setattr(training, "update_statistics", lambda stats, rate: (stats, rate))
+    monkeypatch.setattr(training, "update_statistics", lambda stats, rate, _: (stats, rate))
     trainer = object.__new__(Trainer)
     trainer.table, trainer._measured = None, measured
     trainer.settings = TrainSettings(shaping=0.5)

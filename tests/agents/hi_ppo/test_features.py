@@ -20,18 +20,18 @@ from agents.hi_ppo.features import (
 from jaxsim.plan.modes import Recompute, Schedule
 
 BASE = np.array([1.0, 2.0])
-update = jax.jit(update_statistics)
+update = jax.jit(lambda stats, rate: update_statistics(stats, rate, 0.1 * rate))
 
 
 def statistics_after(series):
-    stats = init_statistics(make_reference(jnp.asarray(BASE, jnp.float32)))
+    stats = init_statistics(make_reference(jnp.asarray(BASE, jnp.float32), jnp.zeros(2)))
     for rates in series:
         stats = update(stats, jnp.asarray(rates, jnp.float32))
     return stats
 
 
 def test_the_reference_is_the_best_static_row():
-    reference = make_reference(jnp.array([1.0, 3.0, 2.0], jnp.float32))
+    reference = make_reference(jnp.array([1.0, 3.0, 2.0], jnp.float32), jnp.zeros(3))
     assert float(reference.scale) == 3.0 and int(reference.static_row) == 1
 
 
@@ -57,6 +57,24 @@ def test_averages_start_at_the_base():
         slow = np.vstack([BASE, series[:n]]).mean(axis=0)
         np.testing.assert_allclose(stats.slow, slow, rtol=1e-6)
         assert float(stats.count) == n
+
+
+def test_what_rows_lose_that_stay_in_force_is_averaged_from_what_is_expected_on():
+    """The first row is spared, the second is laid out anew in every interval and trains half of each;
+    what they bring when they are moved to is averaged apart."""
+    rate, lost = jnp.array([1.0, 3.0]), jnp.array([0.0, 1.5])
+    expected = jnp.array([0.2, 0.5], jnp.float32)
+    stats = init_statistics(make_reference(jnp.asarray(BASE, jnp.float32), expected))
+    np.testing.assert_array_equal(stats.lost, expected)
+    np.testing.assert_allclose(stats.fast, BASE + expected, rtol=1e-6)
+    stats = update_statistics(stats, rate, lost)
+    np.testing.assert_allclose(stats.lost, 0.95 * expected + 0.05 * lost, rtol=1e-6)
+    for _ in range(300):
+        stats = update_statistics(stats, rate, lost)
+    for average in (stats.last, stats.fast, stats.slow):
+        np.testing.assert_allclose(average, rate, rtol=1e-5)
+    np.testing.assert_allclose(stats.lost, lost, atol=1e-5)
+    np.testing.assert_allclose(stats.square, 0.0, atol=1e-4)
 
 
 def test_averages_settle_to_their_decays():
@@ -136,15 +154,25 @@ def world(interval_s=60.0, may=True, moving=False):
     return setup, observation
 
 
+def lost():
+    """[P] the average of what rows lose that stay in force: a tenth of what is measured."""
+    average = 0.0 * RATES
+    for factor in FACTORS:
+        average = 0.95 * average + 0.05 * 0.1 * RATES * factor
+    return average
+
+
 def upper(unit=1.0, seconds=1.0, row=STAY, **changes):
     """Inputs after a few intervals, with rates and times in other units."""
-    reference = make_reference(jnp.asarray(BASE_RATES * unit, jnp.float32))
+    base = jnp.asarray(BASE_RATES * unit, jnp.float32)
+    reference = make_reference(base, 0.0 * base)
     stats = init_statistics(reference)
     for factor in FACTORS:
         rates, before = jnp.asarray(RATES * factor * unit, jnp.float32), stats.last
         stats = update(stats, rates)
     switch_s = jnp.asarray(SWITCH_S * seconds, jnp.float32)
-    measured = Measurement(jnp.stack([0.5 * rates, rates], 1), switch_s, jnp.int32(row))
+    both = jnp.stack([0.5 * rates, rates], 1)
+    measured = Measurement(both, 0.1 * rates, switch_s, jnp.int32(row))
     setup, observation = world(60.0 * seconds, **changes)
     return upper_inputs(setup, observation, stats, before, reference, measured)
 
@@ -170,8 +198,8 @@ def test_inputs_have_no_units():
 
 def test_a_rate_that_never_moved_is_correlated_with_nothing():
     rows = np.asarray(upper().rows, float)
-    assert np.isfinite(rows).all() and rows[PADDING, 6] == 0.0
-    assert np.all(np.abs(rows[:PADDING, 6]) > 0.05)  # those that moved are
+    assert np.isfinite(rows).all() and rows[PADDING, 7] == 0.0
+    assert np.all(np.abs(rows[:PADDING, 7]) > 0.05)  # those that moved are
 
 
 def test_rows_look_the_same_from_wherever_one_is():
@@ -185,11 +213,12 @@ def test_rows_are_told_apart_by_what_they_bring():
     rows = np.asarray(upper().rows, float)
     # Now and at base, in units of the best static rate 1.4, and what changed since the last time.
     np.testing.assert_allclose(rows[FAR, [0, 3]], [1.5 / 1.4, 1.2 / 1.4], rtol=1e-5)
-    np.testing.assert_allclose(rows[FAR, 4], 1.5 * (1.0 - 1.3) / 1.4, rtol=1e-5)
-    np.testing.assert_array_equal(rows[:, 7], [1, 0, 0, 0, 0, 0])  # the best static row
-    np.testing.assert_allclose(rows[:, 8], 0.2 * np.array([1, 1, 2, 2, 2, 2]), rtol=1e-6)
-    np.testing.assert_allclose(rows[:, 9], 0.1 * np.array([0, 0, 0, 5, 0, 0]), rtol=1e-6)
-    np.testing.assert_allclose(rows[:, 10], 0.2 * np.log(1 + 4), rtol=1e-5)
+    np.testing.assert_allclose(rows[:, 4], lost() / 1.4, rtol=1e-5)
+    np.testing.assert_allclose(rows[FAR, 5], 1.5 * (1.0 - 1.3) / 1.4, rtol=1e-5)
+    np.testing.assert_array_equal(rows[:, 8], [1, 0, 0, 0, 0, 0])  # the best static row
+    np.testing.assert_allclose(rows[:, 9], 0.2 * np.array([1, 1, 2, 2, 2, 2]), rtol=1e-6)
+    np.testing.assert_allclose(rows[:, 10], 0.1 * np.array([0, 0, 0, 5, 0, 0]), rtol=1e-6)
+    np.testing.assert_allclose(rows[:, 11], 0.2 * np.log(1 + 4), rtol=1e-5)
     shares = np.asarray(upper().domains)[[STAY, NEAR, FAR]]
     np.testing.assert_allclose(shares, [[0, 1], [0.75, 0.25], [0.5, 0.5]])
 
@@ -203,16 +232,19 @@ def test_moves_are_told_apart_by_what_they_promise():
     # Five times the gain per interval over 3, 8, 20 and 60 intervals: too far is a loss at first. Over
     # 3 and 8 intervals the quickest move that can run, which takes 6 s, ends in time.
     horizons = 60.0 * np.array([3, 8, 20, 60])
-    gained = 1.5 * np.maximum(horizons - 500, 0) / horizons - 1.0
+    here, there = 1.0 - lost()[STAY], 1.5 - lost()[FAR]
+    gained = there * np.maximum(horizons - 500, 0) / horizons - here
     np.testing.assert_allclose(moves[FAR, 2:6], 5 * gained / 1.4, rtol=1e-4)
     assert moves[FAR, 2] < moves[FAR, 4] < 0 < moves[FAR, 5] and 0 < moves[NEAR, 2] < moves[NEAR, 5]
 
 
 def test_the_prior_is_the_tuned_rule():
-    """300 logits for all of the best static rate, gained over 20 intervals at averaged rates."""
+    """300 logits for all of the best static rate, gained over 20 intervals at averaged rates less what
+    is lost."""
     average = BASE_RATES
     for factor in FACTORS:
         average = 0.8 * average + 0.2 * RATES * factor
+    average = np.where(RATES > 0, average - lost(), 0.0)
     gained = average * (1 - SWITCH_S / 1200) - average[STAY]
     np.testing.assert_allclose(upper().prior, 300 * gained / 1.4, rtol=1e-3, atol=3e-3)
 

@@ -23,7 +23,7 @@ from agents.hi_ppo.scheduler import HiPPO, PolicyParams, measure
 from agents.hi_ppo.settings import TrainSettings
 from agents.hi_ppo.training import Trainer, make_tape
 from agents.protocol import find_row, make_setup
-from agents.staying import reference_rates
+from agents.staying import expected_losses, first_layouts, reference_rates
 from jaxsim.env.env import reset, step
 from jaxsim.trees import stack, take
 
@@ -56,8 +56,8 @@ def worlds():
 
 def policy_of(setup, observation):
     """Both policies with every weight moved away from its start: nothing hides behind a zero."""
-    reference = make_reference(reference_rates(setup))
-    measured = measure(setup, observation, reference)
+    reference = make_reference(reference_rates(setup), expected_losses(setup))
+    measured, _ = measure(setup, observation, reference, first_layouts(setup))
     stats = init_statistics(reference)
     high = upper_inputs(setup, observation, stats, stats.last, reference, measured)
     low = lower_inputs(setup, observation, measured.rates, measured.row)
@@ -102,18 +102,19 @@ def played():
         return state, timestep.observation
 
     @jax.jit
-    def both_inputs(params, tape, state, observation, stats):
+    def both_inputs(params, tape, state, observation, memory):
         """What the scheduler computes from the observation, and what training looks up."""
         setup = make_setup(params, TABLE)
-        live_reference = make_reference(reference_rates(setup))
-        taped_reference = make_reference(tape.base_rate)
+        live_reference = make_reference(reference_rates(setup), expected_losses(setup))
+        taped_reference = tape.reference
         out = []
         for measured, reference in (
-            (measure(setup, observation, live_reference), live_reference),
+            (measure(setup, observation, live_reference, memory.layouts)[0], live_reference),
             (trainer._measured(observation, tape), taped_reference),
         ):
-            now = update_statistics(stats, measured.rates.max(axis=-1))
-            high = upper_inputs(setup, observation, now, stats.last, reference, measured)
+            now = update_statistics(memory.stats, measured.rates.max(axis=-1), measured.lost)
+            before = memory.stats.last
+            high = upper_inputs(setup, observation, now, before, reference, measured)
             low = lower_inputs(setup, observation, measured.rates, measured.row)
             out.append((measured, now, high, low))
         return out
@@ -126,7 +127,7 @@ def played():
             policy = episodes[0][0]["policy"]
         rows = []
         for _ in range(STEPS):
-            inputs = both_inputs(params, tape, state, observation, memory.stats)
+            inputs = both_inputs(params, tape, state, observation, memory)
             plan, after = decide(params, policy, observation, memory)
             rows.append(
                 {
@@ -157,6 +158,7 @@ def test_what_is_measured_live_is_what_training_looks_up():
             (live, _, _, _), (taped, _, _, _) = interval["inputs"]
             observation = interval["observation"]
             np.testing.assert_allclose(live.rates, taped.rates, rtol=1e-4)
+            np.testing.assert_allclose(live.lost, taped.lost, rtol=1e-4, atol=1e-9)
             assert int(live.row) == int(taped.row)
             rows.add(int(live.row))
             if bool(observation.moving[0]):

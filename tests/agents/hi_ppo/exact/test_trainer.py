@@ -33,8 +33,10 @@ def scenario(seed):
     stayed[:, good] = 1.0
     after = np.broadcast_to(np.arange(LENGTH)[:, None, None] + 1, (LENGTH, ROWS, ROWS))
     body = {
-        "stats": Statistics(*(jnp.asarray(alike, jnp.float32),) * 5, jnp.zeros(LENGTH)),
-        "reference": make_reference(jnp.ones(ROWS)),
+        "stats": Statistics(
+            *(jnp.asarray(alike, jnp.float32),) * 5, jnp.zeros((LENGTH, ROWS)), jnp.zeros(LENGTH)
+        ),
+        "reference": make_reference(jnp.ones(ROWS), jnp.zeros(ROWS)),
         "rows": rows,
         "nodes": rng.normal(size=(LENGTH, DOMAINS, NODE_FEATURES)),
         "edges": rng.normal(size=(LENGTH, DOMAINS**2, EDGE_FEATURES)),
@@ -130,7 +132,9 @@ def wider(recording):
         lambda x: jnp.pad(x, [(0, 0), (0, 1)]) if x.ndim == 2 else x, recording.stats
     )
     base = jnp.pad(recording.reference.base_rate, (0, 1))
-    return recording.replace(**fields, stats=stats, reference=make_reference(base))
+    return recording.replace(
+        **fields, stats=stats, reference=make_reference(base, jnp.zeros_like(base))
+    )
 
 
 def test_worlds_of_other_sizes_count_as_scenarios_of_one_bank():
