@@ -161,4 +161,5 @@ def _laid_out(
     then = jnp.where(before.gpus == UNSEEN, gpus, before.gpus)
     rate = view.bandwidth_gb_per_s * problem.calibration.wan_efficiency
     found = resize(span, problem, then, gpus, rate, setup.interval_s, before.behind_gb)
-    return found.lost_s, Layouts(gpus, found.behind_gb)
+    behind_gb = before.behind_gb if found.behind_gb is None else found.behind_gb
+    return found.lost_s, Layouts(gpus, behind_gb)

@@ -63,8 +63,8 @@ def build_jobs_world(
     rows = max(table_size, *(sum(table.size for table in tables) for tables in by_kind))
     first = kinds[0][0]
     tables = [_joined(tables, rows, first.problem.choices.size) for tables in by_kind]
-    most = max(table.pairs.size for table in tables)
-    tables = [table.replace(pairs=_repeated(table.pairs, most)) for table in tables]
+    most = max(_pairs(table).size for table in tables)
+    tables = [table.replace(pairs=_repeated(_pairs(table), most)) for table in tables]
     return JobsWorld(
         problem=first.problem.of(jobs),
         tables=stack(tables),
@@ -139,13 +139,20 @@ def _worlds(
 def _joined(tables: list[PlanTable], rows: int, n_choices: int) -> PlanTable:
     """One table of all, padded to `rows` by mask; its pairs are row x `n_choices` + choice."""
     first = np.cumsum([0, *(table.size for table in tables)])
-    pairs = [table.pairs + n_choices * row for table, row in zip(tables, first, strict=False)]
+    pairs = [_pairs(table) + n_choices * row for table, row in zip(tables, first, strict=False)]
     alone = [table.replace(pairs=None) for table in tables]
     joined = jax.tree.map(lambda *x: jnp.concatenate(x), *alone)
     index = np.minimum(np.arange(rows), joined.size - 1)
     padded = take(joined, index)
     mask = padded.mask & (jnp.arange(rows) < joined.size)
     return padded.replace(mask=mask, pairs=jnp.concatenate(pairs).astype(jnp.int32))
+
+
+def _pairs(table: PlanTable) -> Int[Array, " N"]:
+    """Those that are weighed, of a table that does not weigh all."""
+    if table.pairs is None:
+        raise ValueError("a table of many jobs has its pairs")
+    return table.pairs
 
 
 def _repeated(pairs: Int[Array, " N"], size: int) -> Int[Array, " M"]:
