@@ -18,7 +18,7 @@ from experiments.plan.answer import Carried, answer_of, carried, hourly
 from experiments.plan.bottleneck import link_gains
 from experiments.plan.candidates import Candidates, search_plans
 from experiments.plan.config import PlanConfig
-from experiments.plan.export import check_folder, export_plan, job_of
+from experiments.plan.export import check_folder, export_plan, job_of, passes_of
 from experiments.plan.question import Question, asked, objective_of
 from experiments.plan.screen import dry_text, screen
 from experiments.plan.spot import spot_of
@@ -62,7 +62,9 @@ def launched(config: PlanConfig, question: Question, result: dict[str, Any]) -> 
     if told is None:
         raise InputError("export: no plan can run, so there is nothing to launch")
     fields = {name: np.asarray(value) for name, value in told["plan"]["fields"].items()}
-    job = job_of(Plan(**fields), question.spec, question.job, config.model, told)
+    plan = Plan(**fields)
+    passes = passes_of(plan, question.problem, question.view)
+    job = job_of(plan, question.spec, question.job, config.model, told, passes)
     files = export_plan(job, config.format, config.export)
     return {"folder": config.export, "format": config.format, "files": files}
 

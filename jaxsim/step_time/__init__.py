@@ -44,7 +44,13 @@ from jaxsim.step_time.event_exact import pipeline_events
 from jaxsim.step_time.memory import in_flight_chunks, layer_memory, state_bytes_per_param
 from jaxsim.step_time.paths import domain_ends, stage_parts
 from jaxsim.step_time.pipeline import pipeline_time, run_ahead
-from jaxsim.step_time.pipeline_inputs import PipelineInputs, PreparedStep, StageTimes, sent_gb
+from jaxsim.step_time.pipeline_inputs import (
+    HEAD_FORWARD_SHARE,
+    PipelineInputs,
+    PreparedStep,
+    StageTimes,
+    sent_gb,
+)
 from jaxsim.step_time.reconfiguration import (
     LayerSpan,
     Transition,
@@ -68,6 +74,7 @@ from jaxsim.step_time.sync import (
 from jaxsim.step_time.topology import topology, transfers_per_micro_batch
 
 __all__ = [
+    "HEAD_FORWARD_SHARE",
     "BandwidthProfile",
     "EventBounds",
     "LayerSpan",

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from experiments.plan.export import job_of
+from experiments.plan.export.layout import Passes
 from jaxsim.cluster import ClusterSpec
 from jaxsim.plan import Plan
 from jaxsim.workload import JobSpec, ModelConfig
@@ -22,6 +23,7 @@ PREDICTED = {
     "effective_tokens_per_s": 1e4,
     "bound_by": {"stage": {"domain": "a", "stage_s": 0.03}},
 }
+PASSES = Passes(0.01, 0.02, 0.001, 0.002, 1e-4)
 
 
 def spec(gpus=(8, 8, 8)):
@@ -46,7 +48,8 @@ def launch(groups, gpus=(8, 8, 8), model=MODEL, batch=64, **fields):
     """A job from groups of domains and the fields of a plan, as `Plan.build` takes them."""
     cluster, job = spec(gpus), JobSpec(model, batch, 256)
     plan = Plan.build(cluster, job, groups, **fields)
-    return job_of(jax.tree.map(np.asarray, plan), cluster, job, "tiny", PREDICTED)
+    passes = [PASSES] * len(gpus)
+    return job_of(jax.tree.map(np.asarray, plan), cluster, job, "tiny", PREDICTED, passes)
 
 
 # By name: one domain; a pipeline over two; replicas that talk every step and seldom; all of it mixed.

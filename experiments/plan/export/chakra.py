@@ -1,10 +1,5 @@
-"""Chakra execution traces of one step (MLCommons schema 0.0.4), as ASTRA-sim replays them.
-
-A rank of the traces is one stage of one group: its tensor-parallel and data-parallel GPUs talk inside
-the domain, and that time is inside its computation. What crosses from stage to stage is sent and
-received micro-batch by micro-batch; at the end gradients travel once around the ring of the groups.
-Times of computation are the plan's, so a replay checks what the network makes of it.
-"""
+"""Chakra execution traces of one step (MLCommons schema 0.0.4), as ASTRA-sim replays them: the
+operations of every rank, a file each."""
 
 from __future__ import annotations
 
@@ -12,16 +7,20 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from experiments.plan.export.layout import Job, Pipeline
+from experiments.plan.export.layout import Job
+from experiments.plan.export.operations import (
+    Kind,
+    Operation,
+    check_operations,
+    first_ranks,
+    owners,
+    rank_operations,
+)
 from experiments.plan.export.writing import Export
-from jaxsim.files import InputError
-from jaxsim.workload import ACTIVATION_BYTES, SENT_GRADIENT_BYTES
 
 RELEASE = "Chakra execution traces, schema 0.0.4 (MLCommons)"
-COMPUTE, SEND, RECEIVE = 4, 5, 6  # NodeType of et_def.proto
+NODE_TYPES = {Kind.COMPUTE: 4, Kind.SEND: 5, Kind.RECEIVE: 6}  # NodeType of et_def.proto
 LONG = ("comm_size",)  # attributes of 64 bits
-MOST_NODES = 200_000  # of all ranks
-FULL_BITS = 16
 
 
 class Node(NamedTuple):
@@ -37,121 +36,29 @@ class Node(NamedTuple):
 
 def export(job: Job) -> Export:
     """Raises InputError for a schedule that the traces do not know, and for too many operations."""
-    for pipeline in job.pipelines:
-        if pipeline.schedule not in ("1f1b", "eager_1f1b", "gpipe"):
-            raise InputError(f"format: chakra: no traces of the schedule {pipeline.schedule}")
-    size = sum(6 * p.pp * p.micro_batches for p in job.pipelines)
-    if size > MOST_NODES:
-        raise InputError(
-            f"format: chakra: {size:,} operations a step, at most {MOST_NODES:,}: ask for a smaller "
-            "global batch"
-        )
+    check_operations(job, "chakra")
     files: dict[str, str | bytes] = {}
     sites = {}
     for g, (first, pipeline) in enumerate(zip(first_ranks(job), job.pipelines, strict=True)):
-        for stage in range(pipeline.pp):
+        for stage, site in enumerate(owners(pipeline)):
             files[f"step.{first + stage}.et"] = encoded(rank_nodes(job, g, stage))
-        owners = [site.name for site in pipeline.sites for _ in site.stages]
-        sites |= {str(first + s): {"domain": name, "group": g + 1} for s, name in enumerate(owners)}
+            sites[str(first + stage)] = {"domain": site.name, "group": g + 1}
     files["ranks.json"] = json.dumps(sites, indent=2) + "\n"
     return Export(RELEASE, files, _exact(), tuple(_nearest(job)), _run())
 
 
-def order(pipeline: Pipeline, stage: int) -> Iterator[tuple[str, int]]:
-    """Forward and backward passes of a stage, in the order of its schedule."""
-    m, behind = pipeline.micro_batches, pipeline.pp - stage
-    ahead = {"1f1b": behind, "eager_1f1b": 2 * behind - 1, "gpipe": m}[pipeline.schedule]
-    ahead = min(ahead, m)
-    yield from (("forward", i) for i in range(ahead))
-    for i in range(m):
-        yield "backward", i
-        if ahead + i < m:
-            yield "forward", ahead + i
-
-
-def first_ranks(job: Job) -> list[int]:
-    """The rank of every group's first stage."""
-    sizes = [p.pp for p in job.pipelines]
-    return [sum(sizes[:g]) for g in range(len(sizes))]
-
-
 def rank_nodes(job: Job, g: int, stage: int) -> Iterator[Node]:
     """The operations of one stage of group `g`."""
-    firsts = first_ranks(job)
-    pipeline, first, number = job.pipelines[g], firsts[g], 0
-    rank = first + stage
-    micros = _micros(job, pipeline, stage)
-    sent = int(_sent_bytes(job, pipeline))
-    before: tuple[int, ...] = ()
-
-    def node(name: str, kind: int, after: Iterable[int], took: int = 0, **attributes) -> Node:
-        nonlocal number
-        number += 1
-        return Node(number, name, kind, tuple(after), took, attributes)
-
-    def transfer(
-        kind: int, other: int, size: int, tag: int, after: Iterable[int], name: str
-    ) -> Node:
-        source, target = (rank, other) if kind == SEND else (other, rank)
-        ends = {"comm_src": source, "comm_dst": target, "comm_tag": tag}
-        verb = "send" if kind == SEND else "receive"
-        return node(f"{verb}_{name}", kind, after, comm_size=size, **ends)
-
-    for direction, i in order(pipeline, stage):
-        forward = direction == "forward"
-        source, target = (stage - 1, stage + 1) if forward else (stage + 1, stage - 1)
-        word = "activation" if forward else "gradient"
-        needs = before
-        if 0 <= source < pipeline.pp:
-            tag, name = 2 * i + (not forward), f"{word}_{i}"
-            arrived = transfer(RECEIVE, first + source, sent, tag, (), name)
-            yield arrived
-            needs = (*before, arrived.number)
-        done = node(f"{direction}_{i}", COMPUTE, needs, micros[forward])
-        yield done
-        before = (done.number,)
-        if 0 <= target < pipeline.pp:
-            tag, name = 2 * i + (not forward), f"{word}_{i}"
-            yield transfer(SEND, first + target, sent, tag, before, name)
-    groups = len(job.pipelines)
-    for kind, other in ((SEND, (g + 1) % groups), (RECEIVE, (g - 1) % groups)):
-        if groups > 1:
-            for there, size in ring_bytes(job, g, stage, other):
-                at = firsts[other] + there
-                tag = 2 * max(p.micro_batches for p in job.pipelines)
-                after = before if kind == SEND else ()
-                yield transfer(kind, at, size, tag, after, f"gradients_{at}")
+    return map(node_of, rank_operations(job, g, stage))
 
 
-def ring_bytes(job: Job, g: int, stage: int, other: int) -> Iterator[tuple[int, int]]:
-    """(stage of the other group, bytes) of the layers that both hold: 2 (n - 1) / n of their gradients,
-    as a ring all-reduce over n groups sends them to the next."""
-    n, model = len(job.pipelines), job.model
-    mine, theirs = job.pipelines[g].stages, job.pipelines[other].stages
-    start = sum(mine[:stage])
-    for there, held in enumerate(theirs):
-        begin = sum(theirs[:there])
-        shared = min(start + mine[stage], begin + held) - max(start, begin)
-        ends = (stage == there == 0) + (stage == len(mine) - 1 and there == len(theirs) - 1)
-        params = max(shared, 0) * model.layer_params + ends * model.embedding_params
-        if params > 0:
-            size = 2 * (n - 1) / n * SENT_GRADIENT_BYTES * job.wire_bits / FULL_BITS * params
-            yield there, round(size)
-
-
-def _micros(job: Job, pipeline: Pipeline, stage: int) -> tuple[int, int]:
-    """[microseconds] of a backward and of a forward pass of one micro-batch: the plan's own time of its
-    slowest stage by layers, a third of it forward."""
-    told = job.predicted["bound_by"]["stage"]["stage_s"]
-    share = pipeline.stages[stage] / max(max(p.stages) for p in job.pipelines)
-    whole = 1e6 * told * share
-    return round(2 * whole / 3), round(whole / 3)
-
-
-def _sent_bytes(job: Job, pipeline: Pipeline) -> float:
-    """Of a micro-batch of all replicas between two stages."""
-    values = pipeline.micro_batch * pipeline.dp * job.seq * job.model.hidden
-    return values * ACTIVATION_BYTES * (job.activation_bits / FULL_BITS if job.crosses else 1.0)
+def node_of(op: Operation) -> Node:
+    """An operation as the schema says it."""
+    kind = NODE_TYPES[op.kind]
+    if op.kind is Kind.COMPUTE:
+        return Node(op.number, op.name, kind, op.after, round(1e6 * op.seconds), {})
+    ends = {"comm_src": op.source, "comm_dst": op.target, "comm_tag": op.tag}
+    return Node(op.number, op.name, kind, op.after, 0, {"comm_size": op.size, **ends})
 
 
 def encoded(nodes: Iterable[Node]) -> bytes:
@@ -203,10 +110,8 @@ def _exact() -> tuple[str, ...]:
 def _nearest(job: Job) -> list[str]:
     notes = [
         "Collectives inside a domain (tensor, data parallelism): inside the time of computation.",
-        "Computation of a stage: the plan's slowest stage, in proportion to layers; a third forward.",
+        "Computation of a stage: as long as that of its domain's fullest.",
     ]
-    if len(job.pipelines) > 1:
-        notes.append("The ring's 2 (n - 1) phases: their bytes, in one transfer to the next group.")
     if job.sync_period > 1 and len(job.pipelines) > 1:
         notes.append(f"Sync every {job.sync_period} steps: the trace is of a step that syncs.")
     return notes

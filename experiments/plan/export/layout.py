@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,36 @@ import numpy as np
 from jaxsim.cluster import ClusterSpec
 from jaxsim.plan import Plan, Recompute, Schedule
 from jaxsim.workload import JobSpec, ModelConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Passes:
+    """[s] One micro-batch in the fullest stage of a domain, as the simulator believes it."""
+
+    forward_s: float
+    backward_s: float
+    head_forward_s: float  # the logits, in a pipeline's last stage
+    head_backward_s: float
+    hop_s: float  # one way to the next stage of the same domain
+
+    def of(self, forward: bool, last: bool) -> float:
+        """[s] of a pass; `last` stages compute the logits."""
+        body, head = (
+            (self.forward_s, self.head_forward_s)
+            if forward
+            else (self.backward_s, self.head_backward_s)
+        )
+        return body + (head if last else 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """The way from one domain to another."""
+
+    source: str
+    target: str
+    gbps: float  # [Gbit/s]
+    one_way_s: float  # [s] half of the round trip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +54,7 @@ class Site:
     per_node: int
     first_node: int
     stages: tuple[int, ...]  # layers of each stage
+    passes: Passes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +118,8 @@ class Job:
     fragments: int
     overlap: int
     cluster: str
+    links: tuple[Link, ...]  # between all domains of the cluster, by source
+    virtual_stages: int  # by which the prediction divides what pipelines take to fill
     stack: str  # of the prediction
     predicted: Mapping[str, Any]  # of the answer: step_s, effective_tokens_per_s, ...
 
@@ -101,14 +135,21 @@ class Job:
 
 
 def job_of(
-    plan: Plan, spec: ClusterSpec, job: JobSpec, model_name: str, predicted: Mapping[str, Any]
+    plan: Plan,
+    spec: ClusterSpec,
+    job: JobSpec,
+    model_name: str,
+    predicted: Mapping[str, Any],
+    passes: Sequence[Passes],
 ) -> Job:
-    """The launches of one job's plan with NumPy leaves."""
+    """The launches of one job's plan with NumPy leaves; `passes` are those of every domain."""
     group, position = np.asarray(plan.group), np.asarray(plan.position)
     pipelines = []
     for g in range(int(group.max()) + 1):
         members = np.flatnonzero(group == g)
-        pipelines.append(_pipeline(plan, spec, g, members[np.argsort(position[members])].tolist()))
+        pipelines.append(
+            _pipeline(plan, spec, passes, members[np.argsort(position[members])].tolist())
+        )
     ways = ("sync_period", "wire_bits", "activation_bits", "fragments", "overlap")
     return Job(
         name=f"{model_name.rpartition('/')[2].removesuffix('.json')}-{spec.name}",
@@ -119,13 +160,27 @@ def job_of(
         steps=int(np.ceil(job.step_budget)) if np.isfinite(job.step_budget) else None,
         pipelines=tuple(pipelines),
         cluster=spec.name,
+        links=links_of(spec),
+        virtual_stages=job.virtual_stages,
         stack=spec.stack,
         predicted=predicted,
         **{name: int(getattr(plan, name)) for name in ways},
     )
 
 
-def _pipeline(plan: Plan, spec: ClusterSpec, g: int, members: Sequence[int]) -> Pipeline:
+def links_of(spec: ClusterSpec) -> tuple[Link, ...]:
+    """Every way between two domains, as the cluster file says."""
+    names, rate, rtt_ms = spec.domains, spec.bandwidth_gbps, spec.rtt_ms
+    return tuple(
+        Link(names[i], names[j], float(rate[i][j]), 0.5e-3 * float(rtt_ms[i][j]))
+        for i, j in itertools.permutations(range(spec.n_domains), 2)
+    )
+
+
+def _pipeline(
+    plan: Plan, spec: ClusterSpec, passes: Sequence[Passes], members: Sequence[int]
+) -> Pipeline:
+    g = int(plan.group[members[0]])
     dp, first_node, sites = int(plan.dp[g]), 0, []
     for k in members:
         stages, layers, tp = int(plan.pp[k]), int(plan.layers[k]), int(plan.tp[k])
@@ -133,7 +188,7 @@ def _pipeline(plan: Plan, spec: ClusterSpec, g: int, members: Sequence[int]) -> 
         held = (each,) * (stages - extra) + (each + 1,) * extra
         per_node = _per_node(stages * tp * dp, tp, spec.gpus_per_node[k])
         nodes = stages * tp * dp // per_node
-        sites.append(Site(spec.domains[k], nodes, per_node, first_node, held))
+        sites.append(Site(spec.domains[k], nodes, per_node, first_node, held, passes[k]))
         first_node += nodes
     k = members[0]
     return Pipeline(

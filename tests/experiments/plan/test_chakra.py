@@ -6,7 +6,7 @@ import pytest
 from helpers.launches import LAUNCHES, MODEL, named
 
 from experiments.plan.export import export_plan
-from experiments.plan.export.chakra import order, ring_bytes
+from experiments.plan.export.operations import order, ring_bytes
 from jaxsim.files.errors import InputError
 
 COMPUTE, SEND, RECEIVE = 4, 5, 6
