@@ -26,6 +26,7 @@ FRAMEWORKS = {
     "deepspeed": ("deepspeed",),
     "maxtext": ("maxtext",),
     "chakra": ("google.protobuf",),
+    "ns3": ("ns3",),
 }
 
 

@@ -11,7 +11,7 @@ from jaxsim.files import InputError, check_counts, check_fields
 
 BILLS = ("used", "all")
 ALLOW = ("synchronous", "any")
-EXPORT_FORMATS = ("torchtitan", "megatron", "deepspeed", "maxtext", "chakra")
+EXPORT_FORMATS = ("torchtitan", "megatron", "deepspeed", "maxtext", "chakra", "ns3")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +42,8 @@ class PlanConfig:
         quick: two plans and what bounds them, no runners-up and no thresholds
         dry_run: check the files and say how large the search is
         export: folder to write launch files into, for each domain; it must not exist, or be empty
-        format: of the launch files: torchtitan, megatron, deepspeed, maxtext, or chakra
-            (execution traces of a step for network simulators)
+        format: of the launch files: torchtitan, megatron, deepspeed, maxtext; or chakra
+            (execution traces of a step for network simulators) or ns3 (a program of its traffic)
         out: run folder; outputs/plan-<time> if none is given
         json: file for the result as JSON; - = standard output
     """
