@@ -9,7 +9,7 @@ core=$(find -L "$NS3" -name 'libns3.44-core*.so' -print -quit)
 folder=$(dirname "$core") kind=$(basename "$core" .so)
 kind=${kind#libns3.44-core} # "", -default, -optimized: how it was built
 libraries=()
-for name in core network internet point-to-point applications traffic-control; do
+for name in core network internet point-to-point traffic-control; do
   libraries+=("-lns3.44-$name$kind")
 done
 if [ step.cc -nt step ]; then

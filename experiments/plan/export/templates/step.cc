@@ -5,7 +5,6 @@
 // after which other operations). Prints when each of --steps steps is done. The first one begins with
 // cold connections.
 
-#include "ns3/applications-module.h"
 #include "ns3/core-module.h"
 #include "ns3/internet-module.h"
 #include "ns3/network-module.h"
