@@ -1,4 +1,4 @@
-"""Whole training steps: alone, and with gradients summed over ranks while backward runs."""
+"""Whole training steps: alone, beside others that compute, and with gradients summed over ranks."""
 
 from __future__ import annotations
 
@@ -22,17 +22,28 @@ from ddp_bench.toolbox import (
     token_loss,
 )
 
-MODELS = ("tiny", "small")
+MODELS = ("tiny", "small", "wide", "deep")
 ROWS, LENGTH = 4, 128
+# What ranks say to each other, in the order of a round. none: each computes a step of its own, all at
+# once; message: they sum as many numbers as the model has; beside: that message travels while they
+# compute backward; ddp: DistributedDataParallel sums gradients, as training does.
+TALKS = ("none", "message", "beside", "ddp")
+Call = Callable[[], Any]
 
 
-def step_of(model: nn.Module, name: str, device: torch.device) -> Callable[[], Any]:
-    """A training step of `model` on one batch."""
+def step_of(
+    model: nn.Module, name: str, device: torch.device, send: Callable[[], dist.Work] | None = None
+) -> Call:
+    """A training step of `model` on one batch; what `send` sends travels beside backward."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     tokens, targets = (part.to(device) for part in batch_of(SHAPES[name], ROWS, LENGTH))
 
     def step() -> None:
-        token_loss(model(tokens), targets).backward()
+        loss = token_loss(model(tokens), targets)
+        message = None if send is None else send()
+        loss.backward()
+        if message is not None:
+            message.wait()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -48,24 +59,20 @@ def measure_alone(repeats: int, device: torch.device) -> dict[str, Timed]:
     return interleave(works, repeats, 2, device)
 
 
-def measure_on_ranks(ranks: int, repeats: int, timeout_s: float) -> dict[str, Timed]:
-    """Model -> a step of the slowest rank under DistributedDataParallel.
+def measure_on_ranks(ranks: int, repeats: int, timeout_s: float) -> dict[tuple[str, str], Timed]:
+    """(model, one of TALKS) -> what the slowest rank takes.
 
     Raises:
         RanksFailed: naming a rank that failed.
     """
     preload = ("ddp_bench.microbench.steps",)
     found = on_ranks(steps_on_rank, ranks, repeats, timeout_s=timeout_s, preload=preload)[0]
-    return {name: Timed(tuple(seconds)) for name, seconds in found.items()}
+    return {of: Timed(tuple(seconds)) for of, seconds in found.items()}
 
 
-def steps_on_rank(ranks: Ranks, repeats: int) -> dict[str, list[float]]:
-    """Model -> seconds of the slowest rank in every round."""
-    works = {}
-    for name in MODELS:
-        torch.manual_seed(0)
-        model = DistributedDataParallel(Llama(SHAPES[name]).to(ranks.device))
-        works[name] = step_of(model, name, ranks.device)
+def steps_on_rank(ranks: Ranks, repeats: int) -> dict[tuple[str, str], list[float]]:
+    """(model, one of TALKS) -> seconds of the slowest rank in every round."""
+    works = {(name, talk): call for name in MODELS for talk, call in _calls(name, ranks).items()}
     rows = []
     for turn in range(-2, repeats):
         row = []
@@ -78,4 +85,17 @@ def steps_on_rank(ranks: Ranks, repeats: int) -> dict[str, list[float]]:
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         if turn >= 0:
             rows.append(slowest.tolist())
-    return {name: [row[i] for row in rows] for i, name in enumerate(works)}
+    return {of: [row[i] for row in rows] for i, of in enumerate(works)}
+
+
+def _calls(name: str, ranks: Ranks) -> dict[str, Call]:
+    """One of TALKS -> what does it once, for one model."""
+    torch.manual_seed(0)
+    apart, together = (Llama(SHAPES[name]).to(ranks.device) for _ in range(2))
+    numbers = sum(parameter.numel() for parameter in apart.parameters())
+    buffer = torch.zeros(numbers, device=ranks.device)
+    plain = step_of(apart, name, ranks.device)
+    beside = step_of(apart, name, ranks.device, lambda: dist.all_reduce(buffer, async_op=True))
+    summed = step_of(DistributedDataParallel(together), name, ranks.device)
+    calls = (plain, lambda: dist.all_reduce(buffer), beside, summed)
+    return dict(zip(TALKS, calls, strict=True))

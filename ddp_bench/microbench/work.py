@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,11 +17,12 @@ from ddp_bench.microbench.figures import draw_roofline
 from ddp_bench.microbench.operators import KINDS, Operator, measure_operators
 from ddp_bench.microbench.profile import profile_name, write_profile
 from ddp_bench.microbench.settings import MicrobenchSettings
-from ddp_bench.microbench.steps import measure_alone, measure_on_ranks
-from ddp_bench.toolbox import Timed, device_of, table
+from ddp_bench.microbench.steps import LENGTH, MODELS, ROWS, measure_alone, measure_on_ranks
+from ddp_bench.toolbox import SHAPES, Timed, device_of, table
 
 Say = Callable[[str], None]
 FEWEST = 4  # sizes of which one can be left out
+Step = tuple[str, int, str, Timed]  # model, ranks, what they say to each other, time
 
 
 def work(settings: MicrobenchSettings, writer: RunWriter, say: Say) -> dict:
@@ -30,7 +33,7 @@ def work(settings: MicrobenchSettings, writer: RunWriter, say: Say) -> dict:
     measured = _operators([k for k in kinds if k in KINDS], settings, device, writer, say)
     steps = _steps(settings, device, say) if "steps" in kinds else []
     roof = _roofline(measured, writer, say)
-    every = [p.timed for p in points] + [t for _, t in measured] + [t for _, _, t in steps]
+    every = [p.timed for p in points] + [t for _, t in measured] + [t for *_, t in steps]
     gaps = [timed.repeat_gap for timed in every]
     errors = [error for model in models for error in model["left_out_errors"]]
     return {
@@ -40,7 +43,10 @@ def work(settings: MicrobenchSettings, writer: RunWriter, say: Say) -> dict:
         "collective_model_error_pct": 100 * sum(errors) / len(errors) if errors else None,
         "repeat_gap_pct": _median_and_worst([100 * gap for gap in gaps if gap is not None]),
         **{kind: [_operator_row(o, t) for o, t in measured if o.kind == kind] for kind in KINDS},
-        "steps": [{"model": n, "ranks": r, **_time(t)} for n, r, t in steps],
+        "steps": [{"model": n, "ranks": r, "talk": talk, **_time(t)} for n, r, talk, t in steps],
+        "models": {name: dataclasses.asdict(SHAPES[name]) for name in MODELS},
+        "batch": {"rows": ROWS, "length": LENGTH},
+        "cores": os.cpu_count(),
         "roofline": roof,
     }
 
@@ -148,20 +154,19 @@ def _operators(
     return measured
 
 
-def _steps(
-    settings: MicrobenchSettings, device: torch.device, say: Say
-) -> list[tuple[str, int, Timed]]:
-    """(model, ranks, time) of whole training steps."""
+def _steps(settings: MicrobenchSettings, device: torch.device, say: Say) -> list[Step]:
+    """Whole training steps, of one process and of ranks."""
     say("training steps")
-    found = [(name, 1, timed) for name, timed in measure_alone(settings.repeats, device).items()]
+    alone = measure_alone(settings.repeats, device)
+    found: list[Step] = [(name, 1, "none", timed) for name, timed in alone.items()]
     for ranks in settings.groups():
         on_all = measure_on_ranks(ranks, settings.repeats, settings.timeout_s)
-        found += [(name, ranks, timed) for name, timed in on_all.items()]
+        found += [(name, ranks, talk, timed) for (name, talk), timed in on_all.items()]
     cells = [
-        [name, ranks, 1e3 * timed.median, *(1e3 * end for end in timed.interval)]
-        for name, ranks, timed in found
+        [name, ranks, talk, 1e3 * timed.median, *(1e3 * end for end in timed.interval)]
+        for name, ranks, talk, timed in found
     ]
-    header = ["model", "ranks", "median [ms]", "from [ms]", "to [ms]"]
+    header = ["model", "ranks", "talk", "median [ms]", "from [ms]", "to [ms]"]
     say(f"\n{table(header, cells)}\n")
     return found
 

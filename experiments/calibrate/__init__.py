@@ -1,8 +1,11 @@
 """`hippo calibrate`: efficiency parameters fitted to measured runs.
 
-config  What a calibration is asked for
-fit     Fit the efficiency parameters of all machines, write the calibration file and the record
-adapt   Adapt one software stack to a user's own runs
+config        What a calibration is asked for
+fit           Fit the efficiency parameters of all machines, write the calibration file and the record
+adapt         Adapt one software stack to a user's own runs
+microbench    What `hippo microbench` measured of a machine
+machine       The simulator's parameters from it
+machine_file  The calibration file of a machine
 """
 
 import lazy_loader

@@ -10,7 +10,8 @@ class CalibrateConfig:
     """A calibration.
 
     Attributes:
-        data: file or folder of measured runs, syncs over shaped links and profiles
+        data: file or folder of measured runs, syncs over shaped links and profiles; or the JSON of
+            hippo microbench, to which the ranks of that machine are fitted
         out: calibration file to write
         gpu: fit only these GPU types, separated by commas; all that the data hold if none is given
         adapt: adapt this software stack to the data, which are runs of it; of the hardware's

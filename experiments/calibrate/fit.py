@@ -11,6 +11,8 @@ from tqdm import tqdm
 from analysis.records import RunWriter
 from experiments.calibrate.adapt import adapt_stack
 from experiments.calibrate.config import CalibrateConfig
+from experiments.calibrate.machine_file import calibrate_machine
+from experiments.calibrate.microbench import is_microbench
 from experiments.common import (
     check_output,
     put_result,
@@ -125,6 +127,9 @@ def calibrate(config: CalibrateConfig) -> None:
     target = check_output(config.out)
     if config.json not in (None, "-"):
         check_output(config.json, "--json")
+    if is_microbench(config.data):
+        calibrate_machine(config, target)
+        return
     found = find_measurements(config.data, config.strict)
     for line in found.left_out:
         print(f"left out: {line}", file=sys.stderr)

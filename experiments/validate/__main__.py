@@ -23,10 +23,16 @@ def _prepare(argv: list[str]) -> Callable[[], object]:
 
     config = parse(ValidateConfig, argv, "validate", EXAMPLE)
 
+    from experiments.calibrate import is_microbench
     from experiments.common import use_compile_cache
-    from experiments.validate.validation import validate
 
     use_compile_cache()
+    if is_microbench(config.data):
+        from experiments.validate.machine import validate_machine
+
+        return partial(validate_machine, config)
+    from experiments.validate.validation import validate
+
     return partial(validate, config)
 
 

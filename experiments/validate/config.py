@@ -11,7 +11,8 @@ class ValidateConfig:
     without come first: as `calibrate` stored them, or computed again.
 
     Attributes:
-        data: file or folder of measured runs and syncs; the published runs that ship if none is given
+        data: file or folder of measured runs and syncs; the published runs that ship if none is given;
+            or the JSON of hippo microbench, whose data-parallel steps are predicted
         calibration: calibration file; the fits that ship if none is given
         leave_one_out: refit without each group of these runs, and predict them
         strict: refuse the first bad row instead of leaving it out

@@ -46,7 +46,7 @@ from jaxsim.cluster.fits import (
     shipped_belief,
     shipped_fit,
 )
-from jaxsim.cluster.gpu import GPU_ALIASES, GPU_PRESETS, Gpu
+from jaxsim.cluster.gpu import GPU_ALIASES, GPU_PRESETS, Gpu, GpuSpec
 from jaxsim.cluster.grids import cluster_file, cluster_from_grids
 from jaxsim.cluster.records import above_record
 from jaxsim.cluster.spot import SpotOffer
@@ -79,6 +79,7 @@ __all__ = [
     "Domain",
     "EfficiencySource",
     "Gpu",
+    "GpuSpec",
     "MachineFit",
     "SpotOffer",
     "Stack",

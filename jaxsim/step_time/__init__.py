@@ -33,7 +33,7 @@ from jaxsim.step_time.closed_form import (
     time_pipelines,
 )
 from jaxsim.step_time.collectives import tensor_reduce_s
-from jaxsim.step_time.compute import gemm_alone_s, layer_time
+from jaxsim.step_time.compute import flash_alone_s, gemm_alone_s, layer_time
 from jaxsim.step_time.event_cost import (
     BandwidthProfile,
     EventBounds,
@@ -95,6 +95,7 @@ __all__ = [
     "event_pipeline_time",
     "event_step_cost",
     "fast_pipeline_time",
+    "flash_alone_s",
     "gemm_alone_s",
     "group_periods",
     "in_flight_chunks",

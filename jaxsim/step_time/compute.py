@@ -172,12 +172,43 @@ def gemm_alone_s(
     rows: Float[Array, " N"],
     columns: Float[Array, " N"],
     depth: Float[Array, " N"],
+    wide: bool = False,
 ) -> Float[Array, " N"]:
-    """[N] [s] of 16-bit products on their own, as operator profiles time them; shapes are [N]."""
+    """[N] [s] of products on their own, as operator profiles time them, in 16 bits or (`wide`) fp32;
+    shapes are [N]."""
+    peak, value_bytes = _alone(gpu, cal, wide)
     one = jnp.float32(1.0)
     rate = gpu.memory_gb_per_s * cal.memory_efficiency
-    shape = _Shape(one, one, one, rows, 2.0 * one, gpu.peak_tflops, gpu.peak_tflops, rate)
-    return _gemm_s(cal, shape, gpu.peak_tflops, cal.gemm_efficiency, rows, columns, depth)
+    shape = _Shape(one, one, one, rows, value_bytes * one, peak, peak, rate)
+    return _gemm_s(cal, shape, peak, cal.gemm_efficiency, rows, columns, depth)
+
+
+def flash_alone_s(
+    gpu: Gpu,
+    cal: Calibration,
+    matrices: Float[Array, " N"],
+    seq: Float[Array, " N"],
+    width: Float[Array, " N"],
+    wide: bool = False,
+) -> Float[Array, " N"]:
+    """[N] [s] forward of fused causal attention on its own: `matrices` heads of all sequences, as wide
+    as `width`, in 16 bits or (`wide`) fp32; shapes are [N]."""
+    peak, _ = _alone(gpu, cal, wide)
+    tflop = 2e-12 * matrices * seq * seq * width
+    return tflop * _flash_loss(cal, seq, width) / (peak * cal.flash_efficiency) + cal.kernel_s
+
+
+def _alone(gpu: Gpu, cal: Calibration, wide: bool) -> tuple[Array, float]:
+    """[TFLOP/s] peak and [B] of a value of one kernel on its own."""
+    if wide:
+        return gpu.peak_tflops * cal.fp32_speed, FP32_ACTIVATION_BYTES
+    return gpu.peak_tflops, ACTIVATION_BYTES
+
+
+def _flash_loss(cal: Calibration, seq: Array, width: Array) -> Array:
+    """Factor >= 1: tiles of narrow heads and short sequences leave the kernel waiting (Dao 2023, Fig.
+    5)."""
+    return (1.0 + cal.flash_width / width) * (1.0 + cal.flash_length / seq)
 
 
 def _memory_s(cal: Calibration, shape: _Shape, values: Array) -> Array:
@@ -205,8 +236,7 @@ def _forward(
     unfused_s = unfused_s + _gemm_s(*batched, width, work.seq, matrices)
     seen = jnp.where(work.causal, 0.5, 1.0)
     flash_tflop = 4e-12 * seen * matrices * rows * work.seq * width
-    # Tiles of narrow heads and short sequences leave the kernel waiting (Dao 2023, Fig. 5).
-    loss = (1.0 + cal.flash_width / width) * (1.0 + cal.flash_length / work.seq)
+    loss = _flash_loss(cal, work.seq, width)
     # Of c chunks of a causal sequence in order, the last rank meets all c, the mean rank (c + 1) / 2.
     skewed = work.causal & ~work.balanced_ring
     loss = loss * jnp.where(skewed, 2.0 * shape.cp / (shape.cp + 1.0), 1.0)

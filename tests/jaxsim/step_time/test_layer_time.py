@@ -10,7 +10,7 @@ from helpers.step_time_by_hand import Hand
 from helpers.toy_world import JOB, MODEL, calibration, cluster_spec
 
 from jaxsim.step_time.collectives import tensor_reduce_s
-from jaxsim.step_time.compute import gemm_alone_s, layer_time, soft_max
+from jaxsim.step_time.compute import flash_alone_s, gemm_alone_s, layer_time, soft_max
 from jaxsim.workload.workload import build_workload
 
 CLUSTER = cluster_spec(gpus=8).to_arrays()
@@ -104,3 +104,14 @@ def test_product_alone_by_hand():
     ]
     got = gemm_alone_s(CLUSTER.gpu, calibration(), rows, columns, depth)
     np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_fused_attention_alone_by_hand():
+    """Causal: half of two products; narrow heads and short sequences lose; fp32 has its own peak."""
+    cal = calibration(flash_width=16.0, flash_length=256.0, flash_efficiency=0.5, fp32_speed=0.25)
+    matrices, seq, width = (jnp.array([x], jnp.float32) for x in (8.0, 512.0, 64.0))
+    busy_s = 2.0 * 8 * 512**2 * 64 * 1.25 * 1.5 / (0.5e12 * float(CLUSTER.gpu.peak_tflops))
+    for wide, slower in ((False, 1.0), (True, 4.0)):
+        want = slower * busy_s + float(cal.kernel_s)
+        got = flash_alone_s(CLUSTER.gpu, cal, matrices, seq, width, wide)
+        np.testing.assert_allclose(got, [want], rtol=1e-5)
