@@ -5,9 +5,9 @@ and once of ranks that compute at once and share the machine's cores (wall time)
 each kind of traffic: the share of a link that it fills, and the round trips that a message waits for.
 
 A pipeline's message takes trips RTT + S / B for S bytes: gloo sends when the receiver has asked, and
-torch's schedules ask for one message at a time. Under 1F1B it occupies its link for so long. Under
-GPipe a stage asks for a micro-batch when it is about to compute it, and waits: the message adds to the
-time of the stage that receives it, and no link is a bottleneck of its own. A ring's step moves each
+torch's schedules ask for one message at a time. A stage asks for a micro-batch when it is about to
+compute it, and waits: the message adds to the time of the stage that receives it, and no link is a
+bottleneck of its own. A ring's step moves each
 rank's part as two segments that are under way at once (gloo's ring has two at least): while one waits
 the other is sent. It takes trips RTT + S / (2 B), and at least S / B. So links have no latency here,
 and the rates that these times come to.
@@ -120,19 +120,18 @@ class Predictor:
     def _cost(
         self, plan, cluster, calibration, factors, layer_s, inside, between
     ) -> Float[Array, ""]:
-        """`inside` and `between` pipelines: (share, trips); the mean over rows of `factors`."""
+        """`inside` and `between` pipelines: (share, trips). Rows of `factors` last equally long: the
+        mean is over steps, of which a slow row sees few."""
         shares = ("wan_efficiency", "wan_ring_efficiency", "outer_sync_efficiency")
         calibration = calibration.replace(
             **{name: jnp.float32(TINY) for name in NONE},
             **{name: jnp.float32(1.0) for name in shares},
         )
         work = build_workload([self._job]).job(0)
-        together = (plan.group[:, None] == plan.group[None, :]) & (plan.group >= 0)[:, None]
         bits = plan.activation_bits.astype(jnp.float32) / FULL_PRECISION_BITS
         size = per_domain(plan, plan.micro_batch).astype(jnp.float32)
         message_gb = jnp.maximum(work.boundary_gb * size * bits, TINY)[:, None]
         topo, layers = topology(plan), jnp.maximum(plan.layers.astype(jnp.float32), 1.0)
-        fetches = (per_domain(plan, plan.schedule) == Schedule.GPIPE)[:, None] & topo.together
         steps = jnp.maximum(2.0 * (n_groups(plan).astype(jnp.float32) - 1.0), 1.0)
         part_gb = jnp.maximum(ring_bytes_gb(work, plan, topo) / steps, TINY)
 
@@ -142,11 +141,10 @@ class Predictor:
             # gloo's ring turns the other way: rank r sends to r - 1, jaxsim's group g to g + 1.
             sent_s = part_gb / (between[0] * rate.T)
             part_s = jnp.maximum(between[1] * cluster.rtt_s.T + sent_s / SEGMENTS, sent_s)
-            rates = jnp.where(together, message_gb / message_s, part_gb / part_s)
-            rates = jnp.where(fetches, NO_LIMIT, rates)
+            rates = jnp.where(topo.together, NO_LIMIT, part_gb / part_s)
 
             def fetched_s(link: Bool[Array, "K K"]) -> Float[Array, " K"]:
-                waited_s = jnp.where(fetches & link, message_s, 0.0).sum(axis=0)  # by the receiver
+                waited_s = jnp.where(link, message_s, 0.0).sum(axis=0)  # by the receiver
                 return waited_s / layers
 
             paid = calibration.replace(
@@ -156,7 +154,7 @@ class Predictor:
             view = NetworkView(rates, jnp.zeros_like(rates), cluster.gpus)
             return job_step_cost(plan, Problem(work, cluster, paid), view).step_s
 
-        return jnp.mean(jax.vmap(step_s)(factors))
+        return 1.0 / jnp.mean(1.0 / jax.vmap(step_s)(factors))
 
     def step_s(self, case: Case, layer_s: float, inside: Pair, between: Pair) -> float:
         """[s] of a step."""

@@ -19,10 +19,26 @@ SHIPPED = Path(__file__).parents[1] / "configs" / "wan" / "protocol.yaml"
 KEYS = ("global_batch", "seq", "steps", "seed", "domains", "plans", "families", "conditions")
 PERIODS = 3
 WARM_UP = 2  # steps of every plan that connect and allocate: they are left out
-JITTER_ROWS, JITTER_S = 120, 0.5  # of a jittered condition's trace: rows, and [s] of each
+TRACE_ROWS, ROW_S = 120, 0.5  # of the trace of a condition whose links move: rows, and [s] of each
 RANKS_PER_DOMAIN = 1
 # A domain's one GPU: so fast that the calibrated time of a layer is all that computing takes.
 GPU = {"peak_tflops": 1e3, "memory_gb": 1e3, "memory_gb_per_s": 1e5, "nvlink_gb_per_s": 1e3}
+
+
+@dataclasses.dataclass(frozen=True)
+class Outage:
+    """One link, again and again with hardly any rate."""
+
+    src: str
+    dst: str
+    factor: float  # of the link's rate meanwhile
+    every_s: float  # from one outage to the next
+    lasts_s: float
+
+    def holds(self, row: int) -> bool:
+        """Whether it lasts in a row of the trace."""
+        every, lasts = round(self.every_s / ROW_S), round(self.lasts_s / ROW_S)
+        return row % every >= every - lasts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +50,14 @@ class Condition:
     rtt_ms: float
     jitter: float = 0.0  # rates move by up to this share of themselves
     slow: tuple[str, str, float] | None = None  # source, destination, factor of one link's rate
+    outage: Outage | None = None
+    steps: int | None = None  # of every plan here; None = as many as elsewhere
     calibrate: bool = False
+
+    @property
+    def moves(self) -> bool:
+        """Whether its links move."""
+        return self.jitter > 0.0 or self.outage is not None
 
     def cluster(self, domains: tuple[str, ...]) -> ClusterSpec:
         """The condition as a cluster file states it."""
@@ -57,14 +80,18 @@ class Condition:
         return parse_cluster("\n".join(lines) + "\n", self.name)
 
     def trace(self, domains: tuple[str, ...], seed: int) -> str | None:
-        """The text of its trace: rates drawn uniformly, link by link; None for a steady network."""
-        if not self.jitter:
+        """The text of its trace: rates drawn uniformly, link by link, and outages; None for a steady
+        network."""
+        if not self.moves:
             return None
         rng, lines = np.random.default_rng([seed, 7]), ["t_s,src,dst,factor"]
-        for row in range(JITTER_ROWS):
+        for row in range(TRACE_ROWS):
             for source in domains:
                 for target in domains:
                     factor = 1.0 + self.jitter * rng.uniform(-1.0, 1.0)
+                    out = self.outage
+                    if out and (source, target) == (out.src, out.dst) and out.holds(row):
+                        factor *= out.factor
                     if source != target:
                         lines.append(f"{row},{source},{target},{factor:.4f}")
         return "\n".join(lines) + "\n"
@@ -86,9 +113,12 @@ class Protocol:
     pace_ms: float = 0.0  # of a layer for a sequence, beside its real computation
     model: str = str(MODEL)
 
-    def counted(self, sync_period: int) -> int:
+    def counted(self, condition: Condition, sync_period: int) -> int:
         """Steps of a plan that are measured: whole periods where it synchronises every H steps."""
-        return self.periods * sync_period if sync_period > 1 else self.steps - WARM_UP
+        steps = (condition.steps or self.steps) - WARM_UP
+        if sync_period == 1:
+            return steps
+        return sync_period * max(self.periods, -(-steps // sync_period))
 
 
 def read_protocol(path: str | Path) -> Protocol:
@@ -146,20 +176,46 @@ def _families(body: Any, plans: Mapping[str, Any], where: str) -> dict[str, str]
 
 def _condition(body: Any, where: str, domains: tuple[str, ...]) -> Condition:
     keys = ("name", "rate_mbps", "rtt_ms")
-    body = values.mapping(body, where, keys, ("jitter", "slow", "calibrate"))
+    further = ("jitter", "slow", "outage", "steps", "calibrate")
+    body = values.mapping(body, where, keys, further)
     name = values.name(body["name"], f"{where}.name")
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,23}", name):
         raise InputError(f"{where}.name: expected 1 to 24 of a-z, 0-9 and '-', got {shown(name)}")
-    slow = body.get("slow")
-    if slow is not None:
-        slow = values.mapping(slow, f"{where}.slow", ("src", "dst", "factor"))
-        ends = [values.choice(slow[key], f"{where}.slow.{key}", domains) for key in ("src", "dst")]
-        slow = (*ends, values.number(slow["factor"], f"{where}.slow.factor", 1e-3))
+    steps = body.get("steps")
     return Condition(
         name,
         values.number(body["rate_mbps"], f"{where}.rate_mbps", 0.1),
         values.number(body["rtt_ms"], f"{where}.rtt_ms", 0.0),
         jitter=values.number(body.get("jitter", 0.0), f"{where}.jitter", 0.0),
-        slow=slow,
+        slow=_slow(body.get("slow"), f"{where}.slow", domains),
+        outage=_outage(body.get("outage"), f"{where}.outage", domains),
+        steps=None if steps is None else values.count(steps, f"{where}.steps", WARM_UP + 1),
         calibrate=bool(body.get("calibrate", False)),
     )
+
+
+def _ends(body: Mapping[str, Any], where: str, domains: tuple[str, ...]) -> list[str]:
+    return [values.choice(body[key], f"{where}.{key}", domains) for key in ("src", "dst")]
+
+
+def _slow(body: Any, where: str, domains: tuple[str, ...]) -> tuple[str, str, float] | None:
+    if body is None:
+        return None
+    body = values.mapping(body, where, ("src", "dst", "factor"))
+    src, dst = _ends(body, where, domains)
+    return src, dst, values.number(body["factor"], f"{where}.factor", 1e-3)
+
+
+def _outage(body: Any, where: str, domains: tuple[str, ...]) -> Outage | None:
+    if body is None:
+        return None
+    body = values.mapping(body, where, ("src", "dst", "factor", "every_s", "lasts_s"))
+    numbers = {
+        key: values.number(body[key], f"{where}.{key}", 1e-3) for key in ("factor", "every_s")
+    }
+    numbers["lasts_s"] = values.number(body["lasts_s"], f"{where}.lasts_s", ROW_S)
+    if numbers["lasts_s"] + ROW_S > numbers["every_s"]:
+        raise InputError(
+            f"{where}.every_s: expected {ROW_S} s more than lasts_s, got {numbers['every_s']}"
+        )
+    return Outage(*_ends(body, where, domains), **numbers)

@@ -15,8 +15,8 @@ from analysis.records import RunWriter, load
 from experiments.wan import start
 from experiments.wan.predict import Case, Fit, Predictor
 from experiments.wan.protocol import (
-    JITTER_S,
     RANKS_PER_DOMAIN,
+    ROW_S,
     WARM_UP,
     Condition,
     Protocol,
@@ -28,7 +28,7 @@ from experiments.wan.training import TrainingOptions, job_spec, plan_of, resolve
 from jaxsim.cluster import ClusterSpec, load_cluster
 from jaxsim.network import read_network_trace
 
-TRACE_INTERVAL_S = 1.0  # of a condition's trace file, whose rows are JITTER_S of real time
+TRACE_INTERVAL_S = 1.0  # of a condition's trace file, whose rows are ROW_S of real time
 NEAR_PCT = 5.0  # a choice this close to the best counts as right
 
 
@@ -52,8 +52,13 @@ class Study:
         found = {n: plan_of(b, f"plans: {n}", first, self._job) for n, b in protocol.plans.items()}
         self._plans = {name: plan for name, (plan, _) in found.items()}
         self._trained = {name: trained for name, (_, trained) in found.items()}
-        counts = [WARM_UP + protocol.counted(t["sync_period"]) for t in self._trained.values()]
-        self._begins = list(itertools.accumulate(counts, initial=0))  # of plans, and the end
+
+    def _begins(self, condition: Condition) -> list[int]:
+        """The first step of every plan, and the end."""
+        counted, periods = self.protocol.counted, (t["sync_period"] for t in self._trained.values())
+        return list(
+            itertools.accumulate((WARM_UP + counted(condition, p) for p in periods), initial=0)
+        )
 
     def run(self) -> dict[str, Any]:
         """Measure, fit, predict, measure; the summary. Raises RunFailed."""
@@ -104,15 +109,19 @@ class Study:
                 cluster=str(self._file(condition, "yaml")),
                 trace=str(trace) if trace.exists() else None,
                 interval_s=TRACE_INTERVAL_S,
-                time_scale=JITTER_S / TRACE_INTERVAL_S,
+                time_scale=ROW_S / TRACE_INTERVAL_S,
                 name=f"study-{condition.name}"[:24].rstrip("-"),
             )
         )
-        names, spec = list(self._plans), self._specs[condition.name]
+        names, spec, begins = (
+            list(self._plans),
+            self._specs[condition.name],
+            self._begins(condition),
+        )
         first, *others = (self._trained[name] for name in names)
         job = resolved_job(self._options, spec, self._job, first, network["name"])
-        job["then"] = list(zip(self._begins[1:-1], others, strict=True))
-        job |= {"steps": self._begins[-1], "pace_s": self.protocol.pace_ms / 1e3}
+        job["then"] = list(zip(begins[1:-1], others, strict=True))
+        job |= {"steps": begins[-1], "pace_s": self.protocol.pace_ms / 1e3}
         out = self._writer.dir / "conditions" / condition.name
         if start.train(network, job, str(out)):
             raise RunFailed(f"condition {condition.name}: training failed; see {out}")
@@ -124,7 +133,8 @@ class Study:
 
     def _step_times(self, condition: Condition, steps: pd.DataFrame, names: list[str]):
         """Step time of every plan [s], its first steps left out: the median, since this machine has
-        other work too; the mean over whole periods where a sync comes every H steps."""
+        other work too; the mean where links move, and over whole periods where a sync comes every H
+        steps."""
         ended = steps.groupby("step")["ended_s"].max().diff()
         rows = []
         for number, name in enumerate(names):
@@ -140,7 +150,7 @@ class Study:
                 {
                     "condition": condition.name,
                     "plan": name,
-                    "measured_s": seconds.mean() if local else seconds.median(),
+                    "measured_s": seconds.mean() if local or condition.moves else seconds.median(),
                     "measured_std_s": seconds.std(),
                     "still_s": still.mean() if local else None,
                     "compute_s": later["compute_s"].median(),

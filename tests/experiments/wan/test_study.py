@@ -11,7 +11,7 @@ from helpers.wan import host_state, needs_networks
 from analysis.records import load
 from experiments.cli import main
 from experiments.wan.predict import OUTER, PRIOR, RINGS, Case, Fit, Predictor
-from experiments.wan.protocol import SHIPPED, Condition, read_protocol
+from experiments.wan.protocol import SHIPPED, Condition, Outage, read_protocol
 from experiments.wan.study import summary
 from experiments.wan.training import TrainingOptions, job_spec, plan_of
 from jaxsim.files import InputError
@@ -54,6 +54,23 @@ def test_a_condition_is_a_cluster_and_a_trace(tmp_path):
         (
             {"conditions": [{"name": "a", "rate_mbps": 5, "rtt_ms": 5}]},
             "conditions: expected some with calibrate: true, and some without",
+        ),
+        (
+            {
+                "conditions": [
+                    {
+                        **{"name": "a", "rate_mbps": 5, "rtt_ms": 5},
+                        "outage": {
+                            "src": "a",
+                            "dst": "b",
+                            "factor": 0.1,
+                            "every_s": 1,
+                            "lasts_s": 1,
+                        },
+                    }
+                ]
+            },
+            "conditions[0].outage.every_s: expected 0.5 s more than lasts_s",
         ),
         ({"extra": 1}, "extra"),
     ],
@@ -108,6 +125,38 @@ def test_a_stage_of_gpipe_waits_for_every_micro_batch_before_it_computes_it():
     # The first computes once before anything travels; then each way all messages and all computing.
     by_hand = 3 * layer_s * 2 / 3 + micro_batches * (2 * message_s + forward_s + backward_s)
     assert predictor.step_s(far, layer_s, (1.0, 1.0), PRIOR) == pytest.approx(by_hand, rel=0.02)
+
+
+def test_a_stage_of_1f1b_waits_as_well_and_a_hybrid_needs_no_numbers_of_its_own():
+    """Two equal stages: in a micro-batch each waits for one message, so that the step is (M + 1) times
+    what a stage takes for one, and M + 1 messages are waited for."""
+    predictor = Predictor(JOB)
+    _, far, _ = cases("two_domains")
+    body = {"groups": [["a", "b"]], "micro_batch": 2}
+    plan, _ = plan_of(body, "1f1b", far.cluster, JOB)
+    case, layer_s, micro_batches = Case(plan, far.cluster), 0.05, 6
+    message_s = predictor.step_s(case, 1e-4, (1.0, 1.0), PRIOR) / (micro_batches + 1)
+    assert message_s == pytest.approx(0.1, rel=0.05)
+    by_hand = (micro_batches + 1) * (2 * layer_s + message_s)
+    assert predictor.step_s(case, layer_s, (1.0, 1.0), PRIOR) == pytest.approx(by_hand, rel=0.02)
+
+
+def test_a_link_that_is_out_for_a_quarter_of_the_time_costs_a_quarter_of_the_steps(tmp_path):
+    outage = Outage("a", "b", factor=1e-3, every_s=4.0, lasts_s=1.0)
+    condition = Condition("out", 200.0, 50.0, outage=outage)
+    spec = condition.cluster(PROTOCOL.domains)
+    (tmp_path / "t.csv").write_text(condition.trace(PROTOCOL.domains, 0))
+    factors = read_network_trace(tmp_path / "t.csv", spec, 1.0)
+    assert factors[:, 0, 1].min() == pytest.approx(1e-3) and np.all(factors[:, 1, 0] == 1.0)
+    assert np.mean(factors[:, 0, 1] < 0.5) == pytest.approx(0.25)
+    plan, _ = plan_of(PROTOCOL.plans["two_domains"], "two_domains", spec, JOB)
+    rows = (None, factors, factors[np.argmin(factors[:, 0, 1])][None])
+    steady, moving, out = (
+        Predictor(JOB).step_s(Case(plan, spec, factors=f), 0.01, (1.0, 1.0), PRIOR) for f in rows
+    )
+    assert out > 5 * steady
+    # In three quarters of the time a step takes as long as ever, in one as long as while it is out.
+    assert moving == pytest.approx(1 / (0.75 / steady + 0.25 / out), rel=1e-4)
 
 
 def test_a_change_of_plan_costs_a_restart_and_its_bytes():
