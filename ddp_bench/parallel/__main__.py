@@ -1,8 +1,9 @@
 """Real training over an emulated network, from a resolved JSON file.
 
-    python -m ddp_bench.parallel JOB.json [--out DIR]
+    python -m ddp_bench.parallel JOB.json [--out DIR] [--owner PID]
 
-`hippo wan run` writes JOB.json from a cluster, a model and a plan.
+`hippo wan run` writes JOB.json from a cluster, a model and a plan. With an owner, the process that
+started it, it ends when that one ends.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ def main(argv: list[str] | None = None) -> int:
     parser = _Parser(prog="python -m ddp_bench.parallel", description=__doc__, allow_abbrev=False)
     parser.add_argument("job", type=Path, help="resolved job")
     parser.add_argument("--out", help="run folder (default: outputs/wan-...)")
+    parser.add_argument("--owner", type=int, help="the process with which it ends")
     try:
         options = parser.parse_args(argv)
         job = read_job(options.job)
 
-        from ddp_bench.parallel.launch import RankEnded, checked, run
+        from ddp_bench.parallel.launch import RankEnded, checked, end_with, run
 
+        if options.owner is not None:
+            end_with(options.owner)
         try:
             print(run(checked(job), options.out))
         except RankEnded as error:

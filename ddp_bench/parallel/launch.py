@@ -93,9 +93,17 @@ def _fork(job: Job, rank: int, shared: Path) -> int:
         os._exit(status)
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
     """A launcher that is killed takes its ranks along."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
+
+
+def end_with(owner: int) -> None:
+    """From now on this process ends when `owner`, which started it, does. Raises ConfigError where
+    that is not its parent, or no longer."""
+    _die_with_parent(signal.SIGTERM)
+    if os.getppid() != owner:
+        raise ConfigError(f"--owner {owner}: this process was not started by it, or it has ended")
 
 
 def _watch(job: Job, pids: dict[int, int], shared: Path) -> None:

@@ -4,8 +4,9 @@ Every pipeline trains on its own for H steps. Then the mean of what the pipeline
 last sync is the gradient of an outer Nesterov step (Douillard et al. 2023, algorithm 1). With F
 fragments, parts of the model take turns, H / F steps apart. With an overlap of tau steps a fragment's
 sum travels while training goes on, and is mixed with what was learnt meanwhile (Douillard et al.
-2025, "Streaming DiLoCo", algorithm 2). torchft has the same, behind a manager and a lighthouse server
-that this trainer has no use for.
+2025, "Streaming DiLoCo", algorithm 2). torchft has the same for replicas that hold the whole model,
+behind a manager and a lighthouse server; here replicas may be pipelines of unequal shares, and their
+sums go out in 8 bits with error feedback.
 """
 
 from __future__ import annotations
@@ -89,11 +90,13 @@ class OuterSync:
                 self._finish(fragment, MIXING if self._overlap else 0.0)
 
     def complete(self) -> None:
-        """Bring all pipelines to the same weights: what is under way, then everything."""
+        """Bring all pipelines to the same weights: what is under way, then their plain mean. An outer
+        step here would move weights by its momentum even where nothing was learnt since the last."""
         for fragment in range(self._fragments):
             self._finish(fragment, MIXING)
         for fragment in range(self._fragments):
             self._begin(fragment)
+        self._rate, self._momentum = 1.0, 0.0
         for fragment in range(self._fragments):
             self._finish(fragment, 0.0)
 

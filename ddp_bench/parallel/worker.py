@@ -22,7 +22,7 @@ from ddp_bench.parallel.agree import Switchboard, meet
 from ddp_bench.parallel.engine import Engine
 from ddp_bench.parallel.groups import Groups
 from ddp_bench.parallel.job import Job
-from ddp_bench.parallel.plan import TrainPlan, seats
+from ddp_bench.parallel.plan import TrainPlan, seats, sequences_of
 from ddp_bench.wan import ask, socket_of
 
 IDLE_S = 0.05  # between two looks at the store by a rank that has nothing to do
@@ -98,6 +98,7 @@ class Worker:
 
     def _step(self, step: int) -> None:
         times, seat = self._engine.step(step), self._engine.seat
+        first, last = sequences_of(self._engine.plan, seat)
         self._records.add(
             "steps",
             step=step,
@@ -107,6 +108,8 @@ class Worker:
             pipeline=seat.pipeline,
             replica=seat.replica,
             stage=seat.stage,
+            first=step * self.job.global_batch + first,  # of the sequences of its replica
+            last=step * self.job.global_batch + last - 1,
             ended_s=time.monotonic(),  # of the machine: the same clock for all ranks
             wall_s=times.wall_s,
             compute_s=times.compute_s,

@@ -1,6 +1,6 @@
 """Emulated wide-area networks, from a resolved JSON file.
 
-    python -m ddp_bench.wan up FILE           bring the network of FILE up, in the background
+    python -m ddp_bench.wan up FILE [--owner PID]   bring the network of FILE up, in the background
     python -m ddp_bench.wan serve FILE        the same in the foreground, until Ctrl-C
     python -m ddp_bench.wan link --name N --src A --dst B [--rate_mbps X] ...
     python -m ddp_bench.wan counters --name N
@@ -46,7 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
     for name in ("up", "serve"):
-        commands.add_parser(name).add_argument("file", type=Path, help="resolved network")
+        command = commands.add_parser(name)
+        command.add_argument("file", type=Path, help="resolved network")
+        command.add_argument("--owner", type=int, help="process with which the network ends")
     link = commands.add_parser("link")
     for option in ("--name", "--src", "--dst"):
         link.add_argument(option, required=True)
@@ -80,10 +82,10 @@ def main(argv: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     match options.command:
         case "up":
-            network = lifecycle.up(options.file)
+            network = lifecycle.up(options.file, options.owner)
             print(f"network {network.name}: {len(network.domains)} domains are up")
         case "serve":
-            lifecycle.serve(read_network(options.file))
+            lifecycle.serve(read_network(options.file), options.owner)
         case "link":
             print(json.dumps(_change(options)))
         case "counters":

@@ -28,10 +28,14 @@ LEARNING, OUTLIER_S = 0.1, 1e-3  # of that measurement: its rate, and where it c
 
 
 class Emulator:
-    """Links between open devices, one file per domain in the order of `network.domains`."""
+    """Links between open devices, one file per domain in the order of `network.domains`. With an
+    `owner`, a file that says when a process has ended (`os.pidfd_open`), it ends with it."""
 
-    def __init__(self, network: Network, devices: list[int], server: Server) -> None:
+    def __init__(
+        self, network: Network, devices: list[int], server: Server, owner: int | None = None
+    ) -> None:
         self.network = network
+        self._owner = owner
         self._devices = devices
         self._server = server
         self._links = {
@@ -63,11 +67,14 @@ class Emulator:
             self._follow_trace(now)
             wait = min((link.next_event() for link in self._busy), default=NEVER) - now
             inputs = [*self._devices, *self._server.files()]
+            inputs += [] if self._owner is None else [self._owner]
             wait = min(max(wait - self._early_s, 0.0), LONGEST_WAIT_S)
             ready, _, _ = select.select(inputs, [], [], wait)
             for file in ready:
                 if file in sources:
                     self._take(file, sources[file])
+                elif file == self._owner:
+                    self.stop()
                 else:
                     self._server.serve(file, self._answer)
             self._deliver(on_time=wait > 0.0 and not ready)
@@ -178,15 +185,18 @@ class Emulator:
         """Change figures of one directed link; rate_mbps None lets it follow the trace again."""
         pair = self._pair(request)
         link, given = self._links[pair], {key: request[key] for key in MATRICES if key in request}
-        self._by_hand.discard(pair)
-        if given.get("rate_mbps", 0.0) is None:
-            del given["rate_mbps"]
-            if self.network.trace is None:
-                given["rate_mbps"] = self.network.links[pair].rate_mbps
-            self._row = -1
-        elif "rate_mbps" in given:
-            self._by_hand.add(pair)
+        by_hand, follows = "rate_mbps" in given, given.get("rate_mbps", 0.0) is None
+        if follows:
+            given["rate_mbps"] = (
+                link.spec.rate_mbps if self.network.trace else self.network.links[pair].rate_mbps
+            )
         fields = {key: number_within(given[key], key, 0.0, MATRICES[key]) for key in given}
+        # Nothing has been touched so far: what is refused changes nothing.
+        if follows:
+            self._by_hand.discard(pair)
+            self._row = -1
+        elif by_hand:
+            self._by_hand.add(pair)
         link.change(LinkSpec(**{**asdict(link.spec), **fields}), time.monotonic())
         self._set_offload()
         return asdict(link.spec)

@@ -116,8 +116,9 @@ def sweep() -> list[str]:
 # --- the emulator's process -----------------------------------------------------------------------
 
 
-def serve(network: Network) -> None:
-    """Bring a network up, hold it until a signal or `stop` comes, take it down.
+def serve(network: Network, owner: int | None = None) -> None:
+    """Bring a network up, hold it until a signal or `stop` comes or the process `owner` ends, however
+    that ends, and take it down.
 
     Raises ConfigError where it is up already or cannot be made; nothing is left behind then.
     """
@@ -131,7 +132,8 @@ def serve(network: Network) -> None:
             held.callback(_clear, network.name)
             devices = [namespaces.create(network, k) for k in range(len(network.domains))]
         server = held.enter_context(contextlib.closing(Server(socket_of(network.name))))
-        emulator = Emulator(network, devices, server)
+        watched = None if owner is None else held.enter_context(_watched(owner))
+        emulator = Emulator(network, devices, server, watched)
         for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(which, emulator.stop)
         record = {"pid": os.getpid(), "domains": list(network.domains)}
@@ -139,6 +141,19 @@ def serve(network: Network) -> None:
         emulator.run()
     with _alone():
         pass
+
+
+@contextmanager
+def _watched(pid: int) -> Iterator[int]:
+    """A file that can be read once a process has ended."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise ConfigError(f"owner: there is no process {pid}") from None
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _clear(name: str) -> None:
@@ -151,8 +166,9 @@ def _clear(name: str) -> None:
 # --- from outside ---------------------------------------------------------------------------------
 
 
-def up(file: Path) -> Network:
-    """Start the emulator of a resolved network in the background; returns once it works.
+def up(file: Path, owner: int | None = None) -> Network:
+    """Start the emulator of a resolved network in the background; returns once it works. It ends with
+    the process `owner`, if one is given.
 
     Raises ConfigError with the emulator's own line where it does not come up.
     """
@@ -162,9 +178,10 @@ def up(file: Path) -> Network:
     if is_up(network.name):
         raise ConfigError(f"network {network.name!r} is up already")
     log = STATE / f"{network.name}.log"
+    words = ["serve", str(Path(file).resolve()), *(("--owner", str(owner)) if owner else ())]
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ddp_bench.wan", "serve", str(Path(file).resolve())],
+            [sys.executable, "-m", "ddp_bench.wan", *words],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

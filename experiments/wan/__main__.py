@@ -137,6 +137,10 @@ def _scene(add: Callable) -> None:
     rows = "of the trace: whole seconds (default 60)"
     add("--interval", type=whole_seconds, default=60, help=rows)
     add("--config", metavar="FILE", help="scene, YAML (default: the one that ships)")
+    study = (
+        "run folder of `hippo wan study` on this machine: predictions wait for messages as it found"
+    )
+    add("--study", metavar="DIR", help=f"{study} (default: jaxsim's own form)")
     add("--out", metavar="DIR", help="run folder (default outputs/wan_end_to_end-...)")
 
 
@@ -253,7 +257,8 @@ def _end_to_end(options: argparse.Namespace) -> int:
     from experiments.wan.endtoend import end_to_end
     from experiments.wan.scene import SHIPPED
 
-    return end_to_end(options.config or str(SHIPPED), options.trace, options.interval, options.out)
+    config = options.config or str(SHIPPED)
+    return end_to_end(config, options.trace, options.interval, options.out, options.study)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from experiments.wan.predict import plain_step_s
 from experiments.wan.resolve import NetworkOptions, resolve
 from experiments.wan.runs import RunFailed, carried_out
 from experiments.wan.scene import Scene, busiest, read_scene
+from experiments.wan.times import Fitted, Times
 from experiments.wan.training import TrainingOptions, job_spec, resolved_job
 from experiments.watch import plan_file
 from jaxsim.cluster import ClusterSpec, load_cluster
@@ -49,24 +50,36 @@ START_S, READY_S, SPARE_S = 60.0, 400.0, 8.0  # most that starting takes; traini
 class EndToEnd:
     """One scene on one stretch of a trace. Everything goes into the run's folder."""
 
-    def __init__(self, scene: Scene, trace: str, interval_s: int, writer: RunWriter) -> None:
-        self.scene, self._writer = scene, writer
+    def __init__(
+        self,
+        scene: Scene,
+        trace: str,
+        interval_s: int,
+        writer: RunWriter,
+        fitted: Fitted | None = None,
+    ) -> None:
+        """`fitted`: what a study found of messages here; None = jaxsim's own form predicts. Whatever
+        predicts, schedulers decide by jaxsim's own form."""
+        self.scene, self._writer, self._fitted = scene, writer, fitted
         self._options = TrainingOptions(
             model=scene.model, global_batch=scene.global_batch, seq=scene.seq, steps=10**6
         )
         self._job = job_spec(self._options)
         self._interval_s = interval_s
-        self.spec = self._write_cluster(FULL)
+        self.spec = bare = self._write_cluster(FULL)
         factors = read_network_trace(trace, self.spec, float(interval_s))
         if len(factors) < scene.rows:
             raise InputError(f"{trace}: has {len(factors)} rows; expected {scene.rows} or more")
         self.begin = busiest(factors, scene.rows)
         self._factors = np.asarray(factors[self.begin : self.begin + scene.rows])
         self._write_trace()
+        self._bare = bare  # in which computing takes no time
 
     def run(self) -> dict[str, Any]:
         """Calibrate, predict, train; the summary. Raises RunFailed."""
         alone_s = self._calibrate()
+        known = self.spec if self._fitted is None else self._bare
+        self._times = Times(known, self._job, self._fitted, alone_s)
         responders = {name: self._responder(name) for name in self.scene.schedulers}
         foreseen = pd.concat([self._foreseen(name, r) for name, r in responders.items()])
         # On disk before anything is trained.
@@ -90,9 +103,10 @@ class EndToEnd:
                     "loss_last": loss,
                 }
             )
-        self._writer.write_table("progress", pd.concat(progress))
+            # What is measured is kept, whatever becomes of the next one.
+            self._writer.write_table("progress", pd.concat(progress))
+            self._writer.write_table("schedulers", pd.DataFrame(rows))
         table = pd.DataFrame(rows)
-        self._writer.write_table("schedulers", table)
         return {
             "first_row": self.begin,
             "alone_s": alone_s,
@@ -211,14 +225,15 @@ class EndToEnd:
         decisions."""
         done, busy_s, out = 0.0, 0.0, []
         for t in self._rows(responder):
-            proposal = responder.propose()
+            proposal, before = responder.propose(), responder.plan
             answer = proposal.answer
             switched = bool(answer["switch"]) and busy_s <= 0.0
             responder.accept(proposal, keep_plan=bool(answer["switch"]) and busy_s > 0.0)
-            busy_s += answer["switch_s"] if switched else 0.0
+            if switched:
+                busy_s += self._times.switch_s(before, responder.plan, answer["switch_s"])
             worked = max(self.scene.row_s - busy_s, 0.0)
             busy_s = max(busy_s - self.scene.row_s, 0.0)
-            done += worked / self._step_s(responder, responder.plan)
+            done += worked / self._times.step_s(responder.plan, responder.measured.view)
             out.append(
                 {
                     "scheduler": name,
@@ -238,17 +253,14 @@ class EndToEnd:
         plan, done, busy_s, out = responder.plan, 0.0, 0.0, []
         for t in self._rows(responder):
             if t in taken:
-                plan = _plan_of(taken[t]["fields"], plan)
-                busy_s += (taken[t]["switch_s"] or 0.0) if taken[t]["switch"] else 0.0
+                before, plan = plan, _plan_of(taken[t]["fields"], plan)
+                if taken[t]["switch"]:
+                    busy_s += self._times.switch_s(before, plan, taken[t]["switch_s"])
             worked = max(self.scene.row_s - busy_s, 0.0)
             busy_s = max(busy_s - self.scene.row_s, 0.0)
-            done += worked / self._step_s(responder, plan)
+            done += worked / self._times.step_s(plan, responder.measured.view)
             out.append({"scheduler": name, "steps": done})
         return pd.DataFrame(out)
-
-    def _step_s(self, responder: Responder, plan: Plan) -> float:
-        """[s] of a step of a plan on the links as last measured."""
-        return plain_step_s(plan, self.spec, self._job, responder.measured.view)
 
     # --- measuring --------------------------------------------------------------------------------
 
@@ -301,9 +313,12 @@ class EndToEnd:
             try:
                 if process.wait(scene.seconds + 60.0) or following.wait(30.0):
                     raise RunFailed(f"training under {name} failed; see {out}")
+                watching.wait(30.0)
+            except subprocess.TimeoutExpired as late:
+                what = f"training under {name}: {late.timeout:.0f} s were not enough; see {out}"
+                raise RunFailed(what) from None
             finally:
                 start.end(following)
-        watching.wait(30.0)
 
     @property
     def _responder_plan(self) -> Plan:
@@ -361,14 +376,19 @@ def _wait_for_steps(folder: Path, process: subprocess.Popen, what: str) -> None:
     raise RunFailed(f"{what}: it did not start")
 
 
-def end_to_end(config: str, trace: str, interval_s: int, out: str | None) -> int:
-    """Carry out a scene; the exit status."""
+def end_to_end(
+    config: str, trace: str, interval_s: int, out: str | None, study: str | None = None
+) -> int:
+    """Carry out a scene, predicted with what a study's run folder has fitted if one is given; the exit
+    status."""
     scene = read_scene(config)
+    fitted = None if study is None else Fitted.of(study)
     body = {**dataclasses.asdict(scene), "config": config, "trace": trace, "interval": interval_s}
+    body["study"] = study
     return carried_out(
         "wan_end_to_end",
         body,
         0,
         out,
-        lambda writer: EndToEnd(scene, trace, interval_s, writer).run(),
+        lambda writer: EndToEnd(scene, trace, interval_s, writer, fitted).run(),
     )

@@ -34,7 +34,7 @@ from jaxsim.step_time import (
     topology,
     transition_s,
 )
-from jaxsim.workload import JobSpec, build_workload
+from jaxsim.workload import MOVED_STATE_BYTES, JobSpec, build_workload
 
 SHARE, TRIPS = (0.05, 1.5), (0.2, 12.0)  # a fit looks within these
 # Parameters of jaxsim that describe a GPU's host and have no meaning here.
@@ -46,6 +46,7 @@ SEGMENTS = 2.0  # of a rank's part that gloo's ring has under way at once
 RINGS, OUTER = "rings", "outer syncs"
 MESSAGES = {mode: f"messages of {mode.word}" for mode in Schedule}
 PRIOR = (0.8, 2.0)
+TRAINED_STATE_BYTES = 12.0  # that a change of plan moves of a parameter
 Pair = tuple[float, float]  # share of a link's rate, round trips of a message
 
 
@@ -180,7 +181,9 @@ class Predictor:
         cluster, work = spec.to_arrays(), build_workload([self._job]).job(0)
         calibration = spec.calibration.replace(restart_s=jnp.float32(restart_s))
         change = begin_transition(old, new, Problem(work, cluster, calibration))
-        moved_s = float(transition_s(change, cluster.bandwidth_gb_per_s))
+        # This trainer moves weights and both moments in 32 bits.
+        moved = change.replace(bytes_gb=change.bytes_gb * (TRAINED_STATE_BYTES / MOVED_STATE_BYTES))
+        moved_s = float(transition_s(moved, cluster.bandwidth_gb_per_s))
         on_link = np.asarray(change.bytes_gb) > 0
         return moved_s + trips * float(np.where(on_link, np.asarray(cluster.rtt_s), 0.0).max())
 

@@ -28,6 +28,11 @@ def python(*words: str) -> int:
         raise
 
 
+def _owned() -> tuple[str, str]:
+    """Options of what is to end with this process."""
+    return "--owner", str(os.getpid())
+
+
 def _environment() -> dict[str, str]:
     """One compute thread per rank, and this checkout importable from anywhere."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -42,23 +47,26 @@ def reason_missing() -> str:
     return done.stdout.strip()
 
 
-def up(network: dict[str, Any]) -> int:
-    """Bring a resolved network up in the background; the exit status."""
+def up(network: dict[str, Any], *, stays: bool = True) -> int:
+    """Bring a resolved network up in the background; the exit status. One that does not stay goes down
+    with this process, however this ends."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "network.json"
         write_json(file, network)
-        return python("ddp_bench.wan", "up", str(file))
+        return python("ddp_bench.wan", "up", str(file), *(() if stays else _owned()))
 
 
 def train(network: dict[str, Any], job: dict[str, Any], out: str | None) -> int:
     """Bring a network up, train over it, take it down, however training ends; the exit status."""
-    if status := up(network):
+    if status := up(network, stays=False):
         return status
     try:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "job.json"
             write_json(file, job)
-            return python("ddp_bench.parallel", str(file), *(("--out", out) if out else ()))
+            return python(
+                "ddp_bench.parallel", str(file), *_owned(), *(("--out", out) if out else ())
+            )
     finally:
         python("ddp_bench.wan", "down", "--name", network["name"])
 
@@ -68,7 +76,7 @@ def train_here(job: dict[str, Any], out: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.json"
         write_json(file, job)
-        words = [sys.executable, "-m", "ddp_bench.parallel", str(file), "--out", out]
+        words = [sys.executable, "-m", "ddp_bench.parallel", str(file), *_owned(), "--out", out]
         done = subprocess.run(words, env=_environment(), stdout=subprocess.DEVNULL, check=False)
         return done.returncode
 
@@ -79,13 +87,13 @@ def training(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A network that is up and a run over it, within this block; afterwards both are gone. Raises
     InputError where the network does not come up."""
-    if up(network):
+    if up(network, stays=False):
         raise InputError(f"network {network['name']}: did not come up")
     try:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "job.json"
             write_json(file, job)
-            words = [sys.executable, "-m", "ddp_bench.parallel", str(file), "--out", out]
+            words = [sys.executable, "-m", "ddp_bench.parallel", str(file), *_owned(), "--out", out]
             process = subprocess.Popen(words, env=_environment(), stdout=subprocess.DEVNULL)
             try:
                 yield process

@@ -95,6 +95,9 @@ def plan_of(body: Any, where: str, spec: ClusterSpec, job: JobSpec) -> tuple[Pla
     return plan, {**trained_plan(plan, spec.domains, where), **extra}
 
 
+PER_DOMAIN = ("layers", "pp", "tp", "cp", "zero_stage")  # of a pipeline's domains, 1 if not said
+
+
 def _described(body: dict[str, Any], where: str) -> dict[str, Any]:
     """Pipelines, as `whole_plan` lists them, in the words of `Plan.build`."""
     rows = body.pop("pipelines") if "pipelines" in body else body.pop("plan")
@@ -102,7 +105,7 @@ def _described(body: dict[str, Any], where: str) -> dict[str, Any]:
         stages = [stage for row in rows for stage in row["domains"]]
         found = {
             "groups": [[stage["domain"] for stage in row["domains"]] for row in rows],
-            **{key: {s["domain"]: s.get(key, 1) for s in stages} for key in ("layers", "pp", "tp")},
+            **{key: {s["domain"]: s.get(key, 1) for s in stages} for key in PER_DOMAIN},
             "dp": [row.get("dp", 1) for row in rows],
             "micro_batch": [row.get("micro_batch", 1) for row in rows],
             "batch_share": [row["micro_batches"] for row in rows],
@@ -128,6 +131,10 @@ def trained_plan(plan: Plan, names: tuple[str, ...], where: str) -> dict[str, An
     for key in ("tp", "cp"):
         if (np.asarray(getattr(plan, key))[used] != 1).any():
             raise InputError(f"{where}: {key}: real training here splits no layer: expected 1")
+    if (np.asarray(plan.zero_stage)[used] > 1).any():
+        raise InputError(
+            f"{where}: zero_stage: real training here shards no gradient: expected 0, 1"
+        )
     rows = whole_plan(plan, names)
     for g, row in enumerate(rows):
         schedule, recompute = int(plan.schedule[g]), int(plan.recompute[g])

@@ -21,6 +21,8 @@ SCALARS = ("sync_period", "fragments", "overlap", "wire_bits")
 def plan_file(plan: Plan, domains: tuple[str, ...]) -> dict[str, Any]:
     """A plan as the content of a plan file (docs/file-formats.md), for one job."""
     settings = {name: int(np.asarray(getattr(plan, name))) for name in SCALARS}
+    if (over := int(np.asarray(plan.shard_groups))) > 1:
+        settings["shard_groups"] = over
     return {"pipelines": whole_plan(plan, domains), **settings}
 
 

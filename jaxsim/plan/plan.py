@@ -235,9 +235,12 @@ def steps_ahead(plan: Plan) -> Float[Array, "K K"]:
     return column[None, :] - row[:, None]
 
 
+USUAL = {"cp": 1, "zero_stage": 1}  # of a domain; whoever reads a plan takes it to be so
+
+
 def whole_plan(plan: Plan, names: tuple[str, ...]) -> list[dict]:
     """One job's plan for a reader, one mapping for each pipeline: its settings, and in order its
-    domains with what each of them holds."""
+    domains with what each of them holds. What has a default (USUAL) is said where it differs."""
     group, position = np.asarray(plan.group), np.asarray(plan.position)
     pipelines = []
     for g in range(group.max() + 1):
@@ -246,6 +249,11 @@ def whole_plan(plan: Plan, names: tuple[str, ...]) -> list[dict]:
             {
                 "domain": names[k],
                 **{key: int(getattr(plan, key)[k]) for key in ("layers", "tp", "pp")},
+                **{
+                    key: int(getattr(plan, key)[k])
+                    for key, usual in USUAL.items()
+                    if int(getattr(plan, key)[k]) != usual
+                },
             }
             for k in members[np.argsort(position[members])]
         ]

@@ -26,7 +26,8 @@ def alone():
 
 
 def host_state():
-    """Namespaces, devices, routes, processes of the emulator and files of state, as they are now."""
+    """Namespaces, devices, routes, processes of emulator and training, and files of state, as they are
+    now."""
 
     def ip(*words):
         return subprocess.run(["ip", *words], capture_output=True, text=True, check=True).stdout
@@ -34,7 +35,7 @@ def host_state():
     processes = [
         pid.name
         for pid in Path("/proc").iterdir()
-        if pid.name.isdigit() and b"ddp_bench.wan" in _command(pid)
+        if pid.name.isdigit() and int(pid.name) != os.getpid() and _ours(_command(pid))
     ]
     return {
         "namespaces": sorted(line.split()[0] for line in ip("netns", "list").splitlines()),
@@ -43,6 +44,10 @@ def host_state():
         "processes": sorted(processes),
         "files": sorted(os.listdir("/run/hippo-wan")) if os.path.isdir("/run/hippo-wan") else [],
     }
+
+
+def _ours(command):
+    return any(word in command for word in (b"ddp_bench.wan", b"ddp_bench.parallel"))
 
 
 def _command(pid):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from helpers.wan import host_state, needs_networks
-from helpers.wan_jobs import DATA_PARALLEL, PIPELINE, job, losses, pipeline, plan, train
+from helpers.wan_jobs import ALONE, DATA_PARALLEL, PIPELINE, job, losses, pipeline, plan, train
 
 from analysis.records import write_json
 from ddp_bench.errors import ConfigError
@@ -66,19 +66,30 @@ def test_replicas_of_a_domain_sum_before_they_use_the_wan(network, tmp_path):
 
 
 def test_a_change_of_plan_waits_for_an_outage_to_pass(network, tmp_path):
-    def outage():
-        for rate in (0.0, 200.0):
-            network(do="link", src="a", dst="b", rate_mbps=rate)
-            time.sleep(4.0)
+    """Domain a trains alone, and uses no link. Its link is out when a plan comes that needs it."""
 
-    folder, alone = tmp_path / "run", losses(train(tmp_path / "alone", DATA_PARALLEL, steps=8))
+    def outage():
+        network(do="link", src="a", dst="b", rate_mbps=0.0)
+        time.sleep(4.0)
+        network(do="link", src="a", dst="b", rate_mbps=200.0)
+
+    folder, still = tmp_path / "run", losses(train(tmp_path / "still", ALONE, steps=400))
     thread = after_steps(folder, 2, outage)
-    whole = plan(pipeline(("b", 4), micro_batches=4, micro_batch=2))
-    record = train(folder, PIPELINE, steps=8, network=NAME, then=[[4, whole]])
+    record = train(folder, ALONE, steps=400, network=NAME, then=[[390, PIPELINE]])
     thread.join()
-    steps = record.table("steps")
-    assert max(steps["wall_s"].max(), record.table("transitions")["lost_s"].max()) > 2.0
-    assert losses(record) == pytest.approx(alone, rel=1e-5)
+    before = record.table("steps").query("step < 390")
+    assert before["wall_s"].max() < 1.0  # no step waited
+    assert record.table("transitions")["lost_s"].max() > 1.5
+    assert losses(record) == pytest.approx(still, rel=1e-4)
+
+
+def test_a_change_of_plan_in_an_outage_that_does_not_pass_ends_with_one_line(network, tmp_path):
+    folder = tmp_path / "run"
+    out = dict(do="link", src="a", dst="b", rate_mbps=0.0)
+    thread = after_steps(folder, 2, lambda: network(**out))
+    with pytest.raises(RankEnded, match=r"rank \d \([ab]\) failed after step \d+: "):
+        train(folder, ALONE, steps=400, network=NAME, timeout_s=5.0, then=[[390, PIPELINE]])
+    thread.join()
 
 
 def test_a_network_that_dies_ends_the_run_with_one_line(network, tmp_path):

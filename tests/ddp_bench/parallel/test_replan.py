@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers.wan_jobs import ALONE, DATA_PARALLEL, PIPELINE, losses, pipeline, plan, train
+from helpers.wan_jobs import ALONE, BATCH, DATA_PARALLEL, PIPELINE, losses, pipeline, plan, train
 
 from ddp_bench.parallel.launch import RankEnded
 
@@ -70,6 +70,12 @@ def test_losses_are_those_of_a_run_without_it(first, second, alone, tmp_path):
     assert found[at] == pytest.approx(alone[at], rel=1e-6)
     assert found == pytest.approx(alone, rel=1e-5)
     assert record.summary["replans"] == 1
+    trained = record.table("steps").drop_duplicates(["step", "pipeline", "replica"])
+    spans = trained.sort_values("first")[["first", "last"]].to_numpy()
+    # Every sequence once and in its place, whoever computed it.
+    assert np.concatenate([np.arange(a, b + 1) for a, b in spans]).tolist() == list(
+        range(STEPS * BATCH)
+    )
 
 
 @pytest.mark.slow

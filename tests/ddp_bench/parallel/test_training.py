@@ -84,6 +84,15 @@ def test_local_training_learns_without_summing_in_every_step(name, alone, tmp_pa
 
 
 @pytest.mark.slow
+def test_the_end_of_a_local_plan_right_behind_a_sync_changes_nothing(tmp_path):
+    """Its outer momentum must not move weights that nobody has trained since."""
+    fields = {"steps": 6, "evaluate_every": 6, "held_out": 8}
+    record = train(tmp_path / "run", {**DATA_PARALLEL, "sync_period": 3}, **fields)
+    synced, ended = record.table("evaluations")["loss"]
+    assert ended == pytest.approx(synced, rel=1e-6)
+
+
+@pytest.mark.slow
 def test_local_pipelines_with_replicas_inside(tmp_path):
     body = plan(
         pipeline(("a", 2), ("b", 2), dp=2, micro_batches=2),

@@ -79,6 +79,9 @@ def test_a_trace_is_replayed_and_a_command_overrides_it():
     network = Network(check.NAME, ("d0", "d1"), {(0, 1): spec, (1, 0): spec}, Trace(0.3, rows))
     with check.brought_up(network) as tell:
         tell(do="link", src="d1", dst="d0", rate_mbps=33.0)
+        tell(do="link", src="d1", dst="d0", delay_ms=7.0)  # the rate stays
+        with pytest.raises(ConfigError, match="rate_mbps"):  # and what is refused changes nothing
+            tell(do="link", src="d0", dst="d1", rate_mbps=5000.0)
         seen = set()
         deadline = time.monotonic() + 5.0
         while len(seen) < 2 and time.monotonic() < deadline:
@@ -147,6 +150,21 @@ def test_down_all_clears_the_living_and_the_dead(tmp_path, capsys):
     assert "first, second" in capsys.readouterr().out
     assert main(["down", "--all"]) == 0
     assert "nothing to take down" in capsys.readouterr().out
+
+
+def test_a_network_ends_with_its_owner(tmp_path):
+    file = tmp_path / "network.json"
+    write_json(file, check.pair_network(20, 10).to_json())
+    owner = subprocess.Popen(["sleep", "60"])
+    lifecycle.up(file, owner=owner.pid)
+    owner.kill()
+    owner.wait()
+    deadline = time.monotonic() + 10.0
+    while namespaces.existing(check.NAME) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not namespaces.existing(check.NAME) and not lifecycle.is_up(check.NAME)
+    with pytest.raises(ConfigError, match=f"there is no process {owner.pid}"):
+        lifecycle.up(file, owner=owner.pid)
 
 
 def test_the_foreground_ends_on_a_signal_and_clears_up(tmp_path):

@@ -1,12 +1,18 @@
 """End to end: the scene that is played, and the stretch of a trace that is chosen."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
+from analysis.records import RunWriter
 from experiments.cli import main
+from experiments.wan.protocol import Condition
 from experiments.wan.scene import SHIPPED, busiest, read_scene
+from experiments.wan.times import Fitted, Times
+from experiments.wan.training import TrainingOptions, job_spec, plan_of
 from jaxsim.files import InputError
+from jaxsim.step_time import NetworkView
 
 
 def test_the_scene_that_ships_is_read():
@@ -30,6 +36,42 @@ def test_a_wrong_scene_is_one_line(change, said, tmp_path):
     with pytest.raises(InputError) as refusal:
         read_scene(file)
     assert said in str(refusal.value) and str(file) in str(refusal.value)
+
+
+def study_folder(tmp_path, rows):
+    with RunWriter.create("wan_study", {}, 0, str(tmp_path / "study")) as writer:
+        writer.write_table("fit", pd.DataFrame(rows, columns=["what", "value"]))
+        writer.finish({})
+    return str(tmp_path / "study")
+
+
+FIT = [
+    *(
+        ("layer_s", 0.01),
+        ("at_once_s", 0.01),
+        ("restart_s", 0.3),
+        ("trips of a change of plan", 4.0),
+    ),
+    *(("share of messages of 1f1b", 1.0), ("trips of messages of 1f1b", 1.0)),
+]
+
+
+def test_times_are_those_of_messages_as_a_study_found_them(tmp_path):
+    """Two stages of two layers, four micro-batches of two sequences: (M + 1) times what a stage
+    computes for one and a round trip; a change of plan takes its restart."""
+    cluster = Condition("far", 900.0, 100.0).cluster(("a", "b"))
+    job = job_spec(TrainingOptions(global_batch=8, seq=16))
+    plan, _ = plan_of({"groups": [["a", "b"]], "micro_batch": 2}, "plan", cluster, job)
+    times = Times(cluster, job, Fitted.of(study_folder(tmp_path, FIT)), alone_s=8 * 4 * 0.01)
+    arrays = cluster.to_arrays()
+    view = NetworkView(arrays.bandwidth_gb_per_s, arrays.rtt_s, arrays.gpus)
+    assert times.step_s(plan, view) == pytest.approx(5 * (2 * 2 * 0.01 + 0.1), rel=0.03)
+    assert times.switch_s(plan, plan, 9.9) == pytest.approx(0.3, rel=1e-3)
+
+
+def test_a_folder_without_a_fit_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="no 'restart_s'"):
+        Fitted.of(study_folder(tmp_path, FIT[:2]))
 
 
 def test_without_the_capability_it_is_skipped(monkeypatch, capsys):

@@ -1,6 +1,9 @@
 """A plan file as jaxsim's plan and as the trainer's job; `hippo wan run`."""
 
 import json
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -131,3 +134,25 @@ def test_what_is_wrong_is_said_before_anything_is_made(tmp_path, capsys):
     assert "is not empty" in capsys.readouterr().err
     assert main(["wan", "run", "--scale", "0.1", "--plan", str(full / "none.json")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+@needs_networks
+@pytest.mark.slow
+def test_a_run_that_is_killed_leaves_nothing(tmp_path):
+    """kill -9 of the command: emulator, namespaces, launcher and ranks go down with it."""
+    before, out = host_state(), tmp_path / "run"
+    words = ["run", "--scale", "0.1", "--global_batch", "4", "--seq", "16", "--steps", "100000"]
+    command = [sys.executable, "-m", "experiments.wan", *words, "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: "steps" in "".join(f.read_text() for f in out.glob("ranks/rank0.jsonl")), 120)
+    assert host_state() != before
+    process.kill()
+    process.wait()
+    wait_for(lambda: host_state() == before, 20)
+
+
+def wait_for(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
