@@ -236,9 +236,14 @@ def score_prior(setup: Setup, candidates: Bool[Array, "P V"] | None = None) -> E
 
 
 def find_row(table: PlanTable, plan: Plan) -> tuple[Int[Array, ""], Bool[Array, ""]]:
-    """[] int32 row that equals the plan but for free fields, and [] bool whether there is one."""
-    same = ~jax.vmap(needs_reconfiguration, in_axes=(0, None))(table.plans, plan) & table.mask
-    return jnp.argmax(same).astype(jnp.int32), jnp.any(same)
+    """[] int32 row that equals the plan but for free fields, and [] bool whether there is one; of rows
+    that differ in the bits that are sent alone, the plan's own."""
+    plans = table.plans
+    same = ~jax.vmap(needs_reconfiguration, in_axes=(0, None))(plans, plan) & table.mask
+    own = (plans.wire_bits == plan.wire_bits) & (plans.activation_bits == plan.activation_bits)
+    return jnp.argmax(same.astype(jnp.int32) * (1 + own.astype(jnp.int32))).astype(
+        jnp.int32
+    ), jnp.any(same)
 
 
 def pick_row(table: PlanTable, row: Int[Array, ""]) -> Plan:

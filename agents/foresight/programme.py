@@ -17,7 +17,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from agents.protocol import Setup
-from jaxsim.plan import Plan, Problem
+from jaxsim.plan import Plan, Problem, needs_reconfiguration
 from jaxsim.planning import NEVER, Worth
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import begin_transition
@@ -26,7 +26,7 @@ from jaxsim.step_time import begin_transition
 class MigrationTable(Pytree):
     """Reconfigurations between all rows of a table."""
 
-    restart_s: Float[Array, "*batch P P"]  # [s], 0 on the diagonal
+    restart_s: Float[Array, "*batch P P"]  # [s], 0 where nothing stops the job
     bytes_gb: Float[Array, "*batch P P K K"]  # [GB]
     fabric_s: Float[Array, "*batch P P"]  # [s] inside domains, beside the transfers
     goes_on: Float[Array, "*batch P P"]  # share of the batch that trains meanwhile
@@ -42,7 +42,8 @@ def migration_table(plans: Plan, problem: Problem) -> MigrationTable:
         return begin_transition(old, new, problem)
 
     every = jax.vmap(jax.vmap(one, (None, 0)), (0, None))(plans, plans)
-    apart = ~jnp.eye(plans.group.shape[0], dtype=bool)
+    # Rows that differ in nothing that stops a job, such as the bits they send, are no move apart.
+    apart = jax.vmap(jax.vmap(needs_reconfiguration, (None, 0)), (0, None))(plans, plans)
 
     def of_moves(x):
         return jnp.where(apart.reshape(apart.shape + (1,) * (x.ndim - 2)), x, 0.0)

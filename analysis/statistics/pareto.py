@@ -47,7 +47,6 @@ def front_note(rival: str, size: float, n_scored: int, n_family: int, ratio: flo
     """What figures on a front of plans are of, `size` being its mean number of points."""
     return (
         f"The {rival} is over {n_scored:,} plans, added candidates included (the family has "
-        f"{n_family:,}), and has {size:.0f} points on average; hypervolume ratio {ratio:.2f}. All GPUs "
-        "being free, utilisation is time times a constant there: the front has two dimensions, and the "
-        "volume counts time twice."
+        f"{n_family:,}), and has {size:.0f} points on average; hypervolume ratio {ratio:.2f}. It "
+        "is of time, WAN bytes and price: all GPUs being free, utilisation is a constant over the time."
     )

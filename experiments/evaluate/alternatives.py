@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -28,7 +29,8 @@ def alternatives(spec: ClusterSpec, problem: Problem, view: NetworkView) -> dict
     ways = {"synchronous": [Exchange()], "any": None}
     found = {name: search.best(view, MOST_SCORED, ways[name]) for name in SETTINGS}
     if found["any"].rate < found["synchronous"].rate:  # it holds the other's plans as well
-        found["any"] = found["synchronous"]
+        bound = max(one.bound for one in found.values())
+        found["any"] = dataclasses.replace(found["synchronous"], bound=bound)
     told: dict[str, Any] = {
         name: one_of(result, spec, problem, view) if result.rate > 0 else None
         for name, result in found.items()
@@ -48,7 +50,7 @@ def one_of(
     band = worth_of(result, problem)
     tokens_per_s = float(work.tokens_per_step) / float(cost.step_s)
     # Without what a token is worth: that is told beside it.
-    price = objectives(cost.replace(efficiency=jnp.float32(1.0)), problem, view.gpus_available)
+    price = objectives(cost.replace(efficiency=jnp.float32(1.0)), problem)
     usd = float(price[2])
     low, centre, high = (float(x) for x in (band.low, band.centre, band.high))
     return {

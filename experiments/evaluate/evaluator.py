@@ -33,7 +33,7 @@ from experiments.evaluate.programs import (
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.network import network_process
 from jaxsim.plan import Plan
-from jaxsim.planning import Objective
+from jaxsim.planning import Objective, Preference
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
@@ -111,7 +111,7 @@ class Evaluator:
         self.params, self.keys = scenario_bank(
             world, settings, seeds, split, weights, network_trace, load_trace, objective
         )
-        self._weighed: dict[tuple[float, ...], tuple[np.ndarray, ScoredTable]] = {}
+        self._weighed: dict[Preference, tuple[np.ndarray, ScoredTable]] = {}
         # Links at the base of each scenario, other draws of all that moves.
         even = dataclasses.replace(settings, base_spread=0.0)
         others = f"{split}, outlook"
@@ -196,13 +196,13 @@ class Evaluator:
 
         return self._in_blocks(block, (params,))
 
-    def weigh(self, preferences: Iterable[tuple[float, ...]]) -> None:
-        """Prepare `weighed` for many weights at once, for those who are no oracles."""
-        missing = [w for w in map(tuple, preferences) if w not in self._weighed]
-        side_by_side([functools.partial(self.weighed, w, oracle=False) for w in missing])
+    def weigh(self, preferences: Iterable[Preference]) -> None:
+        """Prepare `weighed` for many preferences at once, for those who are no oracles."""
+        missing = [asked for asked in preferences if asked not in self._weighed]
+        side_by_side([functools.partial(self.weighed, asked, oracle=False) for asked in missing])
 
     def weighed(
-        self, weights: tuple[float, ...], oracle: bool = True
+        self, asked: Preference, oracle: bool = True
     ) -> tuple[EnvParams, ScoredTable, Truth, np.ndarray]:
         """The scenarios with other weights, in their rewards and for those who maximise an objective,
         the table as it is expected, what the future holds for an `oracle`, and the table's rates as
@@ -211,15 +211,15 @@ class Evaluator:
         def each(x):
             return jnp.tile(x, (len(self), *[1] * x.ndim))
 
-        objective = jax.tree.map(each, Objective.of(weights))
-        tiled = each(jnp.asarray(weights, jnp.float32))
+        objective = jax.tree.map(each, Objective.of(*asked))
+        tiled = each(jnp.asarray(asked.weights, jnp.float32))
         params = self.taped.replace(weights=tiled, objective=objective)
         if objective is None and self.taped.objective is None:
             return params, self.scored, self.truth, self.rates
-        if weights not in self._weighed:
+        if asked not in self._weighed:
             rates = self._rates_along(params, known=False)
-            self._weighed[weights] = rates, self._scored(params)
-        rates, scored = self._weighed[weights]
+            self._weighed[asked] = rates, self._scored(params)
+        rates, scored = self._weighed[asked]
         return params, scored, self._solution(params) if oracle else self.truth, rates
 
     def achieved(self, metrics: EpisodeMetrics) -> np.ndarray:
@@ -297,15 +297,15 @@ class Evaluator:
     def play(
         self,
         scheduler: Scheduler,
-        weights: tuple[float, ...] | None = None,
+        asked: Preference | None = None,
         intervals: int | None = None,
     ) -> tuple[EpisodeMetrics, Episode]:
-        """Play all scenarios, for other weights where some are given, or `intervals` of them from the
-        start; NumPy leaves [S, ...]. One compilation per class of schedulers."""
+        """Play all scenarios, for what is `asked` in place of their own weights, or `intervals` of them
+        from the start; NumPy leaves [S, ...]. One compilation per class of schedulers."""
         make_room_for_programs()
         params, scored, truth, rates = self.taped, self.scored, self.truth, self.rates
-        if weights is not None:
-            params, scored, truth, rates = self.weighed(tuple(weights), scheduler.oracle)
+        if asked is not None:
+            params, scored, truth, rates = self.weighed(asked, scheduler.oracle)
         rates = truth.rates if scheduler.oracle else rates
         decision_keys = jax.random.split(jax.random.key(20), len(self))
 

@@ -41,7 +41,7 @@ def measure(config: KpiConfig, boards: list[Scoreboard], writer: RunWriter) -> d
     """Measure everything, write the tables, return the summary."""
     start = time.perf_counter()
     ours, theirs, coverages, best = [], [], [], {}
-    rows, episodes = [], []
+    rows, episodes, fronts = [], [], []
     for board in boards:
         (policy, own), *others = board.run().items()
         name, rival = others[0] if others else (policy, own)  # the policy is its own best rival
@@ -55,7 +55,10 @@ def measure(config: KpiConfig, boards: list[Scoreboard], writer: RunWriter) -> d
         # What is measured is kept, whatever becomes of the next setting.
         writer.write_table("kpis", pd.DataFrame(rows))
         writer.write_table("coverage", pd.DataFrame([_flat(row) for row in coverages]))
-        writer.write_table("episodes", pd.concat(episodes, ignore_index=True))
+        fronts.append(board.trade_offs)
+        writer.write_table("fronts", pd.concat(fronts, ignore_index=True))
+        if episodes:
+            writer.write_table("episodes", pd.concat(episodes, ignore_index=True))
     first = boards[0]
     return {
         "policy": first.policy,

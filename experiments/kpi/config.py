@@ -17,6 +17,7 @@ from jaxsim.files import check_counts
 from jaxsim.scenario import ScenarioSettings
 
 SETTINGS = ("synchronous", "any")  # plans that are allowed
+COVERAGE = "coverage"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,7 @@ class KpiConfig:
             1, or a CSV file of parameters
         allow: plans of the table: synchronous, any (local SGD, fewer bits, streaming as well), or both,
             one after the other
+        only: all key figures, or coverage: that of the Pareto front alone
         decisions: decisions that are timed
         measurements: measurements that the responding process answers
         table_size: plans in the table at most
@@ -60,6 +62,7 @@ class KpiConfig:
     jobs: str | None = None
     efficiency: str = "published"
     allow: str = "both"
+    only: str = "all"
     decisions: int = 1000
     measurements: int = 200
     table_size: int = 48
@@ -75,6 +78,9 @@ class KpiConfig:
         if self.allow not in ("both", *SETTINGS):
             known = " or ".join(("both", *SETTINGS))
             raise ValueError(f"allow: expected {known}, got {self.allow!r}")
+
+        if self.only not in ("all", COVERAGE):
+            raise ValueError(f"only: expected all or {COVERAGE}, got {self.only!r}")
 
     @property
     def settings(self) -> tuple[str, ...]:

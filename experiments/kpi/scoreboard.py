@@ -23,7 +23,7 @@ from experiments.common import (
     side_by_side,
 )
 from experiments.evaluate import contestants, requested_without_truth
-from experiments.kpi.config import KpiConfig
+from experiments.kpi.config import COVERAGE, KpiConfig
 from experiments.kpi.jobs import SharedCluster, shared_cluster
 from experiments.kpi.response import respond_command, response_s
 from experiments.kpi.worlds import (
@@ -35,11 +35,15 @@ from experiments.kpi.worlds import (
     SCENES,
     STEADY,
     THRIFTY,
+    Asked,
     Stage,
 )
 from jaxsim.files import InputError
+from jaxsim.planning import SAMPLED
 
 EPSILON = 0.02  # of the Pareto coverage
+BEST = "clairvoyant"  # whose own figure is what can be reached
+TRADE_OFF = ("step_s", "wan_gb_per_mtoken", "usd_per_mtoken")  # all to be small
 PARTS = 6  # that are handed out at once; programs may be dropped after them
 SPEED_RIVALS = ("single_domain", "static_even_split", "best_static")
 TRAFFIC_RIVALS = ("static_even_split", "zero")
@@ -58,12 +62,15 @@ class Scoreboard:
         self.files = [file.strip() or None for file in listed.split(",")]
         self.stages, self.shared = self._tables()
         self._frames: dict[tuple, list[pd.DataFrame]] = {}
+        self._trade_offs: list[pd.DataFrame] = []
 
     def _tables(self) -> tuple[list[Stage], list[SharedCluster]]:
         """Every cluster's tables, of one job and of many; with nothing compiled before, minutes."""
         for file in self.files:
             load_regions(file)  # what cannot be read is refused before anything is shown
-        total = 2 * len(self.files)
+        kinds = ((self._stage, "one job"), (self._shared, "many jobs"))
+        kinds = kinds[: 1 if self.config.only == COVERAGE else 2]
+        total = len(kinds) * len(self.files)
         with progress(desc=f"kpi, {self.setting}", total=total, unit="table") as bar:
 
             def shown(make: Callable[[str | None], Any], jobs: str, file: str | None) -> Any:
@@ -72,7 +79,6 @@ class Scoreboard:
                 bar.update()
                 return made
 
-            kinds = ((self._stage, "one job"), (self._shared, "many jobs"))
             work = [functools.partial(shown, *kind, file) for kind in kinds for file in self.files]
             made = side_by_side(work)
         return made[: len(self.files)], made[len(self.files) :]
@@ -90,7 +96,7 @@ class Scoreboard:
             efficiency=c.efficiency,
             allow=self.setting,
             loaded=True,  # as in one of the scenes, and for the process that responds
-            preferences=PREFERENCES,
+            preferences=SAMPLED,
         )
         counts = {"train": c.tuning_scenarios, "test": c.seeds}
         return Stage(spec, world, info, c.scenario, counts)
@@ -112,23 +118,38 @@ class Scoreboard:
     def run(self) -> dict[str, list[dict]]:
         """Measure everything; the rows of the policy and, after them, those of the best scheduler
         that is not learned, by name. The last may be the policy itself."""
+        if self.config.only == COVERAGE:
+            return self._run_coverage()
         tuned = len(self.stages)
         with progress(desc=f"kpi, {self.setting}", total=tuned, unit="part") as bar:
             best = self._best_rival(bar)
             names = tuple(dict.fromkeys((self.policy, best)))
             played, timed = list(self._played(names).items()), self._timed(names)
             bar.total = tuned + len(played) + len(timed)
-            for start in range(0, len(played), PARTS):
-                some = played[start : start + PARTS]
-                bar.set_postfix_str(", ".join(what for what, _ in some))
-                make_room_for_programs()
-                side_by_side([measure for _, measure in some])
-                bar.update(len(some))
+            self._measure(played, bar)
             for what, measure in timed.items():
                 bar.set_postfix_str(what)
                 measure()
                 bar.update()
         return {name: self.rows(name) for name in (self.policy, best)}
+
+    def _run_coverage(self) -> dict[str, list[dict]]:
+        """The row on the front alone; rivals are not tuned, and none is the best."""
+        names = (self.policy, *self._weighing(), BEST)
+        parts = [(f"Pareto front: {n}", functools.partial(self._coverage, n)) for n in names]
+        with progress(desc=f"kpi, {self.setting}", total=len(parts), unit="part") as bar:
+            self._measure(parts, bar)
+        row = {"setting": self.setting, "weights": None, **self._coverage(self.policy)}
+        return {self.policy: [row]}
+
+    def _measure(self, parts: list[tuple[str, Callable[[], Any]]], bar: tqdm) -> None:
+        """Play parts, PARTS of them at once."""
+        for start in range(0, len(parts), PARTS):
+            some = parts[start : start + PARTS]
+            bar.set_postfix_str(", ".join(what for what, _ in some))
+            make_room_for_programs()
+            side_by_side([measure for _, measure in some])
+            bar.update(len(some))
 
     def coverages(self) -> list[dict]:
         """The row on the Pareto front of every scheduler that takes weights."""
@@ -143,6 +164,12 @@ class Scoreboard:
     def frames(self) -> list[pd.DataFrame]:
         """Rows of episodes.csv, in an order that does not depend on who was ready first."""
         return [frame for key in sorted(self._frames) for frame in self._frames[key]]
+
+    @property
+    def trade_offs(self) -> pd.DataFrame:
+        """The first scenario's front of each cluster, and where schedulers settle on it."""
+        fronts = [_drawn(self.setting, s, "front", s.fronts()[0]) for s in self.stages]
+        return pd.concat([*fronts, *self._trade_offs], ignore_index=True)
 
     def about(self) -> dict:
         """What was measured on, for the record."""
@@ -166,7 +193,7 @@ class Scoreboard:
             parts[f"many jobs: {name}"] = functools.partial(self.used, name)
         for name in (*names, *TRAFFIC_RIVALS, "single_domain", "clairvoyant"):
             parts[f"{JITTER}, egress counts: {name}"] = functools.partial(self._thrifty, name)
-        for name in (*names, *self._weighing()):
+        for name in (*names, *self._weighing(), BEST):
             parts[f"Pareto front: {name}"] = functools.partial(self._coverage, name)
         return parts
 
@@ -245,30 +272,40 @@ class Scoreboard:
     def _coverage(self, name: str) -> dict:
         """The row on the Pareto front of the scored plans; a scheduler that takes no
         preference has one point."""
-        preferences = PREFERENCES if self._takes_preferences(name) else (FAST,)
-        shares, ratios, sizes = [], [], []
-        for stage in self.stages:
-            points = stage.points(self._everyone(stage, name), preferences)  # [S, M, W, 3]
-            for exact, of_seeds in zip(stage.fronts(), points, strict=True):
-                if not len(exact):
-                    continue  # nothing runs on these links: there is no front
-                sizes.append(len(exact))
-                shares.append([100 * covered(exact, p, EPSILON).mean() for p in of_seeds])
-                ratios.append([hypervolume_ratio(exact, p) for p in of_seeds])
+        shares, ratios, sizes = self._fronts_covered(name)
         infos = [stage.info for stage in self.stages]
         further = {
-            "hypervolume_ratio": float(np.mean(ratios)) if shares else None,
-            "front_size": float(np.mean(sizes)) if shares else None,
+            "hypervolume_ratio": float(np.mean(ratios)) if len(shares) else None,
+            "front_size": float(np.mean(sizes)) if len(shares) else None,
             "plans_scored": sum(info.plans_scored for info in infos),
             "plans_in_family": sum(info.plans_in_family for info in infos),
         }
-        whole = all(info.exhaustive and info.plans_scored >= info.plans_in_family for info in infos)
+        # The family is that of synchronous plans: of any plans, some are scored and none is counted.
+        whole = self.setting == "synchronous" and all(
+            info.exhaustive and info.plans_scored >= info.plans_in_family for info in infos
+        )
         front = "exact front" if whole else "front of scored plans"
-        if not shares:
+        if not len(shares):
             return entry(kpis.COVERAGE, front, None, **further)
-        # The front covers itself: nothing is out of reach.
-        reach = np.full((len(shares), 1), 100.0)
-        return entry(kpis.COVERAGE, front, np.array(shares), reach, **further)
+        # What the preferences can ask for of the table is what clairvoyant comes to.
+        return entry(kpis.COVERAGE, front, shares, self._fronts_covered(BEST)[0], **further)
+
+    @functools.cache  # noqa: B019
+    def _fronts_covered(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each scenario's front [S, M] the share that a scheduler's points cover [%] and the ratio
+        of the volumes, and [S] how many points it has; where nothing runs there is none."""
+        preferences = PREFERENCES if self._takes_preferences(name) else (Asked(FAST),)
+        shares, ratios, sizes = [], [], []
+        for stage in self.stages:
+            points = stage.points(self._everyone(stage, name), preferences)  # [S, M, W, 3]
+            self._trade_offs.append(_drawn(self.setting, stage, name, points[0, 0]))
+            for exact, of_seeds in zip(stage.fronts(), points, strict=True):
+                if not len(exact):
+                    continue
+                sizes.append(len(exact))
+                shares.append([100 * covered(exact, p, EPSILON).mean() for p in of_seeds])
+                ratios.append([hypervolume_ratio(exact, p) for p in of_seeds])
+        return np.array(shares), np.array(ratios), np.array(sizes)
 
     def _takes_preferences(self, name: str) -> bool:
         """Are weights what it maximises or sees, so that each preference is another behaviour?"""
@@ -307,6 +344,13 @@ def candidates(text: str) -> list[str]:
         got = repr(unknown[0]) if unknown else "nothing"
         raise InputError(f"candidates: expected some of {', '.join(known)}, got {got}")
     return names
+
+
+def _drawn(setting: str, stage: Stage, name: str, points: np.ndarray) -> pd.DataFrame:
+    """Points [N, 3] of the first scenario, those that run."""
+    points = points[np.isfinite(points).all(axis=1)]
+    head = {"setting": setting, "cluster": stage.spec.name, "scheduler": name}
+    return pd.DataFrame(points, columns=list(TRADE_OFF)).assign(**head)
 
 
 def _weights(kpi: str) -> list[float] | None:

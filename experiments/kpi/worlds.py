@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +18,17 @@ from analysis.statistics import Played, front
 from experiments.evaluate import Contestant, Evaluator, named, tune
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
-from jaxsim.planning import SAMPLED, TableInfo, base_view, objectives, plan_objectives
+from jaxsim.plan import Plan
+from jaxsim.planning import (
+    BUDGET_SHARES,
+    Preference,
+    TableInfo,
+    base_view,
+    objectives,
+    plan_objectives,
+)
 from jaxsim.scenario import ScenarioSettings, World
+from jaxsim.step_time import job_step_cost
 from jaxsim.trees import take
 
 # The cluster beside the embedded one, of more regions than a table can hold every plan of.
@@ -29,8 +41,20 @@ SCENES = {  # what the KPIs say of the world, stronger than the scenario setting
 }
 LEAST_WORTH = {"token_worth": "lower_end"}  # progress is at the lower end of its band
 FAST, THRIFTY = (1.0, 0.0, 0.0, 0.0), (1.0, 0.0, 1.0, 0.0)  # w of all KPIs, and of WAN cost
-# Preferences w of which a policy's trade-offs are asked: all that sum to one, in thirds.
-PREFERENCES = SAMPLED
+# What a policy's trade-offs are asked for: progress against egress in thirds, and with each of them
+# what may be spent, in shares of what the fastest plan costs per hour. Weights alone find no plan of
+# few GPUs: the reward's cost is egress over the GPUs' price.
+WEIGHTS = tuple((a / 3, 0.0, (3 - a) / 3, 0.0) for a in range(3, -1, -1))
+
+
+class Asked(NamedTuple):
+    """A preference, whatever the cluster costs."""
+
+    weights: tuple[float, float, float, float]
+    budget_share: float = np.inf
+
+
+PREFERENCES = tuple(Asked(w, share) for w in WEIGHTS for share in (np.inf, *BUDGET_SHARES))
 SETTLED = 32  # intervals of links that stand still, after which nobody moves any more
 
 
@@ -73,18 +97,28 @@ class Stage:
         self, scene: str, everyone: list[Contestant], weights: tuple[float, ...] | None = None
     ) -> Played:
         """One scheduler, all its policy seeds, in a scene; told `weights` where some are given."""
-        bank = self.scene(scene)
-        episodes = [bank.play(one.scheduler, weights)[1] for one in everyone]
+        bank, asked = self.scene(scene), None if weights is None else Preference(weights)
+        episodes = [bank.play(one.scheduler, asked)[1] for one in everyone]
         return _played(episodes, bank.params)
 
-    def points(self, everyone: list[Contestant], preferences) -> np.ndarray:
+    @functools.cached_property
+    def usd_per_hour(self) -> float:
+        """[USD] what the fastest plan of the table costs per hour, GPUs and egress, at base."""
+        params, table = take(self.scene(STEADY).params, 0), self.world.table
+        return float(_usd_per_hour(take(table.plans, int(np.argmax(table.base_rate))), params))
+
+    def points(self, everyone: list[Contestant], preferences: Sequence[Asked]) -> np.ndarray:
         """[S, M, W, 3] objectives of the plan in which each policy seed settles without jitter, by
         preference; infinite where that plan trains nothing."""
         bank = self.scene(STEADY)
         with self._making:
-            bank.weigh(preferences)
+            told = [Preference(w, share * self.usd_per_hour) for w, share in preferences]
+            bank.weigh(told)
         points = [
-            [_last_point(bank.play(one.scheduler, w, SETTLED)[1], bank.params) for w in preferences]
+            [
+                _last_point(bank.play(one.scheduler, asked, SETTLED)[1], bank.params)
+                for asked in told
+            ]
             for one in everyone
         ]
         return np.moveaxis(np.array(points), 2, 0)
@@ -106,9 +140,18 @@ def _family_points(params: EnvParams, family) -> jax.Array:
 
 
 @jax.jit
+def _usd_per_hour(plan: Plan, params: EnvParams) -> jax.Array:
+    problem = params.problem.job(0)
+    view = base_view(problem.cluster)
+    cost = job_step_cost(plan, problem, view, schedules=params.schedules)
+    gpu_usd = jnp.vdot(cost.gpus_used.astype(jnp.float32), problem.cluster.usd_per_gpu_hour)
+    return gpu_usd + 3600.0 * cost.egress_usd / cost.step_s
+
+
+@jax.jit
 def _objectives(cost, params: EnvParams) -> jax.Array:
     def one(cost, params):
-        return objectives(cost, params.problem.job(0), params.problem.cluster.gpus)
+        return objectives(cost, params.problem.job(0))
 
     return jax.vmap(one)(cost, params)
 

@@ -24,11 +24,14 @@ from jaxsim.planning.family import (
     list_pipelines,
     make_plan,
     plan_key,
+    row_key,
 )
 from jaxsim.planning.objective import (
+    BUDGET_SHARES,
     NEVER,
     SAMPLED,
     Objective,
+    Preference,
     Worth,
     choice_worths,
     plan_worth,
@@ -49,6 +52,7 @@ from jaxsim.planning.table import PlanTable, TableInfo, build_table
 
 __all__ = [
     "ALLOWED",
+    "BUDGET_SHARES",
     "NEVER",
     "PARTS",
     "SAMPLED",
@@ -61,6 +65,7 @@ __all__ = [
     "PlanRules",
     "PlanSpace",
     "PlanTable",
+    "Preference",
     "TableBuilder",
     "TableInfo",
     "Worth",
@@ -81,6 +86,7 @@ __all__ = [
     "plan_objectives",
     "plan_worth",
     "propose_candidates",
+    "row_key",
     "row_rates",
     "row_worths",
     "score_plans",

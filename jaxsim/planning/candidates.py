@@ -23,7 +23,7 @@ from jaxsim.cluster import Calibration, ClusterSpec
 from jaxsim.learning import TokenEfficiency
 from jaxsim.plan import LowerChoices, Plan, default_lower_choices
 from jaxsim.planning.builder import WHOLE, TableBuilder
-from jaxsim.planning.family import plan_key, stack_plans
+from jaxsim.planning.family import row_key, stack_plans
 from jaxsim.planning.scoring import base_view, one_view
 from jaxsim.planning.table import PlanTable, TableInfo
 from jaxsim.trees import take
@@ -77,7 +77,7 @@ def propose_candidates(
             plans = own.propose(builder, allowed)
             wanted += _best_choices(builder, plans, allowed)
             for plan in plans:
-                proposed[name].setdefault(plan_key(plan), plan)
+                proposed[name].setdefault(row_key(plan), plan)
     return _menu(default, wanted), {name: list(own.values()) for name, own in proposed.items()}
 
 
@@ -110,9 +110,9 @@ def add_candidates(
     """Add proposed plans to a table and to its family [N, ...]; rows that are there already are
     not doubled."""
     rows = _unstack(table.plans, np.flatnonzero(table.mask))
-    known = {plan_key(plan): i for i, plan in enumerate(rows)}
+    known = {row_key(plan): i for i, plan in enumerate(rows)}
     for plan in (p for plans in proposed.values() for p in plans):
-        if known.setdefault(plan_key(plan), len(rows)) == len(rows):
+        if known.setdefault(row_key(plan), len(rows)) == len(rows):
             rows.append(plan)
     n_core = int(table.mask.sum())
     size = ROWS_STEP * -(-max(table.size, len(rows)) // ROWS_STEP)
@@ -127,7 +127,7 @@ def add_candidates(
     candidates_of = {}
     for name, plans in proposed.items():
         chosen = np.zeros(size, bool)
-        chosen[[known[plan_key(p)] for p in plans]] = True
+        chosen[[known[row_key(p)] for p in plans]] = True
         candidates_of[name] = jnp.asarray(
             chosen[:, None] & rules[name].allowed(builder.problem.choices)
         )

@@ -255,6 +255,13 @@ def plan_key(plan: Plan) -> bytes:
     return b"".join(np.asarray(getattr(plan, n), np.int32).tobytes() for n in names)
 
 
+def row_key(plan: Plan) -> bytes:
+    """Equal for plans that make the same row of a table: `plan_key`, and what groups send in the same
+    bits. Nobody's lower choice sets those."""
+    bits = (np.asarray(plan.wire_bits, np.int32), np.asarray(plan.activation_bits, np.int32))
+    return plan_key(plan) + b"".join(x.tobytes() for x in bits)
+
+
 def stack_plans(plans: list[Plan]) -> Plan:
     """Plans with NumPy leaves, one row each."""
     return jax.tree.map(lambda *xs: jnp.asarray(np.stack(xs), jnp.int32), *plans)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +25,16 @@ NEVER = -1e6  # [reward / s] of what must not be chosen: finite, as it is averag
 SAMPLED = tuple(
     (a / 3, b / 3, (3 - a - b) / 3, 0.0) for a in range(3, -1, -1) for b in range(3 - a, -1, -1)
 )
+
+# What may be spent, as shares of what the plan of most progress costs per hour.
+BUDGET_SHARES = (0.75, 0.5, 0.25)
+
+
+class Preference(NamedTuple):
+    """What somebody asks for: weights as in `Objective`, and what may be spent."""
+
+    weights: tuple[float, float, float, float]
+    budget_usd_per_hour: float = np.inf
 
 
 class Objective(Pytree):

@@ -5,34 +5,27 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning.balance import complete
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost
 
 
-def objectives(
-    cost: StepCost, problem: Problem, gpus_available: Int[Array, " K"]
-) -> Float[Array, "3"]:
-    """[3] of one job's plan where gpus_available [K] are free.
+def objectives(cost: StepCost, problem: Problem) -> Float[Array, "3"]:
+    """[3] of one job's plan, statistical efficiency included.
 
-    Time per step [s] (statistical efficiency included), the inverse of its utilisation (peak FLOPs of
-    the available GPUs over useful FLOPs), and the price of a million tokens [USD], GPUs and egress;
-    infinite where the plan cannot run. While the free GPUs stay the same, the second is the first
-    times a constant: such a front has two dimensions, and a volume in three counts time twice.
+    Time per step [s], and what a million tokens take of the WAN [GB] and cost [USD], GPUs and egress;
+    infinite where the plan cannot run. Utilisation is none of them: while the free GPUs stay the same
+    it is a constant over the time.
     """
     work, cluster = problem.work, problem.cluster
     step_s = cost.step_s / cost.efficiency
-    peak_tflops = cluster.gpu.peak_tflops * jnp.sum(gpus_available.astype(jnp.float32))
     usd_per_hour = jnp.sum(cost.gpus_used.astype(jnp.float32) * cluster.usd_per_gpu_hour)
     usd_per_step = cost.egress_usd / cost.efficiency + usd_per_hour * step_s / 3600.0
+    mtokens = work.tokens_per_step / 1e6
     values = jnp.stack(
-        [
-            step_s,
-            step_s * peak_tflops / work.useful_tflop,
-            usd_per_step / work.tokens_per_step * 1e6,
-        ]
+        [step_s, jnp.sum(cost.wan_gb) / cost.efficiency / mtokens, usd_per_step / mtokens]
     )
     return jnp.where(cost.runs, values, jnp.inf)
 
@@ -48,7 +41,7 @@ def plan_objectives(
     def one(plan, choice):
         done, legal = complete(plan, choice, problem, view)
         cost = job_step_cost(done, problem, view, schedules=problem.choices.schedules)
-        return jnp.where(legal, objectives(cost, problem, view.gpus_available), jnp.inf)
+        return jnp.where(legal, objectives(cost, problem), jnp.inf)
 
     menu = jnp.arange(problem.choices.size, dtype=jnp.int32)
     return jax.lax.map(lambda choice: jax.vmap(lambda plan: one(plan, choice))(plans), menu)

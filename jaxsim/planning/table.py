@@ -17,7 +17,7 @@ from jaxsim.plan import Layout, Plan, Problem
 from jaxsim.planning.balance import complete
 from jaxsim.planning.builder import Owner, TableBuilder, even_layouts, table_family
 from jaxsim.planning.family import make_plan, stack_plans
-from jaxsim.planning.objective import LEAST_PROGRESS
+from jaxsim.planning.objective import BUDGET_SHARES, LEAST_PROGRESS
 from jaxsim.planning.scoring import base_view, one_view, pairs_of
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, job_step_cost
@@ -142,8 +142,9 @@ def preferred(
     preferences: Sequence[Sequence[float]],
 ) -> Float[np.ndarray, "_ P"]:
     """[_, P] how near each plan comes to the best for each of the weights and in USD per token: 1 for
-    the best and 0 for what is worth nothing, at base and in PRICED_VIEWS of the views. Without weights
-    there is no row."""
+    the best and 0 for what is worth nothing, at base and in PRICED_VIEWS of the views; and how near
+    in progress to the best that may be had for each of BUDGET_SHARES. Without weights there is no
+    row."""
     if not preferences:
         return np.zeros((0, len(plans)), np.float32)
     base = one_view(base_view(builder.problem.cluster))
@@ -156,6 +157,11 @@ def preferred(
     rate, utilisation, cost, per_usd = np.moveaxis(np.concatenate(parts, axis=1), -1, 0)
     progress = rate / np.maximum(rate.max(axis=(1, 2), keepdims=True), 1e-30)
     rows = [per_usd.max(axis=-1)]
+    usd_per_s = np.where(rate > 0, rate / np.maximum(per_usd, 1e-30), np.inf)
+    fastest = rate.reshape(len(rate), -1).argmax(axis=1)
+    dearest = np.take_along_axis(usd_per_s.reshape(len(rate), -1), fastest[:, None], 1)[..., None]
+    for share in BUDGET_SHARES:
+        rows.append(np.where(usd_per_s <= share * dearest, progress, 0.0).max(axis=-1))
     for w in preferences:
         worth = max(w[0], LEAST_PROGRESS) * progress + w[1] * utilisation - w[2] * cost
         rows.append(np.where(rate > 0, worth, 0.0).max(axis=-1))

@@ -42,26 +42,28 @@ class Blocks:
 
 
 def possible(options: Options, found, dp: np.ndarray, micro: np.ndarray, batch: float) -> Settings:
-    """What fits with the whole batch. No part of the batch goes through a group at a higher rate than
-    the whole of it, over which filling and draining count least: a bound beside that of the beat."""
+    """What fits with the whole batch. A part of the batch goes through a group at a higher rate than
+    the whole by one filling of the pipeline at most: where messages wait for each other, micro-batches
+    go in rounds, and the last round of the whole may be nearly empty. A bound beside the beat's."""
     order, common, d, choice = found
     names = ("speed", "fill", "slack", "hidden", "after")
     speed, fill, slack, hidden, after = (getattr(options, name)[found] for name in names)
-    whole_s = options.whole[found] - np.maximum(slack, 0.0) - after
-    speed = np.minimum(speed, (1.0 + ROUNDING) * batch / np.maximum(whole_s, 1e-9))
+    rounds_s = options.whole[found] - np.maximum(slack, 0.0) - after - fill
+    speed = np.minimum(speed, (1.0 + ROUNDING) * batch / np.maximum(rounds_s, 1e-9))
     unit = dp[d] * micro[choice]
     return Settings(order, common, d, choice, speed, fill, slack, hidden, after, unit)
 
 
 def undominated(settings: Settings) -> Settings:
-    """Without what another is at least as good as in everything, its unit included; fastest first."""
+    """Without what another is at least as good as in everything, and whose unit goes into its own:
+    whatever other groups ask of the shares, the other can then give as well. Fastest first."""
     s = settings.take(np.lexsort((settings.after, settings.fill, -settings.speed)))
-    unit = s.unit.astype(np.float32)
-    costs = np.stack([s.fill, s.slack + s.hidden, -s.hidden, s.after, unit])
+    costs = np.stack([s.fill, s.slack + s.hidden, -s.hidden, s.after])
     kept: list[int] = []
     for i in range(len(s.speed)):
         # Whoever is kept is at least as fast.
-        if not kept or not np.any(np.all(costs[:, kept] <= costs[:, i : i + 1], axis=0)):
+        divides = s.unit[i] % s.unit[kept] == 0
+        if not np.any(divides & np.all(costs[:, kept] <= costs[:, i : i + 1], axis=0)):
             kept.append(i)
     return s.take(np.array(kept))
 

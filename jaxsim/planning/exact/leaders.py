@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsim.plan import FULL_PRECISION_BITS, Plan, Problem
-from jaxsim.planning import Exchange, PlanFamily, PlanSpace, make_plan, plan_key
+from jaxsim.planning import Exchange, PlanFamily, PlanSpace, make_plan, row_key
 from jaxsim.planning.exact.incumbent import BLOCK, PROBED, Incumbent, rates
 from jaxsim.planning.exact.wide import SpaceSearch
 from jaxsim.step_time import NetworkView
@@ -160,5 +160,5 @@ def wide_plans(problem: Problem, views: NetworkView, most_scored: int = 2000) ->
         result = search.best(view, most_scored)
         if result.rate > 0.0:
             plan = jax.tree.map(np.asarray, result.plan)
-            found.setdefault(plan_key(plan), plan)
+            found.setdefault(row_key(plan), plan)
     return list(found.values())

@@ -11,6 +11,7 @@ from agents.protocol import make_setup
 from experiments.common import load_world
 from experiments.evaluate import Evaluator, evaluator, named
 from experiments.evaluate import playing as programs
+from jaxsim.planning import Preference
 from jaxsim.scenario import ScenarioSettings
 from jaxsim.trees import take
 
@@ -101,7 +102,7 @@ def test_where_nothing_moves_the_table_is_scored_once(world, monkeypatch):
 
 @pytest.mark.slow
 def test_weights_that_were_prepared_are_not_scored_again(bank, monkeypatch):
-    preferences = [(1.0, 0.0, 0.0, 0.0), (0.5, 0.0, 0.5, 0.0)]
+    preferences = [Preference((1.0, 0.0, 0.0, 0.0)), Preference((0.5, 0.0, 0.5, 0.0))]
     bank.weigh(preferences)
     monkeypatch.setattr(bank, "_rates_along", None)  # whoever asks for it now fails
     rates, usual = (bank.weighed(w, oracle=False)[3] for w in reversed(preferences))

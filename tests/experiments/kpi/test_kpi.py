@@ -38,8 +38,8 @@ NAMES = [
 def test_goals_are_the_eight_kpis():
     assert list(dict.fromkeys(goal.name for goal in kpis.GOALS)) == NAMES
     assert all(isinstance(goal, Goal) for goal in kpis.GOALS)
-    assert len(PREFERENCES) == 10 and len(set(PREFERENCES)) == 10
-    assert all(sum(w) == pytest.approx(1) and w[3] == 0 for w in PREFERENCES)
+    assert len(set(PREFERENCES)) == len(PREFERENCES) == 4 * 4
+    assert all(sum(w) == pytest.approx(1) and w[3] == 0 and b > 0 for w, b in PREFERENCES)
 
 
 SPEED = {  # training steps per interval, without jitter and load
@@ -77,6 +77,8 @@ class Theatre:
 
     def points(self, who, preferences):
         self.asked[who] = preferences
+        if who == "clairvoyant":  # who settles wherever he is asked to
+            return np.tile(self.fronts()[0], (4, 1, len(preferences) // 2, 1))
         at = [1.0, 1.0, 3.0] if who == "hi_ppo" else [9.0, 9.0, 9.0]
         return np.tile(at, (4, 1, len(preferences), 1))
 
@@ -85,6 +87,10 @@ class Theatre:
 
     def tune(self, names):
         return {n: np.full(4, 100 * (1 - SPEED.get(n, 0.1) / 6.5)) for n in names}
+
+
+def record_of(tmp_path):
+    return load(tmp_path / "run")
 
 
 class Crowd:
@@ -124,10 +130,12 @@ def test_the_scoreboard_states_all_eight_for_both(scoreboard, tmp_path, capsys):
     for row in result["kpis"]:
         assert {"setting", "weights", "value", "ci95", "target", "headroom", "status"} <= set(row)
     by_setting = [[r for r in result["kpis"] if r["setting"] == name] for name in SETTINGS]
-    # In this theatre every plan is as fast in both settings.
-    assert [{**r, "setting": None} for r in by_setting[0]] == [
-        {**r, "setting": None} for r in by_setting[1]
-    ]
+    # In this theatre every plan is as fast in both settings; a front of any plans is never whole.
+    same = {"setting": None, "rival": None}
+    assert [{**r, **same} for r in by_setting[0]] == [{**r, **same} for r in by_setting[1]]
+    assert next(r for r in by_setting[1] if r["name"] == "Pareto coverage")["rival"].endswith(
+        "plans"
+    )
     rows = {(r["name"], r["part"], r["rival"]): r for r in by_setting[0]}
     # 6 steps against 3 in the same time: half the time, twice the utilisation.
     time = rows["training time", None, "static_even_split"]
@@ -155,7 +163,7 @@ def test_the_scoreboard_states_all_eight_for_both(scoreboard, tmp_path, capsys):
     assert rows["load stability", None, "replan_oracle"]["value"] == 100
     assert rows["load stability", None, "replan_oracle"]["status"] == "pass"
     theirs = result["non_learned"]["kpis"]
-    theirs = {(r["name"], r["part"], r["rival"]): r for r in theirs if r["setting"] == "any"}
+    theirs = {(r["name"], r["part"], r["rival"]): r for r in theirs if r["setting"] != "any"}
     assert theirs["Pareto coverage", None, "exact front"]["value"] == 0
     assert set(theirs) == set(rows)
     # Told that egress counts, hysteresis sends half as much; everything else is asked for progress.
@@ -173,8 +181,10 @@ def test_the_scoreboard_states_all_eight_for_both(scoreboard, tmp_path, capsys):
         "hysteresis" in text
         and "The exact front is over 100 plans, added candidates included" in text
     )
-    assert "the volume counts time twice" in text
-    record = load(tmp_path / "run")
+    assert "It is of time, WAN bytes and price" in text
+    fronts = record_of(tmp_path).table("fronts")
+    assert set(fronts["scheduler"]) == {"front", "clairvoyant", "hi_ppo", *weighing}
+    record = record_of(tmp_path)
     assert record.run["kind"] == "kpi" and set(record.table("kpis")["setting"]) == set(SETTINGS)
     assert len(record.table("coverage")) == 2 * len(weighing)
 
@@ -185,6 +195,15 @@ def test_one_setting_may_be_measured_alone(scoreboard, tmp_path):
     result = json.loads((tmp_path / "kpi.json").read_text())
     assert {row["setting"] for row in result["kpis"]} == {"any"}
     assert result["non_learned"]["scheduler"] == {"any": "hysteresis"}
+
+
+def test_the_front_alone_is_asked_for(scoreboard, tmp_path):
+    argv = ["--only", "coverage", "--allow", "synchronous", "--json", str(tmp_path / "kpi.json")]
+    assert command.main([*argv, "--out", str(tmp_path / "run")]) == 0
+    result = json.loads((tmp_path / "kpi.json").read_text())
+    (row,) = result["kpis"]
+    assert row["name"] == "Pareto coverage" and row["value"] == 50 and row["headroom"] == 100
+    assert not Theatre.told and "episodes" not in (f.stem for f in (tmp_path / "run").iterdir())
 
 
 def coverage_row(monkeypatch, tmp_path, candidates="hysteresis", **info):
@@ -211,7 +230,7 @@ def test_a_front_is_exact_only_where_every_plan_is_scored(
     note += f" (the family has {row['plans_in_family']:,})"
     assert note in " ".join(capsys.readouterr().out.split())
     text = report.write_report([tmp_path / "run"]).read_text()
-    assert note in text and "counts time twice" in text
+    assert note in text and "of time, WAN bytes and price" in text
 
 
 @pytest.mark.parametrize("conditioned", [False, True])
@@ -224,7 +243,7 @@ def test_preferences_are_asked_only_of_who_can_be_told_them(
     # The module, not the function of this name that the index offers.
     module = importlib.import_module("experiments.evaluate.contestants")
     monkeypatch.setattr(module, "load_trained", lambda path: checkpoint)
-    progress_alone = ((1.0, 0.0, 0.0, 0.0),)
+    progress_alone = (((1.0, 0.0, 0.0, 0.0), np.inf),)
     coverage_row(monkeypatch, tmp_path)
     assert Theatre.asked["hi_ppo"] == (PREFERENCES if conditioned else progress_alone)
     assert Theatre.asked["hysteresis"] == PREFERENCES  # it maximises what it is told

@@ -30,9 +30,11 @@ def test_every_weight_and_the_price_of_a_token_is_a_network_more(monkeypatch):
     weights = ((1.0, 0.0, 0.0, 0.0), (1.0, 0.0, 1.0, 0.0), (0.0, 0.0, 1.0, 0.0))
     found = preferred(builder, plans, views, weights)
     count = asked[0]
-    assert asked == [1 + table.PRICED_VIEWS] and found.shape == (count * 4, 3)
-    price, progress, both, traffic = found[::count]
+    assert asked == [1 + table.PRICED_VIEWS] and found.shape == (count * 7, 3)
+    price, three_quarters, half, quarter, progress, both, traffic = found[::count]
     np.testing.assert_allclose(price, [0.25, 0.3, 1.0], rtol=1e-6)
+    # Per second the fast one costs 4, the clean one 5/3, the cheap one 1/4: what a budget leaves.
+    np.testing.assert_allclose([three_quarters, half, quarter], [[0, 1, 0.5]] * 2 + [[0, 0, 1]])
     np.testing.assert_allclose(progress, [1.0, 0.5, 0.25], rtol=1e-6)
     # Progress relative to the fastest, less egress: 0, 0.5 and 0.05.
     np.testing.assert_allclose(both, [0.0, 1.0, 0.1], atol=1e-6)
