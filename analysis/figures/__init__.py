@@ -45,7 +45,14 @@ from analysis.figures.network import (
     prediction_errors,
 )
 from analysis.figures.plan import plan_front, plan_map
-from analysis.figures.scoreboard import KPI_COLUMNS, SCENE_COLUMNS, key_figures, suite_regrets
+from analysis.figures.scoreboard import (
+    FRONT_COLUMNS,
+    KPI_COLUMNS,
+    SCENE_COLUMNS,
+    key_figures,
+    suite_regrets,
+    trade_offs,
+)
 from analysis.figures.style import ORACLES, save
 from analysis.figures.sweep import (
     EFFECT_COLUMNS,
@@ -89,6 +96,7 @@ __all__ = [
     "EFFICIENCY_COLUMNS",
     "EVALUATION_COLUMNS",
     "FIDELITY_COLUMNS",
+    "FRONT_COLUMNS",
     "GROUP_COLUMNS",
     "IDENTIFIED",
     "KPI_COLUMNS",
@@ -139,6 +147,7 @@ __all__ = [
     "strongest",
     "suite_regrets",
     "timed_runs",
+    "trade_offs",
     "traffic_map",
     "wan_efficiency",
     "wan_predictions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,9 +36,18 @@ SCENE_COLUMNS = (
     "bound_pct",
     "n_scenarios",
 )
+FRONT_COLUMNS = ("cluster", "scheduler", "step_s", "wan_gb_per_mtoken", "usd_per_mtoken")
 _SUBJECTS = (  # the policy and the best that is not learned, one above the other in each row
     {"marker": "D", "color": "black", "markersize": 6},
     {"marker": "o", "color": "0.3", "markerfacecolor": "0.8"},
+)
+_FRONT = {"marker": "o", "color": "0.75", "markersize": 9, "markeredgecolor": "0.4"}
+_SETTLED = tuple(  # small marks, so that those at one place are seen beside each other
+    {"marker": marker, "color": shade, "markerfacecolor": "none", "markersize": size}
+    for marker, shade, size in (
+        *(("D", "black", 5), ("s", "0.2", 7), ("^", "0.1", 6), ("v", "0.3", 6), ("x", "black", 6)),
+        *(("+", "0.1", 8), ("1", "0.2", 8), ("2", "0.2", 8), ("<", "0.3", 6), (">", "0.3", 6)),
+    )
 )
 _BEST = {"marker": "s", "color": "0.2", "markerfacecolor": "white", "markersize": 7}
 _TARGET = {"color": "0.2", "linewidth": 1.3, "linestyle": (0, (4, 1.5))}
@@ -132,6 +142,39 @@ def _note_missing(axes: Axes, rows: pd.DataFrame, place: dict[str, int]) -> None
 def _label(row) -> str:
     parts = [text for text in (row.part, row.rival) if isinstance(text, str) and text]
     return "\n".join(parts)
+
+
+@styled
+def trade_offs(fronts: pd.DataFrame) -> Figure:
+    """A column for each cluster: price and WAN bytes of a token over the time of a step, of the plans
+    on the front and of those in which schedulers settle.
+
+    Args:
+        fronts: FRONT_COLUMNS; `scheduler` is "front" for the plans on it.
+    """
+    clusters = list(fronts["cluster"].unique())
+    figure = Figure(figsize=(1.2 + 5.2 * len(clusters), 6.6), layout="constrained")
+    panels = figure.subplots(2, len(clusters), squeeze=False, sharex="col")
+    names = [name for name in fronts["scheduler"].unique() if name != "front"]
+    upright = {"usd_per_mtoken": "USD per million tokens"}
+    upright |= {"wan_gb_per_mtoken": "WAN [GB] per million tokens"}
+    for column, cluster in enumerate(clusters):
+        own = fronts[fronts["cluster"] == cluster]
+        for axes, (key, label) in zip(panels[:, column], upright.items(), strict=True):
+            front = own[own["scheduler"] == "front"].sort_values("step_s")
+            axes.plot(front["step_s"], front[key], linestyle="", label="front", **_FRONT)
+            for name, style in zip(names, itertools.cycle(_SETTLED), strict=False):
+                points = own[own["scheduler"] == name]
+                axes.plot(points["step_s"], points[key], linestyle="", label=name, **style)
+            axes.set_ylabel(label)
+        panels[0, column].set_title(str(cluster))
+        panels[0, column].set_yscale("log")
+        panels[1, column].set_yscale("symlog", linthresh=0.1)
+        panels[1, column].set_xscale("log")
+        panels[1, column].set_xlabel("time of a step, efficiency included [s]")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5))
+    return figure
 
 
 @styled

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from analysis import figures
-from analysis.figures import KPI_COLUMNS, SCENE_COLUMNS
+from analysis.figures import FRONT_COLUMNS, KPI_COLUMNS, SCENE_COLUMNS
 from analysis.records import RunRecord
 from analysis.report.sections.common import Picture, Section, drawn_from, optional_table
 from analysis.report.sections.markdown import fixed, interval, number, table
@@ -23,6 +23,26 @@ def kpi_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
         kpis = kpis.assign(setting="synchronous")
     for setting, rows in kpis.groupby("setting", sort=False):
         yield _kpi_section(record, str(setting), rows)
+    if "fronts" in record.tables():  # not in runs of older versions
+        fronts = record.table("fronts", FRONT_COLUMNS)
+        for setting, rows in fronts.groupby("setting", sort=False):
+            yield _front_section(record, str(setting), rows)
+
+
+def _front_section(record: RunRecord, setting: str, fronts: pd.DataFrame) -> Section:
+    """What can be traded: the plans on the front of the first scenario, and who settles where."""
+    title = "Trade-offs, any plan" if setting == "any" else "Trade-offs, synchronous plans"
+    text = (
+        "The first scenario of each cluster, on links that stand still. Time, WAN bytes and price are "
+        "of tokens as much as they are worth."
+    )
+    drawn = drawn_from(record, "fronts", figures.trade_offs, fronts)
+    caption = (
+        "Grey discs: plans that no other beats in all three. Marks: where schedulers settle, asked for "
+        "each preference."
+    )
+    name = "trade-offs-any" if setting == "any" else "trade-offs"
+    return Section(title, text, (Picture(name, drawn, caption),))
 
 
 def _kpi_section(record: RunRecord, setting: str, kpis: pd.DataFrame) -> Section:
