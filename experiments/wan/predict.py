@@ -134,7 +134,8 @@ class Predictor:
         message_gb = jnp.maximum(work.boundary_gb * size * bits, TINY)[:, None]
         topo, layers = topology(plan), jnp.maximum(plan.layers.astype(jnp.float32), 1.0)
         steps = jnp.maximum(2.0 * (n_groups(plan).astype(jnp.float32) - 1.0), 1.0)
-        part_gb = jnp.maximum(ring_bytes_gb(work, plan, topo) / steps, TINY)
+        fragments = plan.fragments.astype(jnp.float32)  # each is a sum of its own, and waits as one
+        part_gb = jnp.maximum(ring_bytes_gb(work, plan, topo) / steps / fragments, TINY)
 
         def step_s(factor: Float[Array, "K K"]) -> Float[Array, ""]:
             rate = jnp.maximum(cluster.bandwidth_gb_per_s * factor, TINY)

@@ -20,8 +20,9 @@ BYTES = 256  # the vocabulary: training texts are bytes
 # Of a description in words, as `Plan.build` takes it; and what only real training reads.
 DESCRIPTION = ("groups", "layers", "dp", "pp", "micro_batch", "batch_share", "schedule")
 DESCRIPTION += ("sync_period", "wire_bits")
-TRAINING = ("fragments", "overlap", "reduce")
-WHOLE = ("pipelines", "plan", "sync_period", "wire_bits", *TRAINING)
+DESCRIPTION += ("fragments", "overlap")
+TRAINING = ("reduce",)  # what the simulator does not tell apart
+WHOLE = ("pipelines", "plan", "sync_period", "wire_bits", "fragments", "overlap", *TRAINING)
 SCHEDULES = (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 FP32_BITS = 32
 
@@ -146,8 +147,10 @@ def trained_plan(plan: Plan, names: tuple[str, ...], where: str) -> dict[str, An
         row["domains"] = [{k: d[k] for k in ("domain", "layers", "pp")} for d in row["domains"]]
     return {
         "pipelines": rows,
-        "sync_period": int(plan.sync_period),
-        "wire_bits": int(plan.wire_bits),
+        **{
+            name: int(getattr(plan, name))
+            for name in ("sync_period", "fragments", "overlap", "wire_bits")
+        },
     }
 
 

@@ -141,6 +141,25 @@ def test_a_stage_of_1f1b_waits_as_well_and_a_hybrid_needs_no_numbers_of_its_own(
     assert predictor.step_s(case, layer_s, (1.0, 1.0), PRIOR) == pytest.approx(by_hand, rel=0.02)
 
 
+def test_every_fragment_waits_as_a_sum_of_its_own():
+    """Streaming without overlap: two sums of half the model in a period wait twice as long as one of
+    the whole, where nothing but waiting counts. What travels behind a step waits for less."""
+    predictor = Predictor(JOB)
+    spec = Condition("far", 1000.0, 200.0).cluster(PROTOCOL.domains)
+    body = {"groups": [["a"], ["b"], ["c"]], "micro_batch": 2, "sync_period": 8}
+    layer_s, waits = 0.01, []
+    for more in ({}, {"fragments": 2}, {"fragments": 2, "overlap": 1}):
+        plan, trained = plan_of({**body, **more}, "plan", spec, JOB)
+        assert trained["fragments"] == int(plan.fragments) == more.get("fragments", 1)
+        one = predictor.step_s(Case(plan, spec), layer_s, PRIOR, (50.0, 1.0))
+        waits.append(8 * (one - predictor.step_s(Case(plan, spec), layer_s, PRIOR, (50.0, 1e-6))))
+    # A ring of three takes four steps, each a round trip.
+    assert waits[0] == pytest.approx(4 * 0.2, rel=0.05)
+    assert waits[1] == pytest.approx(2 * waits[0], rel=0.05)
+    step_s = predictor.step_s(Case(plan, spec), layer_s, PRIOR, (50.0, 1e-6))
+    assert waits[2] == pytest.approx(waits[1] - 2 * step_s, rel=0.05)
+
+
 def test_a_link_that_is_out_for_a_quarter_of_the_time_costs_a_quarter_of_the_steps(tmp_path):
     outage = Outage("a", "b", factor=1e-3, every_s=4.0, lasts_s=1.0)
     condition = Condition("out", 200.0, 50.0, outage=outage)
