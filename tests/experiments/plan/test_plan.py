@@ -246,11 +246,21 @@ def test_a_dry_run_reads_the_files_and_writes_nothing(cluster, tmp_path, monkeyp
         ({"budget": -1.0}, "budget: expected a number > 0"),
         ({"weights": "1,0"}, "weights: expected four numbers"),
         ({"what_if": "link=a"}, "what_if"),
+        ({"reserve_pct": -50.0}, "reserve_pct: expected a number >= 0 and < 100"),
+        ({"reserve_pct": 100.0}, "reserve_pct"),
+        ({"reserve_pct": float("nan")}, "reserve_pct"),
     ],
 )
 def test_a_bad_question_is_refused(said, named):
     with pytest.raises((InputError, ValueError), match=named):
         PlanConfig(**{**JOB, **said})
+
+
+@pytest.mark.parametrize("given", ["-50", "nan", "100"])
+def test_a_share_of_the_memory_that_cannot_be_is_one_line(given, capsys):
+    assert main(["plan", "--reserve-pct", given]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "reserve_pct" in line
 
 
 def test_memory_that_is_reserved_stays_free(ask):
