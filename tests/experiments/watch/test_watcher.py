@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 
 from experiments.respond.measurements import Measured
+from experiments.respond.running import read_running
 from experiments.watch import watcher as module
 from experiments.watch.config import WatchConfig
-from experiments.watch.hook import Hook
+from experiments.watch.hook import Hook, plan_file
 from experiments.watch.lines import LineReader
 from experiments.watch.watcher import Watcher, watch
 from jaxsim.cluster.cluster import load_cluster
 from jaxsim.files.errors import InputError
-from jaxsim.plan.plan import Plan
+from jaxsim.plan.plan import Plan, describe
 from jaxsim.workload.workload import JobSpec, load_model
 
 SPEC = load_cluster()
@@ -270,6 +271,15 @@ def test_a_plan_is_in_force_once_the_command_has_succeeded(tmp_path):
     plan = json.loads(seen.read_text())
     assert plan["pipelines"][0]["domains"][0]["domain"] == SPEC.domains[1]
     assert plan["sync_period"] == 1 and bench.rule.choice == 1
+    assert "activation_bits" not in plan
+    running = read_running(str(seen), SPEC, "synchronous")
+    assert describe(running, SPEC.domains) == SPEC.domains[1]
+
+
+def test_a_plan_file_says_how_few_bits_activations_have():
+    plan = Plan.build(SPEC, JOB, [SPEC.domains[:2]], activation_bits=8)
+    told = plan_file(plan, SPEC.domains)
+    assert told["activation_bits"] == told["fields"]["activation_bits"] == 8
 
 
 def test_a_command_that_fails_leaves_the_old_plan_and_is_tried_an_interval_later(tmp_path):
