@@ -128,6 +128,20 @@ def test_runners_up_come_in_order_and_are_other_places(ask):
     assert behind == sorted(behind) and behind[0] >= 0.0
     seen = [(one["plan"], one["talks"].partition(",")[0]) for one in result["runners_up"]]
     assert len(set(seen)) == len(seen) >= 2
+    best = result["plan"]["label"]
+    assert f"Runners-up to {best} (" in screen(result)
+
+
+def test_a_runner_up_names_the_plan_that_it_is_ahead_of_where_it_wins(ask):
+    result = ask()
+    wins = [(one, change) for one in result["runners_up"] for change in one["wins_if"]]
+    assert wins
+    for one, change in wins:
+        over = change["over"]
+        assert set(over) == {"plan", "talks"}
+        assert (over["plan"], over["talks"]) != (one["plan"], one["talks"])
+    text = screen(result)
+    assert text.count(", ahead of ") == len(wins)
 
 
 def test_beyond_a_threshold_a_search_of_its_own_finds_another_plan(ask):
