@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from experiments.common.running import read_running
 from experiments.respond.measurements import Measured
-from experiments.respond.running import read_running
 from experiments.watch import watcher as module
 from experiments.watch.config import WatchConfig
 from experiments.watch.hook import Hook, plan_file
