@@ -1,4 +1,4 @@
-"""Static schedulers: a rule picks one row at the start, the lower level still adapts; or one plan as is."""
+"""Static schedulers: a rule picks a row at the start, the lower level adapts; or a plan as it is."""
 
 from __future__ import annotations
 

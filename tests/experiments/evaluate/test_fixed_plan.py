@@ -63,21 +63,28 @@ def test_a_step_of_the_plan_takes_what_was_predicted(allow, told, tmp_path):
     assert (played["regret_pct"] > -0.1).all()
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["--global_batch", "128"], "64 sequences a step; the job has 128"),
-        (["--model", "gpt2-small"], "a pipeline holds 24 layers; the model has 12"),
-        (["--cluster", "eight-aws-regions"], "as of a cluster of 8 domains"),
-        (["--jobs", "jobs.csv"], "plan: cannot be set with --jobs"),
+        ({"global_batch": "128"}, "64 sequences a step; the job has 128"),
+        ({"model": "gpt2-small"}, "a pipeline holds 24 layers; the model has 12"),
+        ({"cluster": "eight-aws-regions"}, "as of a cluster of 8 domains"),
     ],
     ids=lambda x: str(x),
 )
-def test_a_plan_of_something_else_is_one_line(changes, said, told, tmp_path, capsys):
-    file, _ = told("synchronous")
-    out = tmp_path / "run"
-    line = ["evaluate", *JOB, *SMALL, "--plan", file, *changes, "--out", str(out)]
-    assert main(line) == 2
+def test_a_plan_of_something_else_is_one_line(changes, said, tmp_path, capsys):
+    spec = load_cluster()
+    plan = Plan.build(spec, JobSpec(load_model("gpt2-medium"), 64, 1024), [["ohio"]])
+    fields = {name: np.asarray(value).tolist() for name, value in vars(plan).items()}
+    file, out = tmp_path / "plan.json", tmp_path / "run"
+    file.write_text(json.dumps({"fields": fields}))
+    asked = {"model": "gpt2-medium", "global_batch": "64", "seq": "1024", **changes}
+    words = [word for key, value in asked.items() for word in (f"--{key}", value)]
+    assert main(["evaluate", *words, "--plan", str(file), "--out", str(out)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line and not out.exists()
+
+
+def test_a_plan_does_not_go_with_many_jobs(capsys):
+    assert main(["evaluate", "--jobs", "jobs.csv", "--plan", "plan.json"]) == 2
+    assert "plan: cannot be set with --jobs" in capsys.readouterr().err
