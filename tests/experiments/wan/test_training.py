@@ -67,7 +67,8 @@ def test_what_watch_writes_for_its_apply_command_is_the_same_plan():
     plan, trained = plan_of(BOTH, "plan", SPEC, JOB)
     file = plan_file(plan.replace(activation_bits=np.int32(16)), SPEC.domains)
     again, trained_again = plan_of(file, "plan", SPEC, JOB)
-    assert {k: v for k, v in trained_again.items() if k in trained} == trained
+    for key in ("pipelines", "sync_period", "wire_bits"):
+        assert trained_again[key] == trained[key]
     assert describe(again, SPEC.domains) == describe(plan, SPEC.domains)
     parse_job(resolved_job(OPTIONS, SPEC, JOB, file, "net"), "job")
 
