@@ -25,7 +25,10 @@ SUBCOMMANDS = {
     "cluster": ("from-grid", "trace"),
     "network": ("fit", "predict"),
     "probe": ("serve", "run", "iperf3"),
-    "wan": ("up", "run", "study", "link", "counters", "down", "check"),
+    "wan": (
+        *("up", "run", "study", "link", "counters", "down", "check"),
+        *("efficiency", "end-to-end"),
+    ),
 }
 
 

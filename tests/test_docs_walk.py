@@ -96,14 +96,15 @@ def test_a_plan_is_made_questioned_and_exported(folder, capsys):
         "--what-if domain=south,gpus=0",
         "hippo plan --cluster three-sites.yaml --model llama-13b --tokens 300e9 --deadline 60 "
         "--budget 70 --pareto --figure",
-        "hippo plan --cluster three-sites.yaml --model llama-13b --export launch --format torchtitan",
+        "hippo plan --cluster three-sites.yaml --model llama-13b --figure --export launch "
+        "--format torchtitan",
         "hippo plan --model llama-7b --quick --json plan.json",
     )
     told = capsys.readouterr().out
     assert told.count("fullest GPU") == 6 and "What if" in told
     assert (folder / "launch" / "README.md").is_file()
     assert json.loads((folder / "plan.json").read_text())["step_s"] > 0
-    assert len(list((folder / "outputs").glob("plan-*/figures/plan.png"))) == 2
+    assert len(list((folder / "outputs").glob("plan-*/figures/plan.png"))) == 3
 
 
 @pytest.mark.nightly

@@ -16,6 +16,8 @@ import pytest
 from helpers.mutations import mutated
 from helpers.readers import all_readers, check_finite
 
+from experiments.watch.lines import LineReader, Unreadable
+
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "2200"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 LONGEST_S = 5.0  # for one input
@@ -27,6 +29,14 @@ NAMES = (
     "layer profile", "operator profile", "all-reduce profile", "nccl profile", "checkpoint", "run",
     "run's table",
 )  # fmt: skip
+
+
+STREAM = b"""{"src": "a", "dst": "b", "rtt_ms": 3}
+t_s,src,dst,bandwidth_gbps,rtt_ms\r
+0,a,b,2.5,
+60,b,a,,31
+{"domain": "a", "gpus_available": 5}
+"""
 
 
 class Hangs(BaseException):
@@ -94,3 +104,15 @@ def test_damaged_input_is_refused_in_one_line_or_sound(tmp_path, monkeypatch, re
     print(f"{name}: {dict(seen)}, slowest {slowest:.2f} s")
     assert not wrong, "\n".join(f"{what}\n    input {i}: {c!r}" for what, (i, c) in wrong.items())
     assert seen["refused"] > count / 4, seen
+
+
+def test_a_damaged_stream_of_measurements_gives_faults_and_the_next_line_is_read():
+    rng = random.Random(SEED)
+    for i in range(500):
+        reader, content = LineReader(), mutated(STREAM, rng)
+        *found, last = reader.feed(content + b'\n{"rtt_ms": 1}\n')
+        assert last == {"rtt_ms": 1}, (i, content[:300])
+        for one in found:
+            line = str(one) if isinstance(one, Unreadable) else ""
+            assert "\n" not in line and line.isprintable(), (i, content[:300])
+            assert len(line.encode(errors="replace")) <= LONGEST_LINE, (i, content[:300])

@@ -8,7 +8,7 @@ ray          Ray: a gang is placed where resources are free, blind to the networ
 replanning   Planners that plan again only when the free GPUs have changed
 self_tuning  Hysteresis that tunes its own horizon: every horizon is replayed, the leader followed
 smoothed     Hysteresis on rates averaged over time and pulled toward those at base
-static       Static schedulers: a rule picks one row at the start, the lower level still adapts
+static       Static schedulers: a rule picks one row and the lower level adapts; or one plan as it is
 """
 
 from agents.baselines.bace_pipe import BacePipe, good_paths, row_costs
@@ -20,6 +20,7 @@ from agents.baselines.replanning import Replanning
 from agents.baselines.self_tuning import SelfTuningHysteresis
 from agents.baselines.smoothed import SmoothedHysteresis
 from agents.baselines.static import (
+    FixedPlan,
     StaticPlan,
     even_splits,
     every_row,
@@ -29,6 +30,7 @@ from agents.baselines.static import (
 
 __all__ = [
     "BacePipe",
+    "FixedPlan",
     "Hysteresis",
     "Mast",
     "Random",

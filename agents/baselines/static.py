@@ -1,17 +1,21 @@
-"""Static schedulers: a rule picks one row at the start, the lower level still adapts."""
+"""Static schedulers: a rule picks a row at the start, the lower level adapts; or a plan as it is."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
-from agents.protocol import EvaluatedTable, Setup, TableScheduler
+from agents.protocol import EvaluatedTable, Scheduler, Setup, TableScheduler
 from agents.staying import expected_rates
+from jaxsim.env import Observation
+from jaxsim.plan import Plan
 from jaxsim.planning import PlanTable
+from jaxsim.pytree import Pytree
 
 
 class StaticPlan(TableScheduler):
@@ -44,6 +48,33 @@ class StaticPlan(TableScheduler):
     ) -> tuple[Int[Array, ""], Any]:
         del key, seen
         return self.row, memory
+
+
+class FixedPlan(Pytree, Scheduler):
+    """Deploy one plan as it is and never move: nothing of it is chosen anew, its batch shares and its
+    lower choice included.
+
+    Attributes:
+        plan: leaves without a job axis
+    """
+
+    fixed: ClassVar[bool] = True
+
+    plan: Plan
+
+    def bind(self, setup: Setup) -> Self:
+        del setup
+        return self
+
+    def init(self, key: Key[Array, ""]) -> Any:
+        del key
+        return ()
+
+    def decide(
+        self, key: Key[Array, ""], observation: Observation, memory: Any, *truth: Any
+    ) -> tuple[Plan, Any]:
+        del key, observation, truth
+        return jax.tree.map(lambda x: x[None], self.plan), memory
 
 
 def with_any_choice(rows: Bool[Array, " P"], n_choices: int) -> Bool[Array, "P V"]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
@@ -209,7 +210,10 @@ def write_report(runs: Sequence[str | Path], language: str = "en", as_html: bool
     notes: list[str] = []
     records = [load(folder) for folder in folders]
     pages = list(_pages(records, notes))
-    text, _ = translated(_compose(records, pages, notes), language)
+    text, unknown = translated(_compose(records, pages, notes), language)
+    if unknown:
+        count = f"{len(unknown)} sentence{'s' if len(unknown) > 1 else ''}"
+        print(f"report: {count} without a form in {language!r}: in English", file=sys.stderr)
     stem = _TARGETS.get(records[0].run["kind"], "report")
     target = folders[0] / f"{stem}{'' if language == 'en' else f'.{language}'}.md"
     try:

@@ -20,6 +20,9 @@ CHUNKS = 2  # model chunks per stage of an interleaved pipeline
 # The last of these are in plan files of `hippo watch` and leave no choice here.
 PIPELINE_KEYS = ("domains", "dp", "micro_batches", "micro_batch", "schedule", "recompute")
 STAGE_KEYS = ("domain", "layers", "pp", "tp")
+# Of such files too: the plan in numbers, which says nothing more, and bits of a value between stages,
+# of which a job has its own.
+BESIDE, ACTIVATION_BITS = ("fields", "activation_bits"), (16, 32)
 # Schedules as plan files of `hippo watch` print them. torch has no eager 1F1B; GPipe comes closest to
 # it, with more micro-batches in flight.
 LABELS = {"GPipe": "gpipe", "1F1B": "1f1b", "eager 1F1B": "gpipe"}
@@ -88,8 +91,9 @@ def parse_plan(body: Any, where: str, ranks: Sequence[str], layers: int, batch: 
     step's. Raises ConfigError, one line: where, the key, what is allowed.
     """
     known = tuple(TrainPlan.__dataclass_fields__)
-    if not isinstance(body, dict) or not set(body) <= set(known) or "pipelines" not in body:
+    if not isinstance(body, dict) or not set(body) <= {*known, *BESIDE} or "pipelines" not in body:
         raise ConfigError(f"{where}: allowed is a mapping with keys of {', '.join(known)}")
+    _choice(body.get("activation_bits", 16), f"{where}: activation_bits", ACTIVATION_BITS)
     rows = body["pipelines"]
     if not isinstance(rows, list | tuple) or not rows:
         raise ConfigError(f"{where}: pipelines: allowed is a list of at least one")

@@ -20,6 +20,7 @@ from .options import (
 )
 from .progress import progress
 from .real_training import module_output, room_command, run_module
+from .running import check_job, read_running
 from .setup import (
     compile_cache,
     compile_for_evaluation,
@@ -52,6 +53,7 @@ __all__ = [
     "are_weights",
     "as_text",
     "best_plan_text",
+    "check_job",
     "check_output",
     "compile_cache",
     "compile_for_evaluation",
@@ -72,6 +74,7 @@ __all__ = [
     "parse_weights",
     "progress",
     "put_result",
+    "read_running",
     "read_traces",
     "room_command",
     "run_command",

@@ -28,6 +28,13 @@ FRAMEWORKS = {
     "chakra": ("google.protobuf",),
     "ns3": ("ns3",),
 }
+# Distribution -> release that an export is written for; another one may read the files differently.
+RELEASES = {
+    "torchtitan": {"torchtitan": "0.3.0", "torchft": "0.2.0"},
+    "megatron": {"megatron-core": "0.16.1"},
+    "deepspeed": {"deepspeed": "0.19.8"},
+    "maxtext": {"maxtext": "0.2.5"},
+}
 
 
 def examined(commands: Iterable[str]) -> dict[str, Any]:
@@ -199,12 +206,25 @@ def _unfit(
 
 
 def exports() -> dict[str, dict[str, Any]]:
-    """For each format of `hippo plan --export`: can the framework's own parser check it here?"""
+    """For each format of `hippo plan --export`: can the framework's own parser check it here? Modules
+    that are missing, and packages of another release than the export is for, in words."""
     found = {}
     for name, modules in FRAMEWORKS.items():
         missing = [module for module in modules if not _importable(module)]
-        found[name] = {"ready": not missing, "missing": missing}
+        others = other_releases(RELEASES.get(name, {}))
+        found[name] = {"ready": not missing + others, "missing": missing, "other_releases": others}
     return found
+
+
+def other_releases(wanted: Mapping[str, str]) -> list[str]:
+    """Of packages and the releases that are wanted: what is here instead. One that is not installed
+    under its name has no release to compare."""
+    told = []
+    for package, release in wanted.items():
+        version = _installed(Requirement(f"{package}=={release}"))
+        if version["version"] is not None and not version["fits"]:
+            told.append(f"{package} {version['version']} is here, the export is for {release}")
+    return told
 
 
 def _importable(module: str) -> bool:

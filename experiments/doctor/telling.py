@@ -34,7 +34,7 @@ def screen(result: dict[str, Any]) -> str:
             _table("devices of JAX", ("platform", "kind", "memory"), _devices(result)),
             _table("folders", ("for", "path", "state"), _folders(result)),
             _table("commands", ("command", "ready", "what is missing"), _commands(result)),
-            _table("checks of exported plans", ("format", "possible", "missing"), _exports(result)),
+            _table("checks of exported plans", ("format", "possible", "why not"), _exports(result)),
         )
     )
 
@@ -85,6 +85,10 @@ def _commands(result: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def _exports(result: dict[str, Any]) -> list[tuple[str, ...]]:
     return [
-        (name, "yes" if row["ready"] else "no", ", ".join(row["missing"]))
+        (
+            name,
+            "yes" if row["ready"] else "no",
+            "; ".join([*row["missing"], *row["other_releases"]]),
+        )
         for name, row in result["export_checks"].items()
     ]

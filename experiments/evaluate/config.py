@@ -22,7 +22,7 @@ from jaxsim.files import InputError, check_counts, check_fields, is_non_negative
 from jaxsim.scenario import MOST_INTERVALS, ScenarioSettings
 
 # Keys of an evaluation that many jobs make no use of.
-WITHOUT_JOBS = ("weights", "budget", "tuning_scenarios", "threshold_pct")
+WITHOUT_JOBS = ("weights", "budget", "tuning_scenarios", "threshold_pct", "plan")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +52,8 @@ class EvaluateConfig:
         schedulers: names and checkpoint paths, separated by commas; all = every one. Rivals that
             plan by rules of their own put their plans into the table that all of them choose from.
             Results therefore depend on which schedulers run together
+        plan: file with a plan that plays beside them as it is and never moves, under the name plan:
+            as hippo plan --json, respond or watch tells it
         checkpoint: what the name hi_ppo means; the checkpoint that ships if none is given
         seeds: scenarios to play
         steps: decision intervals per episode, overrides scenario.horizon
@@ -82,6 +84,7 @@ class EvaluateConfig:
     sharing: str = "fair"
     jitter: str | None = None
     schedulers: str = "all"
+    plan: str | None = None
     checkpoint: str | None = None
     seeds: int = 32
     steps: int | None = None

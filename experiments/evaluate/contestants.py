@@ -11,6 +11,7 @@ from agents.registry import Settings
 from jaxsim.files import InputError, is_there
 from jaxsim.scenario import World
 
+PLAN = "plan"  # who plays the plan of --plan
 HERE = "@here"  # ends the name of a rival that was tuned on the world it plays in
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from agents.protocol import Scheduler, carry_out, make_setup, score_table
+from agents.baselines import FixedPlan
+from agents.protocol import Scheduler, carry_out, find_row, make_setup, score_table
 from agents.registry import Settings, default_settings, find, plan_rules
 from analysis.records import RunWriter
 from analysis.statistics import evaluation_summary
@@ -39,6 +40,8 @@ from experiments.evaluate.alternatives import alternatives, alternatives_text
 from experiments.evaluate.config import EvaluateConfig, recorded
 from experiments.evaluate.contestants import (
     HERE,
+    PLAN,
+    Contestant,
     contestants,
     mixture_of,
     requested,
@@ -46,7 +49,7 @@ from experiments.evaluate.contestants import (
     with_tuned_here,
 )
 from experiments.evaluate.evaluator import Evaluator, tune
-from experiments.evaluate.inputs import check_inputs
+from experiments.evaluate.inputs import check_inputs, fixed_plan
 from experiments.evaluate.jobs import JobsEvaluation
 from experiments.evaluate.suites import run_suite
 from experiments.evaluate.tables import (
@@ -60,6 +63,7 @@ from experiments.evaluate.tables import (
 from experiments.evaluate.trust import plan_trust, probabilities_best
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
+from jaxsim.files import InputError
 from jaxsim.plan import Plan, whole_plan
 from jaxsim.planning import SAMPLED, Objective, PlanTable, base_view
 from jaxsim.scenario import mean_view
@@ -84,6 +88,7 @@ class Evaluation:
         self.settings.links()
         spec = load_regions(config.cluster, config.domains)
         self.traces = read_traces(config.trace, config.load, spec, self.settings.interval_s)
+        plan = fixed_plan(config, spec)
         # Plans of those who do not play would cost everybody time.
         rules = plan_rules([name for name in self.names if name not in self.checkpoints])
         self.with_plans = list(rules)
@@ -96,9 +101,24 @@ class Evaluation:
             preferences=() if self.objective is None else (*SAMPLED, self.weights),
             efficiency=config.efficiency,
             allow=config.allow,
+            running=plan,  # in the table, so that clairvoyant may play it too
         )
         if config.tuning_scenarios:
             self.names = with_tuned_here(self.names, self.mixture)
+        self.fixed = None if plan is None else self._fixed(plan)
+        if self.fixed is not None:
+            self.names = [*self.names, PLAN]
+
+    def _fixed(self, plan: Plan) -> FixedPlan:
+        """Who plays the plan of --plan. Raises InputError where that cannot run."""
+        row, _ = find_row(self.world.table, plan)
+        known = {int(k) for k in self.world.problem.choices.schedules}
+        used = plan.schedule[: plan.group.max() + 1]
+        if float(self.world.table.base_rate[row]) <= 0.0 or not known >= set(used.tolist()):
+            raise InputError(
+                f"{self.config.plan}: fields: this plan cannot run on {self.spec.name}"
+            )
+        return FixedPlan(jax.tree.map(jnp.asarray, plan))
 
     def evaluator(self, count: int, split: str) -> Evaluator:
         about = {**self.traces, "objective": self.objective}
@@ -143,7 +163,8 @@ class Evaluation:
         """One row: the settings of the rivals, tuned on training scenarios."""
         tuned = default_settings()
         if self.config.tuning_scenarios:
-            rivals = [rival_of(name) for name in self.names if name not in self.checkpoints]
+            others = (PLAN, *self.checkpoints)
+            rivals = [rival_of(name) for name in self.names if name not in others]
             tuned = tune([self.evaluator(self.config.tuning_scenarios, "train")], rivals)
         return pd.DataFrame([tuned])
 
@@ -153,7 +174,10 @@ class Evaluation:
         """One scheduler, and its rows of all tables but `decisions`: the first policy seed's timeline
         stands for all."""
         settings = tuned if name.endswith(HERE) else {**tuned, **self.mixture}
-        everyone = contestants(name, self.checkpoints, settings, self.world)
+        if name == PLAN and self.fixed is not None:
+            everyone = [Contestant(None, self.fixed)]
+        else:
+            everyone = contestants(name, self.checkpoints, settings, self.world)
         played = [evaluator.play(one.scheduler) for one in everyone]
         scenarios = [
             scenario_rows(name, one.policy_seed, metrics, evaluator, bound)

@@ -76,6 +76,9 @@ class PlanConfig:
         check_fields(
             self, ["checkpoint_minutes"], "a number >= 0 and <= 1e6", lambda x: 0 <= x <= 1e6
         )
+        check_fields(
+            self, ["reserve_pct"], "a number >= 0 and < 100, in percent", lambda x: 0 <= x < 100
+        )
         given = [n for n in ("tokens", "deadline", "budget") if getattr(self, n) is not None]
         check_fields(self, given, "a number > 0 and <= 1e18", lambda x: 0 < x <= 1e18)
         for name, known in (("bill", BILLS), ("allow", ALLOW)):

@@ -213,12 +213,14 @@ def _plan_lines(name: str, one: dict[str, Any]) -> list[str]:
 def _runners_up(result: dict[str, Any]) -> list[str]:
     if not result["runners_up"]:
         return []
+    best = result["alternatives"][result["allow"]]
     lines = [
         "",
-        f"Runners-up among {result['pool']} plans, tokens at the lower end of their worth:",
+        f"Runners-up to {_short(best['plan']['label'])} ({best['talks']}) among {result['pool']} "
+        "plans, tokens at the lower end of their worth:",
     ]
     for one in result["runners_up"]:
-        wins = "; ".join(_wins(w) for w in one["wins_if"])
+        wins = "; ".join(_wins(w, one["plan"]) for w in one["wins_if"])
         wins = f"the best of all if {wins}" if wins else "never the best in what was tried"
         lines.append(
             f"  {one['plan']} ({one['talks']}): {one['behind_pct']:.1f} % behind, "
@@ -227,15 +229,19 @@ def _runners_up(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _wins(change: dict[str, Any]) -> str:
+def _wins(change: dict[str, Any], mine: str) -> str:
+    """A change under which the runner-up at `mine` wins, and whom it is ahead of then."""
+    over = change["over"]
+    # In the same place it is how they talk that tells them apart.
+    ahead = f"ahead of {over['talks'] if over['plan'] == mine else _short(over['plan'])}"
     if "token_worth" in change:
         low, centre, high = change["now"]
         return (
             f"a token of local SGD is worth {change['side']} {change['token_worth']:.2f} "
-            f"(now {low:.2f}, {centre:.2f}, {high:.2f})"
+            f"(now {low:.2f}, {centre:.2f}, {high:.2f}), {ahead}"
         )
     which = "all links" if change["links"] == "all" else change["links"]
-    return f"{which} at {_times(change['factor'])}"
+    return f"{which} at {_times(change['factor'])}, {ahead}"
 
 
 def _times(factor: float) -> str:

@@ -162,7 +162,8 @@ class Thresholds:
         return told
 
     def _wins_if(self, i: int, one: Carried) -> list[dict[str, Any]]:
-        """Every change that was tried under which the place of plan `i` is the best of the pool."""
+        """Every change that was tried under which the place of plan `i` is the best of the pool, and
+        which plan is the best of the others there."""
         mine = np.array([key == self.keys[i] for key in self.keys])
         sweeps = [self.sweeps["all"]]
         for cost in (one, self.best):
@@ -173,11 +174,11 @@ class Thresholds:
         for sweep in {s.what: s for s in sweeps}.values():
             for side in ("slower", "faster"):
                 for f in self._side(sweep, side):
-                    rates = sweep.rates[f]
-                    if np.where(mine, rates, 0.0).max() > np.where(mine, 0.0, rates).max():
-                        found.append(
-                            {"links": sweep.what, "side": side, "factor": float(sweep.factors[f])}
-                        )
+                    rates, others = sweep.rates[f], np.where(mine, 0.0, sweep.rates[f])
+                    if np.where(mine, rates, 0.0).max() > others.max():
+                        change = {"links": sweep.what, "side": side}
+                        change["factor"] = float(sweep.factors[f])
+                        found.append({**change, "over": self._told(int(others.argmax()))})
                         break
         worth = self._worth(one)
         return found if worth is None else [*found, worth]
@@ -199,6 +200,10 @@ class Thresholds:
             "token_worth": tie,
             "side": "below" if mine else "above",
             "now": [float(band.low), float(band.centre), float(band.high)],
+            "over": {
+                "plan": describe(self.best.plan, self.question.spec.domains),
+                "talks": talks(self.best.plan),
+            },
         }
 
 

@@ -1,7 +1,8 @@
 """One measurement of a directed link: round trips on an idle connection, then TCP flows at once.
 
-The end that receives counts. Its rate is that of the second half of the time in which bytes arrived,
-so that neither slow start nor the last queue is part of it.
+The end that receives counts, and tells when how much had arrived, by one clock for all flows. The rate
+is that of all flows together in the second half of the time in which all of them ran: slow start is no
+part of it, and neither is the time in which a flow has the link to itself because others have ended.
 """
 
 from __future__ import annotations
@@ -13,20 +14,24 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
+
 from experiments.probe.handshake import exactly
 from experiments.probe.wire import Address, Limits, connected, get, put
 
 CHUNK = 256 * 1024  # bytes that are sent and received at once
 MARK_S = 0.005  # between two marks of the receiver
+MOST_MARKS = 64  # that it tells
 WARM_UP = 2  # round trips that are not counted
 MBYTE, GBIT = 1e6, 1e9
+Marks = list[tuple[float, int]]  # [s] of the receiver's clock, bytes that had arrived
 
 
 def measure(to: Address, token: bytes, limits: Limits, flows: int, pings: int) -> dict[str, Any]:
     """Measure the link to a probe: {"rtt_ms", "bandwidth_gbps", "mbytes", "seconds"}. Raises
     ConnectionError, OSError."""
     rtt_ms = round_trip_ms(to, token, pings)
-    found: list[dict[str, float]] = []
+    found: list[dict[str, Any]] = []
     faults: list[BaseException] = []
 
     def one() -> None:
@@ -44,7 +49,7 @@ def measure(to: Address, token: bytes, limits: Limits, flows: int, pings: int) -
         raise faults[0]
     return {
         "rtt_ms": rtt_ms,
-        "bandwidth_gbps": sum(x["gbps"] for x in found),
+        "bandwidth_gbps": 8 * common_rate([_marks(x) for x in found]) / GBIT,
         "mbytes": sum(x["mbytes"] for x in found),
         "seconds": max(x["seconds"] for x in found),
     }
@@ -71,7 +76,7 @@ def echo(connection: socket.socket, count: int) -> None:
         connection.sendall(exactly(connection, 1))
 
 
-def _send(to: Address, token: bytes, limits: Limits) -> dict[str, float]:
+def _send(to: Address, token: bytes, limits: Limits) -> dict[str, Any]:
     with connected(to, token) as connection:
         put(connection, {"do": "receive", "mbytes": limits.mbytes, "seconds": limits.seconds})
         get(connection)
@@ -96,13 +101,43 @@ def receive(connection: socket.socket, limits: Limits) -> None:
         if last - marks[-1][0] >= MARK_S:
             marks.append((last, total))
     marks.append((last, total))
-    gbps = 8 * _rate(marks) / GBIT
-    put(connection, {"gbps": gbps, "mbytes": total / MBYTE, "seconds": last - start})
+    told = [(round(at, 6), arrived) for at, arrived in thinned(marks)]
+    put(connection, {"marks": told, "mbytes": total / MBYTE, "seconds": last - start})
 
 
-def _rate(marks: list[tuple[float, int]]) -> float:
-    """[bytes/s] from the middle of the time to the end; from the start where there are few marks."""
-    (begun, _), (ended, total) = marks[0], marks[-1]
-    middle = next(m for m in marks if m[0] >= (begun + ended) / 2)
-    since, before = middle if middle[0] < ended - MARK_S else marks[0]
-    return (total - before) / max(ended - since, 1e-6)
+def thinned(marks: Marks) -> Marks:
+    """At most MOST_MARKS of the marks, evenly over the time; the first and the last among them."""
+    if len(marks) <= MOST_MARKS:
+        return marks
+    times = np.array([at for at, _ in marks])
+    even = np.linspace(times[0], times[-1], MOST_MARKS)
+    kept = np.unique([0, *np.searchsorted(times, even[1:-1]), len(marks) - 1])
+    return [marks[i] for i in kept]
+
+
+def _marks(answer: dict[str, Any]) -> Marks:
+    """The marks of a flow's answer. Raises ConnectionError where there are none."""
+    try:
+        found = [(float(at), int(arrived)) for at, arrived in answer["marks"]]
+        if len(found) < 2:
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise ConnectionError("answers as a probe of another version") from None
+    return found
+
+
+def common_rate(flows: list[Marks]) -> float:
+    """[bytes/s] of all flows together, in the second half of the time in which all of them ran; over
+    the whole time, from the first byte to the last, where they never ran at once."""
+    begun, ended = max(m[0][0] for m in flows), min(m[-1][0] for m in flows)
+    since = (begun + ended) / 2
+    if ended - begun < MARK_S:
+        since, ended = min(m[0][0] for m in flows), max(m[-1][0] for m in flows)
+    total = sum(_arrived(marks, ended) - _arrived(marks, since) for marks in flows)
+    return total / max(ended - since, 1e-6)
+
+
+def _arrived(marks: Marks, at: float) -> float:
+    """Bytes that had arrived at a time, straight between marks."""
+    times, counts = zip(*marks, strict=True)
+    return float(np.interp(at, times, counts))

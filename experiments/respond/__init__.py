@@ -2,7 +2,6 @@
 
 config        What a process that answers measurements is asked for
 responder     The scheduler as a service
-running       The plan that runs already, from a file
 measurements  One JSON object of a link or a domain, checked; the network as last measured
 memory        What the service remembers as plain numbers, and whose they are
 """

@@ -43,12 +43,11 @@ import numpy as np
 
 from agents.protocol import Scheduler, find_row, make_setup
 from agents.registry import plan_rules, rivals_with_rules
-from experiments.common import load_regions, load_world, one_line
+from experiments.common import load_regions, load_world, one_line, read_running
 from experiments.evaluate import contestants, requested_without_truth
 from experiments.respond.config import RespondConfig
 from experiments.respond.measurements import Measured, stamped
 from experiments.respond.memory import as_numbers, digest, from_numbers
-from experiments.respond.running import read_running
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams, State, observe
 from jaxsim.files import InputError

@@ -72,7 +72,8 @@ def make_batches(config: SweepConfig, points: list[Point]) -> list[Batch]:
 
 
 def fingerprint(config: SweepConfig) -> str:
-    """What the rows of a sweep depend on, in short: parts of another one are not taken over."""
+    """The settings that the rows of a sweep depend on, in short: parts of another one are not taken
+    over. What the files say that the settings name is told by `contents.digests`."""
     text = json.dumps(recorded(config), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -7,11 +7,13 @@ whoever played which batch.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.sweep.config import CATEGORIES
+from experiments.sweep.contents import changed
 from jaxsim.files import InputError
 
 if TYPE_CHECKING:
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 FOLDER, WHOLE = "parts", "scenarios.parquet"
 TEXT = ("scheduler", *CATEGORIES)
-SWEEP_KEY = b"sweep"  # of a part's metadata: the fingerprint of what its rows depend on
+# Of a part's metadata: the fingerprint of the settings, and what the files held that they name.
+SWEEP_KEY, CONTENTS_KEY = b"sweep", b"contents"
 
 
 def load_pyarrow() -> Any:
@@ -38,10 +41,11 @@ def load_pyarrow() -> Any:
 class Parts:
     """The parts of a sweep in its run folder."""
 
-    def __init__(self, folder: Path, fingerprint: str):
-        """`fingerprint`: of what the rows depend on; parts of another sweep are refused."""
+    def __init__(self, folder: Path, fingerprint: str, contents: dict[str, str]):
+        """`fingerprint`: of the settings, parts of another sweep are refused; `contents`: digests of
+        the files that they name, parts that were played from others are refused."""
         self._arrow = load_pyarrow()
-        self.folder, self.fingerprint = folder / FOLDER, fingerprint
+        self.folder, self.fingerprint, self.contents = folder / FOLDER, fingerprint, contents
         self.whole = folder / WHOLE
 
     def path(self, number: int) -> Path:
@@ -66,14 +70,23 @@ class Parts:
             raise InputError(
                 f"{path}: not a readable part of a sweep; remove it to have it played again"
             ) from None
-        if (schema.metadata or {}).get(SWEEP_KEY) != self.fingerprint.encode():
+        kept = schema.metadata or {}
+        if kept.get(SWEEP_KEY) != self.fingerprint.encode() or CONTENTS_KEY not in kept:
             raise InputError(f"{path}: a part of another sweep; remove it to have it played again")
+        if other := changed(json.loads(kept[CONTENTS_KEY]), self.contents):
+            more = f" (and {len(other) - 1} more)" if len(other) > 1 else ""
+            raise InputError(
+                f"sweep: {other[0]} since {path.name} was played{more}; put it back, or begin another "
+                "sweep"
+            )
 
     def write(self, number: int, columns: dict[str, Any]) -> None:
         """Write a batch's rows."""
         self.folder.mkdir(exist_ok=True)
         table = self._table(columns)
-        table = table.replace_schema_metadata({SWEEP_KEY: self.fingerprint.encode()})
+        contents = json.dumps(self.contents, sort_keys=True).encode()
+        about = {SWEEP_KEY: self.fingerprint.encode(), CONTENTS_KEY: contents}
+        table = table.replace_schema_metadata(about)
         self._put(table, self.path(number))
 
     def _table(self, columns: dict[str, Any]) -> pyarrow.Table:

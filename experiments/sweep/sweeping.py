@@ -31,6 +31,7 @@ from experiments.evaluate import requested
 from experiments.sweep import executors
 from experiments.sweep.batches import Batch, describe, fingerprint, group_of, make_batches
 from experiments.sweep.config import SweepConfig, recorded
+from experiments.sweep.contents import digests
 from experiments.sweep.design import Point, design_points, varied
 from experiments.sweep.parts import WHOLE, Parts, load_pyarrow
 from experiments.sweep.playing import Player
@@ -52,7 +53,7 @@ def sweep(config: SweepConfig) -> None:
     folder, resume = config.resume or config.out, config.resume is not None
     RunWriter.check("sweep", folder, resume)
     with RunWriter.create("sweep", recorded(config), config.seed, folder, resume) as writer:
-        parts = Parts(writer.dir, fingerprint(config))
+        parts = Parts(writer.dir, fingerprint(config), digests(config))
         try:
             done = parts.finished(len(batches))
             taken = _play_rest(config, points, batches, parts, set(done))

@@ -23,8 +23,10 @@ DESCRIPTION += ("sync_period", "wire_bits")
 DESCRIPTION += ("fragments", "overlap")
 TRAINING = ("reduce",)  # what the simulator does not tell apart
 WHOLE = ("pipelines", "plan", "sync_period", "wire_bits", "fragments", "overlap", *TRAINING)
+WHOLE += ("activation_bits", "fields")
 SCHEDULES = (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 FP32_BITS = 32
+UNCOMPRESSED_BITS = (16, 32)  # of a value between stages: what real training can send
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +84,15 @@ def plan_of(body: Any, where: str, spec: ClusterSpec, job: JobSpec) -> tuple[Pla
     if strange or (not whole and "groups" not in body):
         got = f"unknown key {shown(strange[0])}" if strange else "no groups"
         raise InputError(f"{where}: {got}; known: {', '.join(keys)}")
-    described = {key: value for key, value in body.items() if key not in TRAINING}
+    bits = body.get("activation_bits", FP32_BITS)
+    if bits not in UNCOMPRESSED_BITS:
+        raise InputError(
+            f"{where}: activation_bits: real training here compresses no activations: expected 16 or "
+            f"32, got {shown(bits)}"
+        )
+    # `fields` tells the same plan in numbers, for those who read it as a plan that runs.
+    others = (*TRAINING, "fields")
+    described = {key: value for key, value in body.items() if key not in others}
     if whole:
         described = _described(described, where)
     described.setdefault("pp", 1)

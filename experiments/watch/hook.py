@@ -13,17 +13,21 @@ from typing import Any
 import numpy as np
 
 from analysis.records import write_json
-from jaxsim.plan import Plan, whole_plan
+from jaxsim.plan import FULL_PRECISION_BITS, Plan, whole_plan
 
 SCALARS = ("sync_period", "fragments", "overlap", "wire_bits")
 
 
 def plan_file(plan: Plan, domains: tuple[str, ...]) -> dict[str, Any]:
-    """A plan as the content of a plan file (docs/file-formats.md), for one job."""
+    """A plan as the content of a plan file (docs/file-formats.md), for one job: in words, and under
+    `fields` in the numbers that --running reads."""
     settings = {name: int(np.asarray(getattr(plan, name))) for name in SCALARS}
     if (over := int(np.asarray(plan.shard_groups))) > 1:
         settings["shard_groups"] = over
-    return {"pipelines": whole_plan(plan, domains), **settings}
+    if (bits := int(np.asarray(plan.activation_bits))) != FULL_PRECISION_BITS:
+        settings["activation_bits"] = bits
+    fields = {name: np.asarray(value).tolist() for name, value in vars(plan).items()}
+    return {"pipelines": whole_plan(plan, domains), **settings, "fields": fields}
 
 
 class Hook:

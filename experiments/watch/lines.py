@@ -55,7 +55,10 @@ class LineReader:
 
     def _csv(self, text: str) -> dict[str, Any] | None:
         """A row under the last header; None for a header."""
-        cells = [cell.strip() for cell in next(csv.reader([text]), [])]
+        try:
+            cells = [cell.strip() for cell in next(csv.reader([text]), [])]
+        except csv.Error as error:  # a carriage return inside the line
+            raise Unreadable(one_line(f"not CSV: {error}")) from None
         if cells and set(cells) <= set(COLUMNS):
             self._columns = cells
             return None

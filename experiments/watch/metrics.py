@@ -21,7 +21,7 @@ HELP = {
     "decision_seconds": ("histogram", "from having read a measurement to the decision"),
     "bandwidth_gbps": ("gauge", "of a link, as last measured [Gbit/s]"),
     "rtt_ms": ("gauge", "of a link, as last measured [ms]"),
-    "age_seconds": ("gauge", "since a link was measured [s]"),
+    "age_seconds": ("gauge", "since a link was measured, or since the start where it was not [s]"),
     "stale": ("gauge", "1 where a link was silent for too long"),
     "gpus_available": ("gauge", "of a domain, as last measured"),
     "step_seconds": ("gauge", "a training step of the plan in force, as last decided [s]"),

@@ -14,7 +14,7 @@ from experiments.watch.lines import LineReader, Unreadable
 from jaxsim.files import InputError
 
 CHUNK = 65_536  # bytes that are read at once
-POLL_S = 0.2  # between two looks at a folder
+POLL_S = 0.02  # between two looks at a folder
 MOST_CLIENTS = 64
 UNFINISHED = (".tmp", ".part")  # names of files that somebody still writes to
 Batch = list[dict[str, Any] | Unreadable]

@@ -7,7 +7,8 @@ Lines on standard output, told apart by their first key:
               switch_gb, switch_usd, reason, decision_ms, fields), `time` of the last measurement if it
               had one, `because`: what was measured otherwise than at the decision before, and
               `latency_ms` from having read the measurement to the line
-    stale     links that were silent for longer than `stale_s`: their last values hold
+    stale     links that were silent for longer than `stale_s`, since their last measurement or, where
+              there was none, since `ready`: their last values hold
     fresh     stale links that were measured again
     applied   the number of the decision that the apply command put into force, its exit status, seconds
     end       lines read, lines refused, decisions
@@ -72,7 +73,8 @@ class Watcher:
         self._say, self._hook, self._now = say, hook, now
         self._clock = Clock(interval_since=now())
         k = len(responder.spec.domains)
-        self._heard = np.full((k, k), np.nan)  # [K, K] [s] of the last measurement of a link
+        # [K, K] [s] of the last measurement of a link; of `ready` where there was none.
+        self._heard = np.full((k, k), now())
         self._stale = np.zeros((k, k), bool)
         self._said: dict[str, Any] | None = responder.in_force["fields"]  # None: nothing can run
         self._applying: tuple[int, Proposal] | None = None
@@ -99,11 +101,11 @@ class Watcher:
         start = self._now()
         for found in batch:
             self._take(found, start)
+        self._tell_silence(start)  # first: a decision lists what is stale now
         committed = self._applied(start)
         if self._dirty and not self.applying and start >= self._clock.waits_until:
             self._dirty = False
             committed |= self._decide(start)
-        self._tell_silence(start)
         if batch or committed:
             self.save(durable=committed)
 
@@ -240,8 +242,7 @@ class Watcher:
 
     def _tell_silence(self, now: float) -> None:
         """Say which links went silent, and which are back."""
-        with np.errstate(invalid="ignore"):
-            stale = now - self._heard > self.config.stale_s  # False where never measured
+        stale = (now - self._heard > self.config.stale_s) & ~np.eye(len(self._heard), dtype=bool)
         for key, which in (("stale", stale & ~self._stale), ("fresh", self._stale & ~stale)):
             if which.any():
                 held = {"held": True} if key == "stale" else {}
@@ -259,8 +260,7 @@ class Watcher:
             self.metrics.put("bandwidth_gbps", GBIT_PER_GBYTE * float(rate[i, j]), **link)
             self.metrics.put("rtt_ms", 1e3 * float(rtt[i, j]), **link)
             self.metrics.put("stale", float(self._stale[i, j]), **link)
-            if np.isfinite(self._heard[i, j]):
-                self.metrics.put("age_seconds", float(now - self._heard[i, j]), **link)
+            self.metrics.put("age_seconds", float(now - self._heard[i, j]), **link)
 
     # --- what outlives the process ----------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class Watcher:
             "snapshot": packed(self.responder.snapshot()),
             "known": packed(self._known),
             "said": self._said,
-            "silent_s": [None if np.isnan(x) else float(x) for x in (now - self._heard).flat],
+            "silent_s": [float(x) for x in (now - self._heard).flat],
             "interval_s": now - self._clock.interval_since,
             "busy_s": max(0.0, self._clock.busy_until - now),
             "decisions": self.decisions,
@@ -290,7 +290,7 @@ class Watcher:
             self.responder.restore(unpacked(body["snapshot"]))
             self._known = unpacked(body["known"])
             now = self._now()
-            silent = [np.nan if x is None else x for x in body["silent_s"]]
+            silent = [0.0 if x is None else x for x in body["silent_s"]]  # None: older files
             self._heard = now - np.array(silent, float).reshape(self._heard.shape)
             self._clock = Clock(now - body["interval_s"], now + body["busy_s"])
             self._said, self.position = body["said"], body["position"]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments.respond.running import read_running
+from experiments.common.running import check_job, read_running
 from jaxsim.cluster.cluster import load_cluster
 from jaxsim.files.errors import InputError
 from jaxsim.plan import Plan
@@ -60,3 +60,12 @@ def test_what_is_no_plan_of_this_cluster_is_refused(tmp_path, body, says):
 def test_local_sgd_is_taken_where_it_is_allowed(tmp_path):
     file = written(tmp_path, {"fields": fields(sync_period=30)})
     assert int(read_running(file, SPEC, "any").sync_period) == 30
+
+
+def test_a_plan_of_another_job_is_refused_by_what_differs(tmp_path):
+    plan = read_running(written(tmp_path, {"fields": fields()}), SPEC, "synchronous")
+    check_job(plan, "plan.json", 32, 1024)
+    with pytest.raises(InputError, match="a pipeline holds 32 layers; the model has 40"):
+        check_job(plan, "plan.json", 40, 1024)
+    with pytest.raises(InputError, match="1,024 sequences a step; the job has 512"):
+        check_job(plan, "plan.json", 32, 512)

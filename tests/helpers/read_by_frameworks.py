@@ -1,7 +1,8 @@
 """Read launch files with a framework's own parser, in a process of its own (torch and JAX may clash).
 
-`python read_by_frameworks.py FRAMEWORK FOLDER ...` prints what was read as JSON; exit status 3 where
-the framework is not installed.
+`python read_by_frameworks.py FRAMEWORK RELEASES FOLDER ...` prints what was read as JSON. RELEASES is
+JSON, package -> the release that the files are for. Exit status 3, and why on the last line, where the
+framework is not installed or a package is of another release.
 """
 
 import importlib.abc
@@ -10,6 +11,7 @@ import importlib.util
 import json
 import sys
 import types
+from importlib import metadata
 from pathlib import Path
 from unittest import mock
 
@@ -108,8 +110,24 @@ def maxtext(folder):
     return sorted(set(yaml.safe_load(Path(folder, "maxtext.yml").read_text())) - known)
 
 
-def main(framework, *arguments):
+def other_release(releases):
+    """What is here instead of the releases that are wanted, "" if nothing."""
+    for package, wanted in releases.items():
+        try:
+            here = metadata.version(package)
+        except metadata.PackageNotFoundError:  # under another name: nothing to compare
+            continue
+        if here.partition("+")[0] != wanted:
+            return f"{package} {here} is here, the export is for {wanted}"
+    return ""
+
+
+def main(framework, releases, *arguments):
     if importlib.util.find_spec(framework) is None:
+        print(f"{framework} is not installed")
+        return 3
+    if why := other_release(json.loads(releases)):
+        print(why)
         return 3
     read = globals()[framework](*arguments)
     print("\n" + json.dumps(read))  # the last line: frameworks print, too

@@ -13,6 +13,7 @@ from analysis.records import RunRecord
 from analysis.report.sections.common import Picture, Section, drawn_from, optional_table
 from analysis.report.sections.markdown import cell, fixed, interval, number, table
 
+_DESIGNS = {"grid": "grid", "random": "random design", "latin_hypercube": "Latin hypercube"}
 _SCHEDULERS = ("scheduler", "scenarios", "gain [%]", "95 % interval", "step [s]", "tokens/s")
 _EFFECTS = ("scheduler", "factor", "from", "to", "effect [points]", "95 % interval")
 
@@ -25,7 +26,7 @@ def sweep_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
     summary, config = record.summary, record.run["config"]
     reference = summary.get("reference") or str(points["scheduler"].iloc[0])
     factors = [name for name in summary.get("factors", []) if name in points.columns]
-    design = str(config.get("design")).replace("_", " ")
+    design = _DESIGNS.get(str(config.get("design")), "design")
     text = (
         f"A {design} of {number(points['point'].nunique())} points with "
         f"{number(config.get('scenarios'))} scenarios each of {number(config.get('steps'))} intervals. "

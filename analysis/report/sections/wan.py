@@ -80,8 +80,9 @@ def efficiency_sections(record: RunRecord, notes: list[str]) -> Iterator[Section
     drawn = drawn_from(record, "efficiency", figures.wan_efficiency, losses, arms)
     text = (
         "An arm's token efficiency is the share of its tokens with which synchronous training in 32 "
-        "bits reaches the same loss of held-out text. It may exceed 1. The published fit is of models "
-        "hundreds of times as large, trained for longer, and never exceeds 1: it is shown for scale."
+        "bits reaches the same loss of held-out text. It may be 1 or more. The published fit is of "
+        "models hundreds of times as large, trained for longer, and never exceeds 1: it is shown for "
+        "scale."
     )
     rows = [
         [

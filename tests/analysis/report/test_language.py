@@ -6,7 +6,8 @@ from collections import Counter
 import pandas as pd
 import pytest
 import yaml
-from helpers import synthetic_runs, synthetic_validation
+from helpers import synthetic_ddp, synthetic_kinds, synthetic_runs, synthetic_validation
+from helpers.synthetic_ddp import made_up
 from markdown_it import MarkdownIt
 
 from analysis import report
@@ -34,7 +35,7 @@ def fidelity_run(out):
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory):
-    """The English page of six kinds of run, whose figures were made but not painted."""
+    """The English page of all kinds of run, whose figures were made but not painted."""
     root = tmp_path_factory.mktemp("mixture")
     folders = [
         synthetic_runs.evaluate_run(root / "evaluation", count=6, steps=12),
@@ -44,6 +45,14 @@ def mixture(tmp_path_factory):
         synthetic_validation.calibrate_run(root / "calibration"),
         synthetic_runs.bench_run(root / "speed"),
         fidelity_run(root / "fidelity"),
+        synthetic_kinds.kpi_run(root / "key figures"),
+        synthetic_kinds.suite_run(root / "suite"),
+        synthetic_kinds.sweep_run(root / "sweep"),
+        synthetic_kinds.plan_run(root / "plan"),
+        synthetic_kinds.study_run(root / "study"),
+        synthetic_kinds.efficiency_run(root / "tokens"),
+        synthetic_kinds.end_to_end_run(root / "end-to-end"),
+        synthetic_ddp.write_run(root / "micro-batches", made_up(20), used={"notes": []}),
     ]
     notes, records = [], [load(folder) for folder in folders]
     return _compose(records, list(_pages(records, notes)), notes), folders
@@ -94,6 +103,17 @@ def test_no_mark_of_emphasis_is_left_on_the_rendered_page(mixture):
 def test_a_sentence_that_the_catalog_lacks_stays_and_is_said():
     text, unknown = language.translated("The quick fox has 3 legs.", "zh")
     assert text.strip() == "The quick fox has 3 legs." and unknown == [text.strip()]
+
+
+def test_a_report_says_how_many_sentences_stayed_english(tmp_path, monkeypatch, capsys):
+    folder = synthetic_runs.bench_run(tmp_path / "run")
+    report.write_report([folder], language="zh")
+    assert capsys.readouterr().err == ""
+    pairs = {k: v for k, v in language._pairs("zh").items() if k not in ("Benchmark", "Reproduce")}
+    monkeypatch.setattr(language, "_pairs", lambda _: pairs)
+    report.write_report([folder], language="zh")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "report: 2 sentences without a form in 'zh': in English"
 
 
 def test_another_language_is_refused(tmp_path):

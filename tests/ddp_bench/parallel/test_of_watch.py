@@ -24,6 +24,13 @@ def test_a_plan_file_of_watch_is_read():
     plan = read(written())
     assert plan.pipelines[0].schedule == "gpipe" and plan.wire_bits == 16
     assert read(plan.to_json()) == plan
+    beside = {"fields": {"group": [0, 0]}, "activation_bits": 16}
+    assert read({**written(), **beside}) == plan
+
+
+def test_activations_that_a_plan_file_compresses_are_refused():
+    with pytest.raises(ConfigError, match="activation_bits: 8: allowed 16, 32"):
+        read({**written(), "activation_bits": 8})
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,19 @@ def test_what_only_an_option_needs_is_missing_for_that_option():
     assert report["ready"] and report["parts"][0].startswith("--html: plotly>=2")
 
 
+def test_a_framework_of_another_release_than_the_export_is_for_is_not_ready(monkeypatch):
+    monkeypatch.setattr(checks, "_importable", lambda module: True)
+    monkeypatch.setattr(checks.metadata, "version", lambda package: "0.2.2")
+    found = checks.exports()
+    assert not found["torchtitan"]["ready"] and found["torchtitan"]["missing"] == []
+    assert found["torchtitan"]["other_releases"][0] == (
+        "torchtitan 0.2.2 is here, the export is for 0.3.0"
+    )
+    monkeypatch.setattr(checks.metadata, "version", lambda package: "0.3.0+cu126")
+    assert checks.other_releases({"torchtitan": "0.3.0"}) == []
+    assert checks.exports()["chakra"]["ready"]  # no release is compared
+
+
 def test_a_check_that_does_not_start_is_no_crash(monkeypatch):
     def fails(*_):
         raise subprocess.CalledProcessError(1, "python")

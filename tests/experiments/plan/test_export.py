@@ -13,6 +13,7 @@ import yaml
 from helpers import read_by_frameworks
 from helpers.launches import EVEN, LAUNCHES, MODEL, launch, named
 
+from experiments.doctor.checks import RELEASES
 from experiments.plan.config import EXPORT_FORMATS, PlanConfig
 from experiments.plan.export import export_plan, exported
 from experiments.plan.export.megatron import arguments
@@ -161,6 +162,20 @@ def test_format_and_folder_go_together():
         assert importlib.util.find_spec(f"experiments.plan.export.{form}")
 
 
+def test_releases_that_are_compared_are_those_that_the_exports_name():
+    for form, packages in RELEASES.items():
+        told = importlib.import_module(f"experiments.plan.export.{form}").RELEASE
+        assert all(release in told for release in packages.values()), told
+
+
+def test_another_release_of_a_framework_is_named_and_not_asked(monkeypatch, capsys):
+    monkeypatch.setattr(read_by_frameworks.metadata, "version", lambda package: "0.2.2")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    status = read_by_frameworks.main("torchtitan", json.dumps(RELEASES["torchtitan"]), "nowhere")
+    assert status == 3
+    assert "torchtitan 0.2.2 is here, the export is for 0.3.0" in capsys.readouterr().out
+
+
 # --- the frameworks' own parsers, where they are installed ------------------------------------------
 
 
@@ -169,12 +184,12 @@ def read_by(framework, folder, *arguments):
     the frameworks."""
     python = os.environ.get("FRAMEWORKS_PYTHON", sys.executable)
     script = Path(read_by_frameworks.__file__)
-    command = [python, script, framework, folder, *map(str, arguments)]
+    releases = json.dumps(RELEASES[framework])
+    command = [python, script, framework, releases, folder, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 3:
-        pytest.skip(
-            f"{framework} is not installed; FRAMEWORKS_PYTHON may name a Python that has it"
-        )
+        why = done.stdout.splitlines()[-1]
+        pytest.skip(f"{why}; FRAMEWORKS_PYTHON may name a Python that has it")
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 

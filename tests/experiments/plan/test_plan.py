@@ -128,6 +128,20 @@ def test_runners_up_come_in_order_and_are_other_places(ask):
     assert behind == sorted(behind) and behind[0] >= 0.0
     seen = [(one["plan"], one["talks"].partition(",")[0]) for one in result["runners_up"]]
     assert len(set(seen)) == len(seen) >= 2
+    best = result["plan"]["label"]
+    assert f"Runners-up to {best} (" in screen(result)
+
+
+def test_a_runner_up_names_the_plan_that_it_is_ahead_of_where_it_wins(ask):
+    result = ask()
+    wins = [(one, change) for one in result["runners_up"] for change in one["wins_if"]]
+    assert wins
+    for one, change in wins:
+        over = change["over"]
+        assert set(over) == {"plan", "talks"}
+        assert (over["plan"], over["talks"]) != (one["plan"], one["talks"])
+    text = screen(result)
+    assert text.count(", ahead of ") == len(wins)
 
 
 def test_beyond_a_threshold_a_search_of_its_own_finds_another_plan(ask):
@@ -246,11 +260,21 @@ def test_a_dry_run_reads_the_files_and_writes_nothing(cluster, tmp_path, monkeyp
         ({"budget": -1.0}, "budget: expected a number > 0"),
         ({"weights": "1,0"}, "weights: expected four numbers"),
         ({"what_if": "link=a"}, "what_if"),
+        ({"reserve_pct": -50.0}, "reserve_pct: expected a number >= 0 and < 100"),
+        ({"reserve_pct": 100.0}, "reserve_pct"),
+        ({"reserve_pct": float("nan")}, "reserve_pct"),
     ],
 )
 def test_a_bad_question_is_refused(said, named):
     with pytest.raises((InputError, ValueError), match=named):
         PlanConfig(**{**JOB, **said})
+
+
+@pytest.mark.parametrize("given", ["-50", "nan", "100"])
+def test_a_share_of_the_memory_that_cannot_be_is_one_line(given, capsys):
+    assert main(["plan", "--reserve-pct", given]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "reserve_pct" in line
 
 
 def test_memory_that_is_reserved_stays_free(ask):

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
+from experiments.probe import flow
 from experiments.probe import server as module
-from experiments.probe.flow import _rate, measure
+from experiments.probe.flow import MOST_MARKS, common_rate, measure, thinned
 from experiments.probe.handshake import MAGIC, NONCE, PROOF, exactly, greet_client, greet_server
 from experiments.probe.server import Server
 from experiments.probe.wire import Address, Limits, connected, get, put
@@ -51,8 +52,37 @@ def test_the_time_ends_a_measurement_as_well():
 def test_the_rate_is_that_of_the_second_half():
     """Slow start and a queue that drains are not part of it: 10 B/s, then 100 B/s."""
     marks = [(0.0, 0)] + [(0.1 * n, n if n <= 10 else 10 + 10 * (n - 10)) for n in range(1, 31)]
-    assert _rate(marks) == pytest.approx(100.0)
-    assert _rate([(0.0, 0), (0.001, 50)]) == pytest.approx(50_000)  # too short for halves
+    assert common_rate([marks]) == pytest.approx(100.0)
+    assert common_rate([[(0.0, 0), (0.001, 50)]]) == pytest.approx(50_000)  # too short for halves
+
+
+def test_flows_that_end_at_different_times_never_add_up_to_more_than_the_link():
+    """A link of 100 B/s: one flow has 75 of them and ends after 2 s, the other has all of it then."""
+    fast = [(5.0 + 0.1 * n, int(7.5 * n)) for n in range(21)]
+    slow = [(5.0 + 0.1 * n, int(2.5 * n if n <= 20 else 50 + 10 * (n - 20))) for n in range(31)]
+    assert common_rate([fast, slow]) == pytest.approx(100.0, rel=0.02)
+    assert common_rate([slow, fast]) == pytest.approx(100.0, rel=0.02)
+    alone = [common_rate([one]) for one in (fast, slow)]
+    assert sum(alone) > 140  # each by its own second half
+
+
+def test_flows_that_never_run_at_once_count_over_the_whole_time():
+    first, second = [(0.0, 0), (1.0, 100)], [(1.0, 0), (2.0, 100)]
+    assert common_rate([first, second]) == pytest.approx(100.0)
+
+
+def test_few_marks_are_told_the_ends_among_them():
+    marks = [(0.005 * n, n * n) for n in range(4000)]
+    told = thinned(marks)
+    assert len(told) <= MOST_MARKS and (told[0], told[-1]) == (marks[0], marks[-1])
+    assert common_rate([told]) == pytest.approx(common_rate([marks]), rel=0.01)
+    assert thinned(marks[:10]) == marks[:10]
+
+
+def test_a_probe_that_tells_no_marks_is_named(monkeypatch):
+    monkeypatch.setattr(flow, "_send", lambda *_: {"gbps": 1.0, "mbytes": 1.0, "seconds": 1.0})
+    with served() as to, pytest.raises(ConnectionError, match="another version"):
+        measure(to, TOKEN, TINY, flows=1, pings=1)
 
 
 def test_an_unknown_client_is_refused_and_told_nothing(capsys):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import signal
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ import pytest
 from analysis.records import load
 from analysis.report.sections import sections_of
 from experiments.sweep import __main__ as command
-from experiments.sweep import executors, sweeping
+from experiments.sweep import contents, executors, sweeping
 from experiments.sweep.batches import fingerprint, make_batches
 from experiments.sweep.config import SweepConfig
+from experiments.sweep.contents import digests
 from experiments.sweep.design import Point, design_points
 from experiments.sweep.parts import Parts
 from jaxsim.files import InputError
@@ -30,6 +32,7 @@ batch: 4
 steps: 10
 schedulers: best_static,hysteresis
 """
+PRESET = Path(str(files("jaxsim.presets"))) / "four-aws-regions.yaml"
 METRICS = ("step_s", "tokens_per_s", "utilisation", "wan_gb_per_step", "replans")
 
 
@@ -121,10 +124,48 @@ def test_parts_that_are_torn_or_of_another_design_are_refused_by_name(design, tm
     out = run(design, tmp_path / "run")
     config = SweepConfig(steps=10)
     with pytest.raises(InputError, match=r"000000.parquet: a part of another sweep"):
-        Parts(out, fingerprint(config)).finished(6)
+        Parts(out, fingerprint(config), {}).finished(6)
     (out / "parts" / "000000.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match=r"000000.parquet: not a readable part"):
-        Parts(out, fingerprint(config)).finished(6)
+        Parts(out, fingerprint(config), {}).finished(6)
+
+
+def test_a_sweep_does_not_go_on_where_a_file_that_it_names_has_changed(
+    design, tmp_path, monkeypatch, capsys
+):
+    here = tmp_path / "here.yaml"
+    here.write_text(PRESET.read_text())
+    monkeypatch.setattr(sweeping, "Player", StoppedPlayer)
+    out = tmp_path / "stopped"
+    line = [str(design), "--workers", "1", "--cluster", f"[{here}]", "--out", str(out)]
+    assert command.main(line) == 130
+    monkeypatch.setattr(sweeping, "Player", FastPlayer)
+    again = ["--resume", str(out), "--workers", "1"]
+    here.write_text(PRESET.read_text() + "# another word\n")
+    capsys.readouterr()
+    assert command.main(again) == 2
+    error = capsys.readouterr().err
+    assert f"cluster {here} has changed since 000000.parquet was played" in error
+    assert error.count("\n") == 1
+    here.write_text(PRESET.read_text())
+    monkeypatch.setattr(contents, "package_versions", lambda names: {"hippo-sched": "0.0.1"})
+    assert command.main(again) == 2
+    assert "hippo-sched has changed from " in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.setattr(sweeping, "Player", FastPlayer)
+    assert command.main(again) == 0
+
+
+def test_every_file_that_a_design_names_counts_by_what_it_holds(tmp_path):
+    (tmp_path / "model.yaml").write_text("one")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint.msgpack").write_bytes(b"two")
+    run, model = str(tmp_path / "run"), str(tmp_path / "model.yaml")
+    config = SweepConfig(model=["llama-7b", model], schedulers=f"best_static,hi_ppo,{run}")
+    before = digests(config)
+    assert list(before) == ["version", f"model {model}", f"checkpoint {run}"]
+    (tmp_path / "run" / "checkpoint.msgpack").write_bytes(b"three")
+    assert contents.changed(before, digests(config)) == [f"checkpoint {run} has changed"]
 
 
 def test_a_rehearsal_counts_and_keeps_nothing(design, tmp_path, capsys):
@@ -189,7 +230,7 @@ def test_rows_of_ray_are_the_same_though_a_worker_is_killed(tmp_path):
 
     def joined(folder, played):
         folder.mkdir()
-        parts = Parts(folder, fingerprint(config))
+        parts = Parts(folder, fingerprint(config), digests(config))
         for batch, columns in played:
             parts.write(batch.number, columns)
         parts.join(len(batches))

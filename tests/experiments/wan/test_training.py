@@ -21,9 +21,10 @@ from experiments.wan.training import (
     resolved_job,
     trained_plan,
 )
+from experiments.watch import plan_file
 from jaxsim.cluster import load_cluster
 from jaxsim.files import InputError
-from jaxsim.plan import Plan, whole_plan
+from jaxsim.plan import Plan, describe, whole_plan
 
 SPEC = load_cluster()
 OPTIONS = TrainingOptions()
@@ -63,6 +64,16 @@ def test_pipelines_as_commands_print_them_are_the_same_plan():
     assert trained_again == trained
 
 
+def test_what_watch_writes_for_its_apply_command_is_the_same_plan():
+    plan, trained = plan_of(BOTH, "plan", SPEC, JOB)
+    file = plan_file(plan.replace(activation_bits=np.int32(16)), SPEC.domains)
+    again, trained_again = plan_of(file, "plan", SPEC, JOB)
+    for key in ("pipelines", "sync_period", "wire_bits"):
+        assert trained_again[key] == trained[key]
+    assert describe(again, SPEC.domains) == describe(plan, SPEC.domains)
+    parse_job(resolved_job(OPTIONS, SPEC, JOB, file, "net"), "job")
+
+
 def test_replicas_and_stages_inside_a_domain_get_ranks():
     body = {"groups": [["virginia", "ohio"]], "pp": {"virginia": 2, "ohio": 1}, "dp": 2}
     _, trained = plan_of(body, "plan", SPEC, JOB)
@@ -91,6 +102,7 @@ def test_without_a_plan_every_domain_is_a_replica():
         ),
         ({"pipelines": [{"domains": [{"layers": 4}]}]}, "pipelines: expected a list of pipelines"),
         ({"pipelines": 3}, "pipelines: expected a list of pipelines"),
+        ({"pipelines": [], "activation_bits": 8}, "activation_bits: real training"),
     ],
 )
 def test_a_wrong_plan_is_one_line_that_names_the_file(body, said, tmp_path):

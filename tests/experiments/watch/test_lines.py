@@ -1,6 +1,7 @@
 """Measurements from text."""
 
 import json
+import random
 
 import pytest
 
@@ -46,12 +47,37 @@ def test_json_and_csv_mix_wherever_the_stream_is_cut(size):
         (b"src,dst,speed\na,b,3\n", "under a header"),
         (b"\xff\xfe\x00\n", "under a header"),
         (b"[" * 50_000 + b"\n", "not JSON"),
+        (b"1,2\r3,4\n", "not CSV"),
+        (b"src,dst,rtt_ms\na,b\r,3\n", "not CSV"),
     ],
 )
 def test_a_line_that_cannot_be_read_says_why_and_the_next_one_is_read(text, why):
     *bad, good = read(text + b'{"rtt_ms": 1}\n')
     assert all(isinstance(x, Unreadable) and "\n" not in str(x) for x in bad)
     assert why in str(bad[0]) and good == {"rtt_ms": 1}
+
+
+def test_random_bytes_give_measurements_or_faults_and_never_an_end():
+    rng = random.Random(7)
+    pieces = [
+        b"\n",
+        b"\r",
+        b",",
+        b'"',
+        b"{",
+        b"}",
+        b"\x00",
+        b"\xff",
+        b"src,dst,rtt_ms\n",
+        b"a,b,3\n",
+    ]
+    for _ in range(2000):
+        count = rng.randint(1, 30)
+        data = b"".join(rng.choice([*pieces, rng.randbytes(3)]) for _ in range(count))
+        *found, last = read(data, b'\n{"rtt_ms": 1}')
+        assert last == {"rtt_ms": 1}
+        for one in found:
+            assert "\n" not in str(one) if isinstance(one, Unreadable) else one is not None
 
 
 def test_a_line_without_end_takes_no_memory_and_is_one_fault():

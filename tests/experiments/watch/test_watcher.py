@@ -5,6 +5,7 @@ slower than 1 Gbit/s, and it counts the intervals that it remembers.
 """
 
 import io
+import itertools
 import json
 import sys
 import time
@@ -13,15 +14,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from experiments.common.running import read_running
 from experiments.respond.measurements import Measured
 from experiments.watch import watcher as module
 from experiments.watch.config import WatchConfig
-from experiments.watch.hook import Hook
+from experiments.watch.hook import Hook, plan_file
 from experiments.watch.lines import LineReader
 from experiments.watch.watcher import Watcher, watch
 from jaxsim.cluster.cluster import load_cluster
 from jaxsim.files.errors import InputError
-from jaxsim.plan.plan import Plan
+from jaxsim.plan.plan import Plan, describe
 from jaxsim.workload.workload import JobSpec, load_model
 
 SPEC = load_cluster()
@@ -169,16 +171,31 @@ def test_bad_lines_are_counted_and_told_in_one_line_at_a_time(capsys):
 
 def test_a_silent_link_keeps_its_value_and_is_said_to_be_stale():
     bench = Bench(stale_s=300.0)
-    other = {"src": "oregon", "dst": "ohio", "rtt_ms": 50}
-    bench.step(FAST, other)
-    assert bench.step(other, seconds=299) == []
-    (stale,) = bench.step(other, seconds=2)
+    pairs = itertools.permutations(SPEC.domains, 2)
+    others = [{"src": a, "dst": b, "rtt_ms": 50} for a, b in pairs if (a, b) != ("ohio", "oregon")]
+    bench.step(FAST, *others)
+    assert bench.step(*others, seconds=299) == []
+    (stale,) = bench.step(*others, seconds=2)
     assert stale == {"stale": ["ohio>oregon"], "held": True}
     assert bench.rule.measured.bandwidth_gb_per_s[OHIO, OREGON] == pytest.approx(9 / 8)
     assert bench.step(seconds=100) == []  # said once
     assert 'stale{dst="oregon",src="ohio"} 1.0' in bench.watcher.metrics.text()
-    (decision, fresh) = bench.step(SLOW)
-    assert decision["stale"] == ["ohio>oregon"] and fresh == {"fresh": ["ohio>oregon"]}
+    (fresh, decision) = bench.step(SLOW)  # measured just now, so the decision does not list it
+    assert fresh == {"fresh": ["ohio>oregon"]} and decision["stale"] == []
+
+
+def test_a_decision_lists_the_links_that_are_silent_at_that_moment():
+    bench = Bench(stale_s=300.0)
+    stale, decision = bench.step(SLOW, seconds=301)
+    assert "ohio>oregon" not in stale["stale"] and stale["stale"] == decision["stale"]
+
+
+def test_a_link_that_never_reports_is_stale_from_the_start_on():
+    bench = Bench(stale_s=300.0)
+    assert bench.step(FAST, seconds=299) == []
+    (stale,) = bench.step(FAST, seconds=2)
+    n = SPEC.n_domains
+    assert len(stale["stale"]) == n * (n - 1) - 1 and "ohio>oregon" not in stale["stale"]
 
 
 def test_time_stamps_that_jump_change_nothing(monkeypatch):
@@ -188,8 +205,8 @@ def test_time_stamps_that_jump_change_nothing(monkeypatch):
     for body in (FAST, SLOW, FAST, SLOW, FAST, SLOW):
         without = plain.step(body, seconds=60)
         found = jumping.step({**body, "time": next(stamps)}, seconds=60)
-        assert [x["fields"] for x in without] == [x["fields"] for x in found]
-        assert [x["because"] for x in without] == [x["because"] for x in found]
+        assert [x.get("fields") for x in without] == [x.get("fields") for x in found]
+        assert [x.get("because") for x in without] == [x.get("because") for x in found]
 
 
 # --- a process that ends and one that goes on -----------------------------------------------------
@@ -254,6 +271,15 @@ def test_a_plan_is_in_force_once_the_command_has_succeeded(tmp_path):
     plan = json.loads(seen.read_text())
     assert plan["pipelines"][0]["domains"][0]["domain"] == SPEC.domains[1]
     assert plan["sync_period"] == 1 and bench.rule.choice == 1
+    assert "activation_bits" not in plan
+    running = read_running(str(seen), SPEC, "synchronous")
+    assert describe(running, SPEC.domains) == SPEC.domains[1]
+
+
+def test_a_plan_file_says_how_few_bits_activations_have():
+    plan = Plan.build(SPEC, JOB, [SPEC.domains[:2]], activation_bits=8)
+    told = plan_file(plan, SPEC.domains)
+    assert told["activation_bits"] == told["fields"]["activation_bits"] == 8
 
 
 def test_a_command_that_fails_leaves_the_old_plan_and_is_tried_an_interval_later(tmp_path):

@@ -1,4 +1,4 @@
-"""The plan that runs already when a process begins to answer, from a file."""
+"""A plan that was told before, from a file: one that runs already, or one to be played as it is."""
 
 from __future__ import annotations
 
@@ -35,6 +35,22 @@ def read_running(file: str, spec: ClusterSpec, allow: str) -> Plan:
             "least; allowed are every step and 16 bits, or any with --allow any"
         )
     return plan
+
+
+def check_job(plan: Plan, file: str, layers: int, global_batch: int) -> None:
+    """Raise InputError where the plan is of another model, by its layers, or of another batch
+    [sequences]; NumPy leaves, no job axis."""
+    groups = np.arange(plan.group.max() + 1)
+    for group in groups:
+        if (held := int(plan.layers[plan.group == group].sum())) != layers:
+            raise InputError(
+                f"{file}: fields.layers: a pipeline holds {held} layers; the model has {layers}"
+            )
+    each = plan.dp * plan.micro_batch * plan.batch_share
+    if (held := int(each[groups].sum())) != global_batch:
+        raise InputError(
+            f"{file}: fields.batch_share: {held:,} sequences a step; the job has {global_batch:,}"
+        )
 
 
 def _fields(body: Any) -> Any:
