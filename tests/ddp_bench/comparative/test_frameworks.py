@@ -70,6 +70,14 @@ def test_losses_are_those_of_one_process(tmp_path, reference, name):
         assert len(group.ask("time", steps=2)) == 2 and min(group.ask("memory")) > 1e7
 
 
+@pytest.mark.slow
+def test_the_adapter_of_picotron_trains_what_one_process_does(tmp_path, reference):
+    """In a checkout that stands in for it: the names of its modules, weights and calls are its own."""
+    settings = {"checkout": str(ROOT / "tests" / "helpers" / "picotron_checkout")}
+    with start(tmp_path, Entry(ENTRIES["picotron_dp"].of, settings)) as group:
+        assert losses(group, 5) == pytest.approx(reference, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [

@@ -103,10 +103,15 @@ def test_moves_to_other_numbers_of_ranks(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", [2, 4, 8])
 def test_moves_between_all_kinds_change_nothing(tmp_path, number):
-    """Every kind of layout of so many ranks to every other one."""
+    """Every kind of layout of so many ranks to every other one. Of the 306 pairs of 8 ranks, which take
+    a quarter of an hour on two cores, 54: every kind is a start and an end three times."""
     shape = LlamaShape(layers=4, width=32, heads=8, kv_heads=8, hidden=24, vocab=32, longest=16)
     task, layouts = Task(shape, rows=16, length=8), kinds_of(layouts_of(shape, number, 16))
     pairs = list(permutations(layouts, 2))
+    if number == 8:
+        steps, n = (1, 5, 11), len(layouts)
+        pairs = [(layouts[i], layouts[(i + step) % n]) for i in range(n) for step in steps]
+        assert n == 18
     rows = ranks(pairs_on_rank, number, task, pairs, str(tmp_path), 2)[0]
     assert [(row["from"], row["to"]) for row in rows] == [(a.name, b.name) for a, b in pairs]
     for row in rows:
