@@ -53,6 +53,11 @@ class SwitchingHook:
         if self._since_average == self._method.every:
             self._average()
 
+    def forget(self) -> None:
+        """To be called where a step is skipped: nothing of it, nor of those before, is owed. A bucket
+        whose gradients are finite owes something of the skipped step too, which only this forgets."""
+        self._method.reset()
+
     def close(self) -> None:
         """Average what is still apart, and end the thread."""
         if self._since_average:

@@ -2,14 +2,14 @@
 
 exact      all-reduce in float32, whole or in pieces
 fp16, bf16 all-reduce of a rounded copy
-int8       256 levels for each block of numbers, gathered, with error feedback
+int8       255 levels for each block of numbers, gathered, with error feedback
 topk       the largest numbers and where they stand, gathered, with error feedback
 powersgd   factors of low rank (Vogels et al. 2019, arXiv:1905.13727), with error feedback
 local      nothing; weights are averaged every few steps (Stich 2018, arXiv:1805.09767)
 
 Error feedback (Karimireddy et al. 2019, arXiv:1901.09847): what a step does not send is added to
-the next step's gradient. A step whose gradients are not finite is skipped by trainers, so it resets
-what is owed; every rank sees that it is not finite.
+the next step's gradient. A step whose gradients are not finite is skipped by trainers, which then
+call `reset`. Every rank sees that it is not finite, but by `local`: there a rank skips alone.
 """
 
 from __future__ import annotations

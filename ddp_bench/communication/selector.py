@@ -1,6 +1,6 @@
 """Which method to send by: the link is estimated from messages, the cheapest method is chosen.
 
-Only what was measured up to now is used. A method must be better by a margin, more than once in a
+Only what was measured up to now is used. A method must be better by a margin, `patience` times in a
 row, before it replaces the one in force. While messages are small they say nothing of the link's
 rate, so that now and then a larger one is sent as a probe, within half a per cent of the time.
 """

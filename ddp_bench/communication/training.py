@@ -22,6 +22,7 @@ SHAPE = SHAPES["tiny"]
 ROWS, LENGTH = 4, 32
 BUCKET_MB = 0.25
 SELECTOR = "selector"
+PLAIN = "plain"  # DistributedDataParallel without a hook
 PREDICTABLE = 0.8  # share of tokens that follow from the one before
 
 
@@ -30,7 +31,7 @@ class Run:
     """What to train.
 
     Attributes:
-        method: one of METHODS, or "selector".
+        method: one of METHODS, "selector", or "plain": DistributedDataParallel without a hook.
         seed: of weights and data.
         link_seed: of an emulated link that messages are charged on; None: what they take here.
         costs: what the selector chooses from.
@@ -56,6 +57,7 @@ class Trained:
         compute_s: CPU seconds of a step without messages, mean [s].
         messages_s: of all messages of a step, mean [s].
         decision_s: of all decisions on rank 0, with the probes that they send [s].
+        decision_cpu_s: CPU seconds of the same [s].
         chosen: method of every step.
     """
 
@@ -64,6 +66,7 @@ class Trained:
     compute_s: float
     messages_s: float
     decision_s: float
+    decision_cpu_s: float
     chosen: tuple[str, ...]
 
     @property
@@ -89,6 +92,16 @@ def train_on_rank(ranks: Ranks, runs: list[Run]) -> list[Trained]:
     return [_Training(ranks, run).all_steps() for run in runs]
 
 
+class _NoHook:
+    """What is asked of a hook, where gradients are summed as DistributedDataParallel does it."""
+
+    name, busy_s = PLAIN, 0.0
+
+    def after_step(self) -> None: ...
+    def forget(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class _Training:
     """One run on one rank."""
 
@@ -104,9 +117,10 @@ class _Training:
         if run.method == SELECTOR:
             self._selector = Selector(run.costs or {}, run.compute_s)
         first = self._selector.name if self._selector else run.method
-        self._hook = SwitchingHook(self._model, self._channel, first)
+        is_plain = run.method == PLAIN
+        self._hook = _NoHook() if is_plain else SwitchingHook(self._model, self._channel, first)
         self._seen: list[Message] = []  # since the last decision
-        self._passed_s = self._decision_s = 0.0
+        self._passed_s = self._decision_s = self._decision_cpu_s = 0.0
 
     def all_steps(self) -> Trained:
         losses, chosen, messages, compute = [], [], [], []
@@ -128,6 +142,7 @@ class _Training:
             float(np.median(compute)),
             float(np.mean([sum(m.seconds for m in of_step) for of_step in messages])),
             self._decision_s,
+            self._decision_cpu_s,
             tuple(chosen),
         )
 
@@ -139,10 +154,13 @@ class _Training:
             self._model(tokens.to(self._ranks.device)), targets.to(self._ranks.device)
         )
         loss.backward()
-        # A gradient that is not finite is so on every rank: all of them skip the step.
+        # A mean that is not finite is so on every rank: all of them skip the step. By `local` there is
+        # no mean, and a rank skips alone.
         gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
         if torch.isfinite(torch.stack([g.sum() for g in gradients]).sum()):
             self._optimizer.step()
+        else:
+            self._hook.forget()
         self._optimizer.zero_grad(set_to_none=True)
         self._hook.after_step()
         return loss.detach()
@@ -165,20 +183,24 @@ class _Training:
 
     def _decided(self, selector: Selector) -> tuple[int, int]:
         """(number of the method, bytes of a probe) that rank 0 chooses."""
+        busy = time.thread_time()
         with stopwatch(self._ranks.device) as seconds:
             selector.observe(self._seen, self._passed_s)
             chosen = list(selector.costs).index(selector.choose())
             probe = selector.probe_bytes()
         self._decision_s += seconds()
+        self._decision_cpu_s += time.thread_time() - busy
         return chosen, probe
 
     def _obey(self, method: int, probe: int) -> list[Message]:
         """Switch and probe as rank 0 says; the averages of weights that were due before the switch."""
         self._hook.switch(list(self._run.costs or {})[method])
         averages = self._channel.take()
+        busy = time.thread_time()
         if probe:
             self._channel.sum(torch.zeros(probe // 4, device=self._ranks.device))
         probes = self._channel.take()
+        self._decision_cpu_s += time.thread_time() - busy
         self._decision_s += sum(m.seconds for m in probes)
         self._seen, self._passed_s = averages + probes, 0.0
         return averages

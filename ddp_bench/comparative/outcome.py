@@ -19,6 +19,7 @@ class Outcome:
         losses: of the first steps, mean over the global batch.
         loss_error: largest relative distance from the reference.
         seconds: of every timed turn [s].
+        failed_starts: why starts after the first one failed.
         starts: seconds from the start of the processes to the end of the first step [s].
         rss: largest resident memory by rank [B], when all turns were over.
         imported: the same before the model was built [B].
@@ -33,6 +34,7 @@ class Outcome:
     losses_equal: bool | None = None
     seconds: list[float] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
+    failed_starts: list[str] = field(default_factory=list)
     rss: list[int] = field(default_factory=list)
     imported: list[int] = field(default_factory=list)
     lines: int | None = None
@@ -60,5 +62,6 @@ class Outcome:
             "config_lines": self.lines,
             "restart_s": statistics.median(self.starts) if self.starts else None,
             "starts_s": self.starts,
+            "failed_starts": self.failed_starts,
             "relayout": self.move or {"why_not": self.why_not or "not tried"},
         }

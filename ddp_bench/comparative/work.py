@@ -142,7 +142,8 @@ class _Comparison:
                     with self._group(name) as group:
                         begun = group.ask("start")
                 except RanksFailed as error:
-                    self._say(f"{name}: {error}")
+                    self._outcomes[name].failed_starts.append(str(error))
+                    self._say(f"{name}: start {turn + 1} failed: {error}")
                     continue
                 seconds = max(one["at_s"] for one in begun) - group.started_s
                 self._outcomes[name].starts.append(seconds)

@@ -53,14 +53,25 @@ def decide(
 
 
 def adapt_on_rank(
-    ranks: Ranks, task: Task, layouts: Sequence[Layout], start: Layout, steps: int, rules: Rules
+    ranks: Ranks,
+    task: Task,
+    layouts: Sequence[Layout],
+    start: Layout | None,
+    steps: int,
+    rules: Rules,
 ) -> dict[str, Any]:
     """Train for `steps` steps from a start; what was decided, and every step's seconds and loss. The
     same on every rank.
 
     What a move costs is measured: at first by a rehearsal into the present layout, then by the last
     move.
+
+    Args:
+        start: first layout; None: the slowest by a profile of its own.
     """
+    if start is None:
+        profile = profile_on_rank(ranks, task, layouts, rules.repeats)
+        start = ranked(layouts, task, profile)[-1].layout
     by_name = {layout.name: layout for layout in layouts}
     trainer = Trainer(start, task, ranks.device)
     cost = _slowest(_rehearse(trainer), ranks)
@@ -82,7 +93,7 @@ def adapt_on_rank(
                 _settle(trainer)
                 cost = _slowest(time.perf_counter() - begin, ranks)
         rows.append(_step(trainer, ranks))
-    return {"rules": asdict(rules), "decisions": decisions, "steps": rows}
+    return {"start": start.name, "rules": asdict(rules), "decisions": decisions, "steps": rows}
 
 
 def _rehearse(trainer: Trainer) -> float:

@@ -13,6 +13,7 @@ import re
 import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,8 @@ from ddp_bench.toolbox import checkpoint_errors
 
 ABOUT = "about.json"
 WRITING = ".writing-"
-PLACE = re.compile(r"step-(\d{8})")
+OLD = ".old"  # of a checkpoint that another one of the same step is about to replace
+PLACE = re.compile(rf"step-(\d{{8}})({re.escape(OLD)})?")
 KEPT = 2
 
 
@@ -38,7 +40,7 @@ def save(trainer: Trainer, folder: Path) -> Path:
             nothing is written.
         CheckpointFailed: where it cannot be written, such as on a full disk; those before stay.
     """
-    _check_finite(trainer)
+    check_finite(trainer, "saved")
     path = folder / f"step-{trainer.step_number:08d}"
     beside = folder / f"{WRITING}{path.name}"
     is_first = dist.get_rank() == 0
@@ -53,33 +55,69 @@ def save(trainer: Trainer, folder: Path) -> Path:
         about = {"step": trainer.step_number, "layout": trainer.layout.name}
         about["task"] = dataclasses.asdict(trainer.task)
         (beside / ABOUT).write_text(json.dumps(about))
-        if path.exists():  # of the same step: the state is the same
-            shutil.rmtree(path)
-        os.replace(beside, path)
+        _replace(beside, path)
         for old in checkpoints(folder)[:-KEPT]:
             shutil.rmtree(old)
     dist.barrier()
     return path
 
 
-def _check_finite(trainer: Trainer) -> None:
-    """A gradient that was not finite spoils the state of one rank at first; a checkpoint would take
-    the place of a usable one."""
+def _replace(beside: Path, path: Path) -> None:
+    """Put a folder that is whole into its place. At every moment a whole one has the name, or the name
+    with OLD behind it; all of it is on the disk before it has the name."""
+    for part in (*beside.rglob("*"), beside):
+        _flush(part)
+    old = path.with_name(path.name + OLD)
+    if path.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        os.replace(path, old)
+    os.replace(beside, path)
+    _flush(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file or a folder's list of names is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_finite(trainer: Trainer, done: str) -> None:
+    """Refuse a state that is not finite. A gradient that was not finite spoils the state of one rank
+    at first: such a checkpoint would take the place of a usable one. Collective.
+
+    Args:
+        done: what is not done then, such as "saved".
+
+    Raises:
+        ArithmeticError: naming a tensor, on every rank.
+    """
     spoilt = [name for name, t in trainer.state().items() if not torch.isfinite(local(t)).all()]
     count = torch.tensor([len(spoilt)], device=trainer.device)
     dist.all_reduce(count)
-    if count.item():
-        where = f" (here {spoilt[0]})" if spoilt else ""
-        step = trainer.step_number
-        raise ArithmeticError(f"step {step}: the state is not finite and is not saved{where}")
+    if not count.item():
+        return
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, spoilt)
+    rank, name = next((rank, names[0]) for rank, names in enumerate(everyone) if names)
+    step = trainer.step_number
+    raise ArithmeticError(
+        f"step {step}: the state is not finite and is not {done} (rank {rank}: {name})"
+    )
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """Whole checkpoints, the latest last."""
     if not folder.is_dir():
         return []
-    found = (path for path in folder.iterdir() if PLACE.fullmatch(path.name))
-    return sorted(path for path in found if (path / ABOUT).is_file())
+    names = {path.name for path in folder.iterdir() if PLACE.fullmatch(path.name)}
+    whole = {name for name in names if (folder / name / ABOUT).is_file()}
+    # One that was being replaced counts where the new one is not there yet.
+    last = {name.removesuffix(OLD) for name in whole}
+    return [folder / (name if name in whole else name + OLD) for name in sorted(last)]
 
 
 def latest(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -47,26 +48,28 @@ def compare(stayed: Trail, went: Trail) -> dict[str, Any]:
 
 
 def pairs_on_rank(
-    ranks: Ranks, task: Task, layouts: Sequence[Layout], folder: str, steps: int
+    ranks: Ranks, task: Task, pairs: Sequence[tuple[Layout, Layout]], folder: str, steps: int
 ) -> list[dict[str, Any]]:
-    """Every move between two layouts, through a checkpoint and through memory; the same on every rank.
+    """Moves between two layouts, through a checkpoint and through memory; the same on every rank.
 
     Args:
+        pairs: (from, to).
         folder: of checkpoints.
         steps: trained before a move, and as many behind it.
     """
+    ends: dict[Layout, list[Layout]] = {}
+    for start, end in pairs:
+        ends.setdefault(start, []).append(end)
     rows = []
-    for start in layouts:
-        own = Path(folder, f"from-{start.name}")
+    for start, its_ends in ends.items():
         trainer = Trainer(start, task, ranks.device)
         go_on(trainer, steps)
+        own = Path(folder, f"from-{start.name}")
         path, save_s = _timed(lambda t=trainer, f=own: checkpoint.save(t, f))
         before = digest(trainer)
         stayed = go_on(trainer, steps)
-        for end in layouts:
-            if end == start:
-                continue
-            checkpoint.load(trainer, path)
+        checkpoint.load(trainer, path)
+        for end in its_ends:
             through_memory, memory_s = _timed(lambda t=trainer, e=end: moved(t, e))
             is_equal = digest(through_memory) == before
             new = Trainer(end, task, ranks.device)
@@ -75,6 +78,8 @@ def pairs_on_rank(
             row |= {"to": end.name, "is_equal": digest(new) == before, "is_equal_memory": is_equal}
             row |= compare(stayed, go_on(new, steps))
             rows.append({**row, "disk_s": save_s + load_s, "memory_s": memory_s})
+            del through_memory, new
+            gc.collect()  # models that ranks share refer to themselves
     return rows
 
 
@@ -87,49 +92,65 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def begin_on_rank(
-    ranks: Ranks, task: Task, layout: Layout, folder: str, steps: int
-) -> tuple[str, str, Trail]:
-    """(checkpoint behind `steps` steps, digest of the state there, `steps` more)."""
-    trainer = Trainer(layout, task, ranks.device)
-    go_on(trainer, steps)
-    path = checkpoint.save(trainer, Path(folder))
-    return str(path), digest(trainer), go_on(trainer, steps)
-
-
-def resume_on_rank(
-    ranks: Ranks, task: Task, layouts: Sequence[Layout], path: str, steps: int
+    ranks: Ranks, task: Task, layouts: Sequence[Layout], folder: str, steps: int
 ) -> list[tuple[str, str, Trail]]:
-    """(layout, digest behind loading, `steps` steps) of every layout from one checkpoint."""
+    """(checkpoint behind `steps` steps, digest of the state there, `steps` more) of every layout."""
     out = []
     for layout in layouts:
         trainer = Trainer(layout, task, ranks.device)
-        checkpoint.load(trainer, Path(path))
-        out.append((layout.name, digest(trainer), go_on(trainer, steps)))
+        go_on(trainer, steps)
+        path = checkpoint.save(trainer, Path(folder, f"from-{layout.name}"))
+        out.append((str(path), digest(trainer), go_on(trainer, steps)))
+        del trainer
+        gc.collect()
+    return out
+
+
+def resume_on_rank(
+    ranks: Ranks, task: Task, layouts: Sequence[Layout], paths: Sequence[str], steps: int
+) -> list[list[tuple[str, Trail]]]:
+    """(digest behind loading, `steps` steps) of every layout, from every checkpoint."""
+    out = []
+    for layout in layouts:
+        trainer = Trainer(layout, task, ranks.device)
+        row = []
+        for path in paths:
+            checkpoint.load(trainer, Path(path))
+            row.append((digest(trainer), go_on(trainer, steps)))
+        out.append(row)
+        del trainer
+        gc.collect()
     return out
 
 
 def across_sizes(
     task: Task,
-    start: Layout,
+    starts: Sequence[Layout],
     ends: Iterable[Layout],
     folder: Path,
     steps: int,
     timeout_s: float,
 ) -> list[dict[str, Any]]:
-    """Moves from `start` to layouts of other numbers of ranks: ranks end, and others begin."""
+    """Moves from every layout of `starts`, all of one number of ranks, to every one of `ends`, of
+    other numbers of ranks: ranks end, and others begin."""
     options = {"timeout_s": timeout_s, "preload": PRELOAD}
-    given = (task, start, str(folder), steps)
-    path, before, stayed = on_ranks(begin_on_rank, start.ranks, *given, **options)[0]
+    size = starts[0].ranks
+    begun = on_ranks(begin_on_rank, size, task, starts, str(folder), steps, **options)[0]
+    paths = [path for path, _, _ in begun]
     by_ranks: dict[int, list[Layout]] = {}
     for end in ends:
         by_ranks.setdefault(end.ranks, []).append(end)
     rows = []
     for ranks, layouts in by_ranks.items():
-        found = on_ranks(resume_on_rank, ranks, task, layouts, path, steps, **options)[0]
-        for name, after, went in found:
-            row = {"ranks": start.ranks, "from": start.name, "ranks_after": ranks, "to": name}
-            row |= {"is_equal": after == before, "is_equal_memory": None}
-            rows.append({**row, **compare(stayed, went), "disk_s": None, "memory_s": None})
+        found = on_ranks(resume_on_rank, ranks, task, layouts, paths, steps, **options)[0]
+        for end, of_end in zip(layouts, found, strict=True):
+            for start, (_, before, stayed), (after, went) in zip(
+                starts, begun, of_end, strict=True
+            ):
+                row = {"ranks": size, "from": start.name, "ranks_after": ranks, "to": end.name}
+                row |= {"is_equal": after == before, "is_equal_memory": None}
+                row |= compare(stayed, went)
+                rows.append({**row, "disk_s": None, "memory_s": None})
     return rows
 
 

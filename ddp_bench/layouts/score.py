@@ -195,11 +195,11 @@ def _inside(
         times = 4 * own * layout.micro + layout.micro
         out.append((times, Need("message", "all_reduce tp", **group, size=size)))
     if layout.zero >= 2:
-        gathers = 2 if layout.zero == 3 else 1
         ends = FLOAT * sum(end_numbers(shape))
-        for times, size in ((own, FLOAT * layer_numbers(shape) // layout.tp), (1, ends)):
-            gathered = gathers if times == own else 1
-            out.append((gathered * times, Need("message", "all_gather dp", **group, size=size)))
+        layer = FLOAT * layer_numbers(shape) // layout.tp
+        again = own if layout.zero == 3 else 0  # weights of layers are gathered for backward too
+        for times, gathers, size in ((own, own + again, layer), (1, 1, ends)):
+            out.append((gathers, Need("message", "all_gather dp", **group, size=size)))
             out.append((times, Need("message", "reduce_scatter dp", **group, size=size)))
     return out
 

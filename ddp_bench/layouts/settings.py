@@ -10,6 +10,7 @@ from ddp_bench.layouts.layout import Impossible, Layout, check_layout, layouts_o
 from ddp_bench.options import check_options, option
 from ddp_bench.toolbox import Room
 
+KINDS = ("predict", "moves", "loop")
 MODELS = ("tiny", "small", "wide", "deep")
 CASES = ",".join(
     [f"{ranks}:{model}:16x64" for ranks in (2, 4, 8) for model in ("small", "wide", "deep")]
@@ -38,6 +39,7 @@ class Case:
 class LayoutsSettings:
     """Every option; the help text is in the metadata."""
 
+    what: str = option("all", f"parts of the work, comma separated: {', '.join(KINDS)}, or all")
     cases: str = option(CASES, "RANKS:MODEL:ROWSxTOKENS, comma separated")
     layouts: str = option("all", "layouts, comma separated, such as dp2,tp2-zero0; or all that fit")
     profile_rounds: int = option(9, "rounds of a profile", "[1, 10000]")
@@ -58,15 +60,23 @@ class LayoutsSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if not self.kinds() or not set(self.kinds()) <= set(KINDS):
+            raise ConfigError(f"what is {self.what!r}: allowed all, {', '.join(KINDS)}")
         cases = self.case_list()
         if self.layouts != "all":
             self._check_named()
         for case in cases:
             self.layouts_for(case)
-        if self.start and self.adapt_steps:
+        if self.start and self.adapt_steps and "loop" in self.kinds():
             known = [layout.name for layout in self.layouts_for(cases[0])]
             if self.start not in known:
                 raise ConfigError(f"start is {self.start!r}: allowed {', '.join(known)}")
+
+    def kinds(self) -> list[str]:
+        """Parts of the work of `what`."""
+        if self.what == "all":
+            return list(KINDS)
+        return [kind.strip() for kind in self.what.split(",") if kind.strip()]
 
     def case_list(self) -> list[Case]:
         """Configurations of `cases`."""

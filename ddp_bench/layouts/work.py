@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,34 @@ from ddp_bench.toolbox import SHAPES, Ranks, on_ranks, table
 Say = Callable[[str], None]
 ALLOWED_GAP_PCT = 10.0
 MEASURES = ("measured_s", "least_s")
+OF_PREDICT = (
+    *("layouts", "top1_gap_pct", "top1_gaps_pct", "top1_gaps_least_pct", "top1_within_10_pct"),
+    *("configurations", "context_parallel", "hardware", "profiles"),
+)
 LONGEST_MOVED = 32  # [tokens] of a sequence where moves are checked
 
 
 def work(settings: LayoutsSettings, writer: RunWriter, say: Say) -> dict:
     """Everything, in the order in which it is printed."""
+    kinds = settings.kinds()
+    predicted = _predict(settings, writer, say) if "predict" in kinds else {}
+    moves = _moves(settings, say) if "moves" in kinds and settings.move_steps else []
+    writer.append("moves", moves)
+    rows: list[dict[str, Any]] = predicted.get("layouts", [])
+    adaptive = _adaptive(settings, rows, say) if "loop" in kinds else None
+    return {
+        **dict.fromkeys(OF_PREDICT),
+        **predicted,
+        "relayout_loss_gap": max((row["loss_gap"] for row in moves), default=None),
+        "relayout_order_kept": _all(row["is_order_kept"] for row in moves),
+        "relayout_equal": _all(r["is_equal"] and r["is_equal_memory"] is not False for r in moves),
+        "moves": moves,
+        "adaptive": adaptive,
+    }
+
+
+def _predict(settings: LayoutsSettings, writer: RunWriter, say: Say) -> dict[str, Any]:
+    """Every configuration predicted and measured: OF_PREDICT -> what came out."""
     hardware, context = _hardware(settings, say)
     rows: list[dict[str, Any]] = []
     gaps: dict[str, float] = {}
@@ -40,27 +64,10 @@ def work(settings: LayoutsSettings, writer: RunWriter, say: Say) -> dict:
         writer.append(
             "layouts", [{k: v for k, v in r.items() if k != "parts"} | r["parts"] for r in found]
         )
-    moves = _moves(settings, say) if settings.move_steps else []
-    writer.append("moves", moves)
-    adaptive = _adaptive(settings, rows, say)
     within = sum(gap <= ALLOWED_GAP_PCT for gap in gaps.values())
-    say(f"top-1 within {ALLOWED_GAP_PCT:g} %: {within} of {len(gaps)} configurations")
-    return {
-        "layouts": rows,
-        "top1_gap_pct": max(gaps.values()),
-        "top1_gaps_pct": gaps,
-        "top1_gaps_least_pct": least,
-        "top1_within_10_pct": within,
-        "configurations": len(gaps),
-        "relayout_loss_gap": max((row["loss_gap"] for row in moves), default=None),
-        "relayout_order_kept": _all(row["is_order_kept"] for row in moves),
-        "relayout_equal": _all(r["is_equal"] and r["is_equal_memory"] is not False for r in moves),
-        "moves": moves,
-        "adaptive": adaptive,
-        "context_parallel": context,
-        "hardware": hardware,
-        "profiles": profiles,
-    }
+    say(f"top-1 within {ALLOWED_GAP_PCT:g} %: {within} of {len(gaps)} configurations\n")
+    out = (rows, max(gaps.values()), gaps, least, within, len(gaps), context, hardware, profiles)
+    return dict(zip(OF_PREDICT, out, strict=True))
 
 
 def _all(values: Iterable[bool]) -> bool | None:
@@ -211,30 +218,28 @@ def kinds_of(layouts: Sequence[Layout]) -> list[Layout]:
 
 
 def _moves(settings: LayoutsSettings, say: Say) -> list[dict[str, Any]]:
-    """Moves between layouts of the first configuration of every number of ranks, and between numbers
-    of ranks."""
+    """Moves between all kinds of layouts of the first configuration of every number of ranks, and from
+    all of them to all kinds of the other numbers of ranks, and to one rank."""
     first: dict[int, Case] = {}
     for case in settings.case_list():
         first.setdefault(case.ranks, case)
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="layouts-") as folder:
-        for ranks, case in first.items():
-            task, layouts = (
-                _task(case, settings, LONGEST_MOVED),
-                kinds_of(settings.layouts_for(case)),
-            )
-            say(f"moves between {len(layouts)} layouts of {ranks} ranks")
-            given = (task, layouts, folder, settings.move_steps)
-            if len(layouts) > 1:
+    for ranks, case in first.items():
+        task = _task(case, settings, LONGEST_MOVED)
+        layouts = kinds_of(settings.layouts_for(case))
+        pairs = list(permutations(layouts, 2))
+        others = [n for n in (1, *first) if n != ranks]
+        ends = [end for n in others for end in kinds_of(layouts_of(task.shape, n, task.rows))]
+        with tempfile.TemporaryDirectory(prefix="layouts-") as folder:
+            if pairs:
+                say(f"{len(pairs)} moves between {len(layouts)} layouts of {ranks} ranks")
+                given = (task, pairs, folder, settings.move_steps)
                 rows += on_ranks(pairs_on_rank, ranks, *given, **_options(settings))[0]
-            others = [n for n in (1, *first) if n != ranks]
-            ends = [end for n in others for end in kinds_of(layouts_of(task.shape, n, task.rows))]
-            say(f"moves from {ranks} ranks to {', '.join(map(str, others))}")
-            for start in dict.fromkeys((layouts[0], layouts[-1])):
-                where = Path(folder, f"size-{start.name}")
-                rows += across_sizes(
-                    task, start, ends, where, settings.move_steps, settings.timeout_s
-                )
+            number = len(layouts) * len(ends)
+            say(f"{number} moves from {ranks} ranks to {', '.join(map(str, others))}")
+            where = Path(folder, "sizes")
+            steps, timeout = settings.move_steps, settings.timeout_s
+            rows += across_sizes(task, layouts, ends, where, steps, timeout)
     gap = max((row["loss_gap"] for row in rows), default=0.0)
     kept = sum(row["is_order_kept"] for row in rows)
     say(f"{len(rows)} moves: losses within {gap:.2g}, order of samples kept by {kept}\n")
@@ -250,8 +255,10 @@ def _adaptive(
     case = settings.case_list()[0]
     layouts = settings.layouts_for(case)
     of_case = [row for row in rows if row["case"] == case.name]
-    name = settings.start or max(of_case, key=lambda row: row["predicted_s"])["name"]
-    start = next(layout for layout in layouts if layout.name == name)
+    name = settings.start
+    if of_case and not name:
+        name = max(of_case, key=lambda row: row["predicted_s"])["name"]
+    start = next((layout for layout in layouts if layout.name == name), None)
     rules = Rules(
         settings.interval, settings.horizon, settings.hysteresis, min(3, settings.profile_rounds)
     )
@@ -270,4 +277,4 @@ def _adaptive(
     ]
     header = ["step", "present", "chosen", "predicted [ms]", "best [ms]", "cost of a move [s]"]
     say(f"{table(header, cells)}\n")
-    return {"case": case.name, "start": name, **found}
+    return {"case": case.name, **found}

@@ -44,7 +44,7 @@ def work(settings: MemorySettings, writer: RunWriter, say: Say) -> dict:
         "peak_error_pct": max(errors),
         "peak_error_mean_pct": sum(errors) / len(errors),
         "settings": checked,
-        "budget_kept": all(row["kept"] for row in budgets if row["kept"] is not None),
+        "budget_kept": _all_kept(budgets),
         "budgets": budgets,
         "reserve": settings.reserve,
         "units": kept_all.units,
@@ -53,6 +53,12 @@ def work(settings: MemorySettings, writer: RunWriter, say: Say) -> dict:
         "replay": replays,
         "caching_error_pct": cached,
     }
+
+
+def _all_kept(budgets: list[dict[str, Any]]) -> bool | None:
+    """Whether all budgets that could be met were kept; None where none could be."""
+    kept = [row["kept"] for row in budgets if row["kept"] is not None]
+    return all(kept) if kept else None
 
 
 def case(index: int, models: list[str], device: str) -> tuple[str, LlamaJob, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,6 +21,7 @@ from ddp_bench.microbench.steps import LENGTH, MODELS, ROWS, measure_alone, meas
 from ddp_bench.toolbox import SHAPES, Timed, device_of, table
 
 Say = Callable[[str], None]
+ALLOWED_GAP = 0.1  # between medians of odd and even rounds, relative
 FEWEST = 4  # sizes of which one can be left out
 Step = tuple[str, int, str, Timed]  # model, ranks, what they say to each other, time
 
@@ -33,8 +34,11 @@ def work(settings: MicrobenchSettings, writer: RunWriter, say: Say) -> dict:
     measured = _operators([k for k in kinds if k in KINDS], settings, device, writer, say)
     steps = _steps(settings, device, say) if "steps" in kinds else []
     roof = _roofline(measured, writer, say)
-    every = [p.timed for p in points] + [t for _, t in measured] + [t for *_, t in steps]
-    gaps = [timed.repeat_gap for timed in every]
+    cells = [("collectives", p.timed) for p in points] + [(o.kind, t) for o, t in measured]
+    cells += [("steps", timed) for *_, timed in steps]
+    gaps = [timed.repeat_gap for _, timed in cells]
+    within = repeats_within(cells)
+    _say_repeats(within, cells, say)
     errors = [error for model in models for error in model["left_out_errors"]]
     return {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
@@ -42,6 +46,7 @@ def work(settings: MicrobenchSettings, writer: RunWriter, say: Say) -> dict:
         "collective_models": models,
         "collective_model_error_pct": 100 * sum(errors) / len(errors) if errors else None,
         "repeat_gap_pct": _median_and_worst([100 * gap for gap in gaps if gap is not None]),
+        "repeats_within_10_pct": within,
         **{kind: [_operator_row(o, t) for o, t in measured if o.kind == kind] for kind in KINDS},
         "steps": [{"model": n, "ranks": r, "talk": talk, **_time(t)} for n, r, talk, t in steps],
         "models": {name: dataclasses.asdict(SHAPES[name]) for name in MODELS},
@@ -56,6 +61,35 @@ def _median_and_worst(values: Iterable[float]) -> dict[str, float] | None:
     if not ordered:
         return None
     return {"median": ordered[len(ordered) // 2], "worst": ordered[-1]}
+
+
+def repeats_within(cells: Sequence[tuple[str, Timed]]) -> dict[str, float] | None:
+    """Kind, and "total" -> share of cells whose medians of odd and even rounds are at most
+    ALLOWED_GAP apart.
+
+    Args:
+        cells: (kind, time) of everything that was timed; None where nothing was timed twice.
+    """
+    held: dict[str, list[bool]] = {"total": []}
+    for kind, timed in cells:
+        if timed.repeat_gap is not None:
+            is_within = timed.repeat_gap <= ALLOWED_GAP
+            held["total"].append(is_within)
+            held.setdefault(kind, []).append(is_within)
+    if not held["total"]:
+        return None
+    return {kind: sum(of_kind) / len(of_kind) for kind, of_kind in held.items()}
+
+
+def _say_repeats(
+    within: dict[str, float] | None, cells: Sequence[tuple[str, Timed]], say: Say
+) -> None:
+    if within is None:
+        return
+    counts = Counter(kind for kind, _ in cells) | {"total": len(cells)}
+    rows = [[kind, counts[kind], 100 * share] for kind, share in within.items()]
+    header = ["kind", "cells", f"repeats within {100 * ALLOWED_GAP:g} % [%]"]
+    say(f"\n{table(header, rows)}\n")
 
 
 def _time(timed: Timed) -> dict[str, Any]:

@@ -100,3 +100,43 @@ class FullDisk(DataParallel):
             super().save(folder)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+class NotFiniteGradient(DataParallel):
+    """From step AT on a gradient of its last rank is NaN."""
+
+    done = 0
+
+    def step(self, tokens, targets):
+        self.done += 1
+        if self.done == AT and self.ranks.rank == 1:
+            weight = next(self.model.parameters())
+            weight.register_hook(lambda gradient: gradient * float("nan"))
+        return super().step(tokens, targets)
+
+
+class HookRaises(DataParallel):
+    """From step AT on a hook of its last rank raises in backward."""
+
+    done = 0
+
+    def step(self, tokens, targets):
+        self.done += 1
+        if self.done == AT and self.ranks.rank == 1:
+            next(self.model.parameters()).register_hook(self.refuse)
+        return super().step(tokens, targets)
+
+    def refuse(self, gradient):
+        raise ValueError("three is too many")
+
+
+class StartsOnce(DataParallel):
+    """It starts once; a file in the folder STARTED says so."""
+
+    def __init__(self, *given, **settings):
+        super().__init__(*given, **settings)
+        self.ours = os.path.join(os.environ["STARTED"], f"rank-{self.ranks.rank}")
+        if os.path.exists(self.ours):
+            raise ValueError("it has been started before")
+        with open(self.ours, "w", encoding="utf-8"):
+            pass

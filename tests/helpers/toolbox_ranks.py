@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_bench.communication import METHODS, Channel, SwitchingHook
+from ddp_bench.communication.training import Run, _Training, train_on_rank
+from ddp_bench.microbench import steps
 from ddp_bench.microbench.collectives import COLLECTIVES, rounds_on_rank
 
 
@@ -86,3 +88,52 @@ def train_with_a_raising_hook(ranks):
     if ranks.rank == ranks.ranks - 1:
         hook._method.reduce = None  # calling it is a TypeError
     model(torch.ones(2, 4)).sum().backward()
+
+
+def train_poisoned(ranks, name, at):
+    """(weights at the end, what was owed behind step `at`): in that step one of several buckets of the
+    last rank is NaN."""
+    training = _Training(ranks, Run(name, seed=0, steps=8))
+    model, hook, owed = training._model, training._hook, []
+    weight, seen = next(model.parameters()), [-1]
+
+    def spoil(gradient):
+        seen[0] += 1
+        is_here = seen[0] == at and ranks.rank == ranks.ranks - 1
+        return gradient * float("nan") if is_here else gradient
+
+    def after_step(really=hook.after_step):
+        if seen[0] == at:
+            owed.extend(getattr(hook._method, "_owed", {}))
+        really()
+
+    weight.register_hook(spoil)
+    hook.after_step = after_step
+    trained = training.all_steps()
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return weights.tolist(), owed, trained.losses
+
+
+def die_while_training(ranks):
+    """The last rank is killed while all of them train."""
+    if ranks.rank == ranks.ranks - 1:
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    train_on_rank(ranks, [Run("int8", seed=0, steps=10**6)])
+
+
+def raise_while_measuring(ranks):
+    """A training step of the last rank raises."""
+    if ranks.rank == ranks.ranks - 1:
+
+        def refuse(*_):
+            raise ValueError("three is too many")
+
+        steps.token_loss = refuse
+    steps.steps_on_rank(ranks, 2)
+
+
+def measure_what_is_not_finite(ranks):
+    """(model, talk) -> seconds, where every loss is NaN."""
+    really = steps.token_loss
+    steps.token_loss = lambda *given: really(*given) * float("nan")
+    return steps.steps_on_rank(ranks, 2)

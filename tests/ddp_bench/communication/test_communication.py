@@ -1,5 +1,6 @@
 """Methods on real ranks, the selector on emulated links, faults of both."""
 
+import errno
 import json
 import os
 import subprocess
@@ -15,18 +16,29 @@ torch = pytest.importorskip("torch")
 
 from helpers import toolbox_ranks  # noqa: E402
 
+from analysis.records import RunWriter  # noqa: E402
 from ddp_bench.communication import (  # noqa: E402
     METHODS,
+    ROOM,
+    Channel,
     Link,
     LinkEstimate,
     MethodCost,
     Selector,
+    SwitchingHook,
     drawn_link,
     play,
+    work,
 )
 from ddp_bench.communication.selector import least_relative  # noqa: E402
-from ddp_bench.communication.training import SELECTOR, Run, train_on_rank  # noqa: E402
-from ddp_bench.toolbox import RanksFailed, on_ranks  # noqa: E402
+from ddp_bench.communication.training import (  # noqa: E402
+    PLAIN,
+    SELECTOR,
+    Run,
+    Trained,
+    train_on_rank,
+)
+from ddp_bench.toolbox import RanksFailed, on_ranks, run_room  # noqa: E402
 from ddp_bench.toolbox.launch import ROOT  # noqa: E402
 
 COSTS = {
@@ -68,6 +80,65 @@ def test_what_is_sent_over_time_is_the_mean(path, name, steps, within):
 def test_a_gradient_that_is_not_finite_is_seen_by_all_and_forgotten(path, name):
     for total, seen, _ in on_ranks(toolbox_ranks.reduce_gradients, 2, name, 4, 1):
         assert seen is True and np.isfinite(total).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_a_gradient_that_is_nan_on_one_rank_spoils_no_weight(path, name):
+    """The model has several buckets, one of which is spoilt: the others are forgotten as well."""
+    (first, owed, losses), (second, owed_there, _) = on_ranks(
+        toolbox_ranks.train_poisoned, 2, name, 3
+    )
+    assert np.isfinite(first).all() and first == second
+    assert owed == owed_there == [] and np.isfinite(losses).all()
+
+
+def test_what_a_skipped_step_owes_is_forgotten_in_every_bucket():
+    class Alone(Channel):
+        def gather(self, message):
+            return [message]
+
+    hook = SwitchingHook.__new__(SwitchingHook)  # without a model that hears of it
+    hook._method = METHODS["topk"]()
+    good = torch.linspace(0.1, 1.0, 100)
+    for bucket, flat in enumerate((good * float("nan"), good.clone())):
+        hook._method.reduce(bucket, flat, [flat], Alone(1))
+    assert list(hook._method._owed) == [1]  # finite itself, of a step that is skipped
+    hook.forget()
+    assert not hook._method._owed
+
+
+@pytest.mark.slow
+def test_exact_gradients_are_those_of_plain_training():
+    runs = [Run(name, seed=1, steps=6) for name in ("exact", PLAIN)]
+    exact, plain = on_ranks(train_on_rank, 2, runs)[0]
+    assert exact.losses == pytest.approx(plain.losses, rel=1e-6)
+    assert set(plain.chosen) == {PLAIN}
+
+
+def test_a_rank_that_dies_while_training_is_named(path):
+    with pytest.raises(RanksFailed) as caught:
+        on_ranks(toolbox_ranks.die_while_training, 2, timeout_s=30.0)
+    assert str(caught.value) == "rank 1: ended by SIGKILL"
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_behind_the_pilot_is_one_line(tmp_path, monkeypatch, capfd):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "methods.csv")
+
+    monkeypatch.setattr(RunWriter, "append", full)
+    given = ["--methods", "exact", "--steps", "10", "--out", str(tmp_path / "run")]
+    assert run_room(ROOM, given) == 2
+    assert capfd.readouterr().err == "ddp_bench: methods.csv: No space left on device\n"
+
+
+def test_exact_gradients_that_end_in_nan_are_one_line(tmp_path, monkeypatch, capfd):
+    nan = Trained((float("nan"),), MethodCost(((1.0, 2),), 0.0), 1.0, 1.0, 0.0, 0.0, ("exact",))
+    monkeypatch.setattr(work, "_trained", lambda settings, runs: [nan] * len(runs))
+    assert run_room(ROOM, ["--methods", "fp16", "--out", str(tmp_path / "run")]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "seed is 0: the loss of training by exact gradients is nan" in line
 
 
 @pytest.mark.slow
@@ -134,6 +205,7 @@ def test_the_result_holds_methods_regret_and_what_decisions_cost(tmp_path):
     )
     assert found["regret_pct"] <= found["regret_worst_pct"]
     assert np.isfinite(found["loss_gap"]) and 0 < found["decision_overhead_pct"] < 100
+    assert 0 < found["decision_overhead_of_compute_pct"] < 100
     assert sum(found["steps_by_method"].values()) == 12
     assert 0 <= found["overlap"]["hidden"] <= 1
 

@@ -70,10 +70,19 @@ def test_losses_are_those_of_one_process(tmp_path, reference, name):
         assert len(group.ask("time", steps=2)) == 2 and min(group.ask("memory")) > 1e7
 
 
+@pytest.mark.slow
+def test_the_adapter_of_picotron_trains_what_one_process_does(tmp_path, reference):
+    """In a checkout that stands in for it: the names of its modules, weights and calls are its own."""
+    settings = {"checkout": str(ROOT / "tests" / "helpers" / "picotron_checkout")}
+    with start(tmp_path, Entry(ENTRIES["picotron_dp"].of, settings)) as group:
+        assert losses(group, 5) == pytest.approx(reference, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
         ("Dies", "rank 1: ended by SIGKILL"),
+        pytest.param("HookRaises", "rank 1: ValueError: three is too many", marks=pytest.mark.slow),
         pytest.param("Raises", "rank 0: ValueError: three is too many", marks=pytest.mark.slow),
     ],
 )
@@ -142,8 +151,9 @@ def test_a_move_onto_a_full_disk_says_why_it_was_not_done(tmp_path, reference):
 
 
 @pytest.mark.slow
-def test_what_goes_wrong_is_reported_and_not_timed(tmp_path):
-    odd = ["NotFinite", "Dies", "DiesLater", "Summed"]
+def test_what_goes_wrong_is_reported_and_not_timed(tmp_path, monkeypatch):
+    monkeypatch.setenv("STARTED", str(tmp_path))
+    odd = ["NotFinite", "NotFiniteGradient", "StartsOnce", "Dies", "DiesLater", "Summed"]
     names = ["pytorch_ddp", "no_framework:Thing", "picotron_dp", *(ODD + kind for kind in odd)]
     small = ("--model", "tiny", "--rows", "4", "--length", "8", "--steps", "4", "--starts", "2")
     turns = ("--repeats", "5", "--timed_steps", "2", "--frameworks", ",".join(names))
@@ -155,6 +165,10 @@ def test_what_goes_wrong_is_reported_and_not_timed(tmp_path):
     assert good["ran"] and good["losses_equal"] and good["why_not"] is None
     assert good["ci95"][0] <= good["steps_per_s"] <= good["ci95"][1]
     assert len(good["turns_steps_per_s"]) == 5 and len(good["starts_s"]) == 2
+    once = rows.pop("StartsOnce")
+    assert once["ran"] and len(once["starts_s"]) == 1 and good["failed_starts"] == []
+    (why,) = once["failed_starts"]
+    assert why.endswith("ValueError: it has been started before")
     assert good["relayout"]["why_not"] == "pytorch_fsdp2: it is not among the frameworks"
     assert all(row["steps_per_s"] is None and row["ci95"] is None for row in rows.values())
     said = {name: (row["ran"], row["losses_equal"], row["why_not"]) for name, row in rows.items()}
@@ -162,6 +176,7 @@ def test_what_goes_wrong_is_reported_and_not_timed(tmp_path):
     assert said["no_framework:Thing"] == (False, None, no_module)
     assert said["picotron_dp"][:2] == (False, None) and "--picotron" in said["picotron_dp"][2]
     assert said["NotFinite"] == (True, False, "the loss of step 2 is nan")
+    assert said["NotFiniteGradient"] == (True, False, "the loss of step 2 is nan")
     assert said["Dies"] == (False, None, "rank 1: ended by SIGKILL")
     assert said["DiesLater"] == (False, True, "rank 1: ended by SIGKILL")
     assert said["Summed"][:2] == (True, False) and "losses disagree" in said["Summed"][2]

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from analysis.records import load
+from ddp_bench.parallel.__main__ import main as of_parallel
 from experiments import parallel
 
 ROOT = Path(__file__).parents[3]
@@ -61,6 +62,7 @@ def test_the_result_holds_what_was_predicted_measured_and_moved(tmp_path):
         (("--cases", "2:tiny:8x16", "--layouts", "dp4"), "dp4: needs 4 ranks, there are 2"),
         (("--layouts", "fast"), "'fast' names no layout: allowed are names such as dp2"),
         (("--cases", "2:tiny:8x16", "--start", "dp4"), "start is 'dp4': allowed "),
+        (("--what", "predict,move"), "what is 'predict,move': allowed all, predict, moves, loop"),
         (("--hysteresis", "-1"), "hysteresis is -1.0: allowed are numbers in [0, inf)"),
         (("--rounds", "many"), "--rounds"),
     ],
@@ -81,3 +83,43 @@ def test_hippo_shows_its_own_name(capfd):
     with pytest.raises(SystemExit):
         parallel.main(["--help"])
     assert "hippo parallel --quick" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--quick", "--json", "absent/found.json"], "json is 'absent/found.json'"),
+        (["--out", "somewhere", "--hysteresis", "-2"], "hysteresis is -2.0"),
+        (["--what=speed"], "what is 'speed'"),
+    ],
+)
+def test_the_module_of_the_same_name_passes_everything_on_too(words, said, capfd):
+    assert of_parallel(words) == parallel.main(words) == 2
+    first, second = capfd.readouterr().err.splitlines()
+    assert first == second and said in first
+
+
+def test_a_job_is_still_a_job(tmp_path, capfd):
+    for words in (["absent.json"], ["--out", str(tmp_path), "absent.json"]):
+        assert of_parallel(words) == 2
+    assert of_parallel(["absent.json", "--quick"]) == 2
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 3 and all(line.startswith("parallel: ") for line in said)
+    assert "absent.json" in said[0] and said[0] == said[1] and "--quick" in said[2]
+
+
+@pytest.mark.slow
+def test_parts_that_are_not_asked_for_are_not_done(tmp_path):
+    asked = {"moves": ("moves",), "loop": ("adaptive",), "predict": ("layouts", "top1_gap_pct")}
+    for what, keys in asked.items():
+        done = run(*SMALL, "--what", what, "--out", tmp_path / what, "--json", "-")
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        others = {key for name, of in asked.items() if name != what for key in of}
+        assert all(found[key] for key in keys) or keys == ("layouts", "top1_gap_pct")
+        assert not any(found[key] for key in others)
+        assert (found["relayout_loss_gap"] is None) == (what != "moves")
+        if what == "loop":  # the slowest by a profile of its own
+            assert found["adaptive"]["start"] in ("dp2", "dp2-zero3", "pp2-1f1b-m2")
+        if what == "predict":
+            assert len(found["layouts"]) == 3 and found["top1_gap_pct"] >= 0

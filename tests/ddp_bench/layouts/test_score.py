@@ -97,6 +97,12 @@ def test_weights_that_are_gathered():
         assert found.collectives_s == (4 * gathers + 1 + 4 + 1) * 0.125
 
 
+def test_the_ends_of_a_model_of_one_layer_are_gathered_once():
+    work = Work(Shape(layers=1))
+    times = {n.size: t for t, n in terms_of(Layout(dp=2, zero=3), work).inside if "all" in n.what}
+    assert times == {4 * layer_numbers(work.shape): 2, 4 * sum(end_numbers(work.shape)): 1}
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_a_pipeline_of_equal_stages_waits_for_its_filling(schedule):
     """(micro + stages - 1) turns of forward and backward."""

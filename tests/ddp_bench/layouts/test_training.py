@@ -1,6 +1,7 @@
 """Real ranks: layouts train alike, moves change nothing, a death in a save leaves the one before."""
 
 import os
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from ddp_bench.layouts.relayout import (
     pairs_on_rank,
     resume_on_rank,
 )
+from ddp_bench.layouts.work import kinds_of
 from ddp_bench.toolbox import LlamaShape, RanksFailed, on_ranks
 from ddp_bench.toolbox.launch import ROOT
 
@@ -67,8 +69,9 @@ def test_every_layout_learns_the_same(number):
 @pytest.mark.slow
 def test_moves_between_all_layouts_of_two_ranks_change_nothing(tmp_path):
     layouts = [layout for layout in layouts_of(SHAPE, 2, 4) if layout.schedule != "gpipe"]
-    rows = ranks(pairs_on_rank, 2, TASK, layouts, str(tmp_path), 2)[0]
-    assert len(rows) == len(layouts) * (len(layouts) - 1)
+    pairs = list(permutations(layouts, 2))
+    rows = ranks(pairs_on_rank, 2, TASK, pairs, str(tmp_path), 2)[0]
+    assert [(row["from"], row["to"]) for row in rows] == [(a.name, b.name) for a, b in pairs]
     for row in rows:
         assert row["is_equal"] and row["is_equal_memory"], row
         assert row["is_order_kept"] and row["loss_gap"] <= EXACT, row
@@ -78,7 +81,8 @@ def test_moves_between_all_layouts_of_two_ranks_change_nothing(tmp_path):
 def test_fully_sharded_and_tensor_parallel_layouts_move_through_memory(tmp_path):
     names = ("dp2-tp2-zero3", "dp4-zero2", "tp2-pp2-1f1b-m2", "dp2-tp2")
     layouts = [parse_layout(name) for name in names]
-    rows = ranks(pairs_on_rank, 4, TASK, layouts, str(tmp_path), 2)[0]
+    pairs = list(permutations(layouts, 2))
+    rows = ranks(pairs_on_rank, 4, TASK, pairs, str(tmp_path), 2)[0]
     assert len(rows) == 12
     for row in rows:
         assert row["is_equal"] and row["is_equal_memory"], row
@@ -88,14 +92,80 @@ def test_fully_sharded_and_tensor_parallel_layouts_move_through_memory(tmp_path)
 @pytest.mark.slow
 def test_moves_to_other_numbers_of_ranks(tmp_path):
     ends = [parse_layout(name) for name in ("dp1", "dp2-tp2-zero3", "dp2-pp2-1f1b-m2-zero1")]
-    rows = across_sizes(TASK, parse_layout("dp2-zero1"), ends, tmp_path, 2, 120.0)
-    assert [row["ranks_after"] for row in rows] == [1, 4, 4]
+    starts = [parse_layout(name) for name in ("dp2-zero1", "tp2")]
+    rows = across_sizes(TASK, starts, ends, tmp_path, 2, 120.0)
+    assert [row["ranks_after"] for row in rows] == [1, 1, 4, 4, 4, 4]
+    assert [row["from"] for row in rows] == ["dp2-zero1", "tp2"] * 3
     for row in rows:
         assert row["is_equal"] and row["is_order_kept"] and row["loss_gap"] <= EXACT, row
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [2, 4, 8])
+def test_moves_between_all_kinds_change_nothing(tmp_path, number):
+    """Every kind of layout of so many ranks to every other one. Of the 306 pairs of 8 ranks, which take
+    a quarter of an hour on two cores, 54: every kind is a start and an end three times."""
+    shape = LlamaShape(layers=4, width=32, heads=8, kv_heads=8, hidden=24, vocab=32, longest=16)
+    task, layouts = Task(shape, rows=16, length=8), kinds_of(layouts_of(shape, number, 16))
+    pairs = list(permutations(layouts, 2))
+    if number == 8:
+        steps, n = (1, 5, 11), len(layouts)
+        pairs = [(layouts[i], layouts[(i + step) % n]) for i in range(n) for step in steps]
+        assert n == 18
+    rows = ranks(pairs_on_rank, number, task, pairs, str(tmp_path), 2)[0]
+    assert [(row["from"], row["to"]) for row in rows] == [(a.name, b.name) for a, b in pairs]
+    for row in rows:
+        assert row["is_equal"] and row["is_equal_memory"], row
+        assert row["is_order_kept"] and row["loss_gap"] <= EXACT, row
+
+
+@pytest.mark.slow
+def test_the_state_is_the_same_in_one_message_and_in_many():
+    names = ["dp2-zero3", "tp2", "pp2-1f1b-m2", "dp2-zero1"]
+    found = ranks(layouts_ranks.digests_in_bunches, 2, TASK, names, [1, 1000, 64 << 20])
+    assert len({digest for of_rank in found for digest in of_rank}) == 1
+
+
+def test_a_state_that_is_not_finite_is_not_moved():
+    with pytest.raises(
+        RanksFailed, match=r"ArithmeticError: step 1: .*not moved \(rank 1: model\.\w+"
+    ):
+        ranks(layouts_ranks.move_what_is_not_finite, 2, TASK, "pp2-1f1b-m2", "dp2")
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_in_a_move_leaves_the_checkpoint_before(tmp_path):
+    with pytest.raises(RanksFailed, match="rank 1: ended by SIGKILL"):
+        ranks(layouts_ranks.die_while_moving, 2, TASK, "dp2-zero3", "tp2", str(tmp_path))
+    left = str(checkpoint.latest(tmp_path))
+    for (((_, trail),),) in ranks(resume_on_rank, 2, TASK, [parse_layout("tp2")], [left], 1):
+        assert trail[0][1] == [8, 9, 10, 11]
+
+
+@pytest.mark.slow
+def test_a_hook_that_raises_in_backward_is_one_line(tmp_path):
+    with pytest.raises(RanksFailed) as caught:
+        ranks(layouts_ranks.raise_in_backward, 2, TASK, "dp2", str(tmp_path))
+    assert str(caught.value) == "rank 1: ValueError: three is too many"
+    assert checkpoint.latest(tmp_path).name == "step-00000002"
+
+
+def test_a_step_is_saved_twice_and_a_death_between_leaves_a_whole_one(tmp_path):
+    names = ranks(layouts_ranks.save_twice, 1, TASK, "dp1", str(tmp_path / "a"))[0]
+    assert names == ["step-00000002"]
+    with pytest.raises(RanksFailed, match="rank 0: ended by SIGKILL"):
+        ranks(layouts_ranks.die_while_replacing, 1, TASK, "dp1", str(tmp_path / "b"))
+    left = checkpoint.latest(tmp_path / "b")
+    assert left.name == "step-00000002.old"
+    # It can be gone on from, and is replaced in its turn.
+    ranks(layouts_ranks.load_only, 1, TASK, "dp1", str(left))
+    names = ranks(layouts_ranks.save_twice, 1, TASK, "dp1", str(tmp_path / "b"))[0]
+    assert names == ["step-00000002"]
+
+
 def test_a_rank_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_path):
-    (_, _, whole), _ = ranks(begin_on_rank, 2, TASK, parse_layout("dp2"), str(tmp_path / "a"), 2)
+    given = (TASK, [parse_layout("dp2")], str(tmp_path / "a"), 2)
+    ((_, _, whole),) = ranks(begin_on_rank, 2, *given)[0]
     with pytest.raises(RanksFailed, match="rank 1: ended by SIGKILL"):
         ranks(layouts_ranks.die_while_saving, 2, TASK, "dp2", str(tmp_path / "b"))
     left = checkpoint.checkpoints(tmp_path / "b")
@@ -103,7 +173,7 @@ def test_a_rank_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_path):
     assert checkpoint.latest(tmp_path / "b") == left[0]
     # Training goes on from it, under another layout, as if nothing had happened.
     end = parse_layout("pp2-1f1b-m2")
-    ((_, _, trail),) = ranks(resume_on_rank, 2, TASK, [end], str(left[0]), 2)[0]
+    (((_, trail),),) = ranks(resume_on_rank, 2, TASK, [end], [str(left[0])], 2)[0]
     for (loss, numbers), (expected, order) in zip(trail, whole, strict=True):
         assert abs(loss / expected - 1) <= EXACT and numbers == order
     # What was half written is not in the way of the next one.
@@ -121,8 +191,8 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
     left = checkpoint.latest(tmp_path)
     assert left.name == "step-00000002" and checkpoint.checkpoints(tmp_path) == [left]
     ends = [parse_layout("dp1")]
-    ((_, _, trail),) = ranks(resume_on_rank, 1, TASK, ends, str(left), 2)[0]
-    ((_, _, whole),) = ranks(begin_on_rank, 1, TASK, ends[0], str(tmp_path / "b"), 2)
+    (((_, trail),),) = ranks(resume_on_rank, 1, TASK, ends, [str(left)], 2)[0]
+    ((_, _, whole),) = ranks(begin_on_rank, 1, TASK, ends, str(tmp_path / "b"), 2)[0]
     for (loss, numbers), (expected, order) in zip(trail, whole, strict=True):
         assert abs(loss / expected - 1) <= EXACT and numbers == order
 
@@ -149,7 +219,8 @@ def test_a_folder_without_a_whole_checkpoint_is_refused(tmp_path):
 
 
 def test_a_checkpoint_of_another_task_is_refused(tmp_path):
-    path, _, _ = ranks(begin_on_rank, 1, TASK, parse_layout("dp1"), str(tmp_path), 1)[0]
+    given = (TASK, [parse_layout("dp1")], str(tmp_path), 1)
+    ((path, _, _),) = ranks(begin_on_rank, 1, *given)[0]
     other = Task(SHAPE, rows=8, length=8)
     with pytest.raises(RanksFailed, match="rows is 4; allowed to resume is 8"):
         ranks(layouts_ranks.load_only, 1, other, "dp1", path)

@@ -51,7 +51,9 @@ def test_a_capacity_below_the_least_is_answered_not_hidden(tmp_path):
     given = (*SMALL, "--capacity_mb", "0.5", "--json", "-")
     done = run(*given, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)["budgets"]
+    result = json.loads(done.stdout)
+    assert result["budget_kept"] is None
+    (row,) = result["budgets"]
     assert row["kept"] is None and "the least needs" in row["why_not"]
 
 

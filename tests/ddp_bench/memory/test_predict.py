@@ -1,10 +1,13 @@
 """Predicted memory against what the allocator was asked for."""
 
+from dataclasses import dataclass
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from ddp_bench.memory import LlamaJob, measure, predict, replay, units_of  # noqa: E402
+from ddp_bench.memory.step import applied  # noqa: E402
 from ddp_bench.memory.work import case, policy_of  # noqa: E402
 from ddp_bench.toolbox import SHAPES, LlamaShape  # noqa: E402
 
@@ -104,3 +107,64 @@ def test_what_offloads_to_a_full_folder_says_so(tmp_path):
 def test_the_caching_policy_holds_what_pytorch_holds():
     found = measure(LlamaJob(SHAPES["wide"], 16, 256, device="cuda"))
     assert replay(found.trace, "caching").reserved == pytest.approx(found.reserved, rel=0.05)
+
+
+@dataclass(frozen=True)
+class Odd(LlamaJob):
+    """A job whose model does something of its own.
+
+    Attributes:
+        how: "forward" and "backward" raise there; "nan" makes a weight NaN.
+    """
+
+    how: str = ""
+
+    def __call__(self):
+        step = super().__call__()
+        unit = step.model.layers[1]
+
+        def refuse(*_):
+            raise ValueError("three is too many")
+
+        if self.how == "forward":
+            unit.register_forward_pre_hook(refuse)
+        elif self.how == "backward":
+            unit.attention.out.weight.register_hook(refuse)
+        else:
+            unit.attention.out.weight.data[0, 0] = float("nan")
+        built.append(step.model)
+        return step
+
+
+built: list = []
+
+
+@pytest.mark.parametrize("how", ["forward", "backward"])
+@pytest.mark.parametrize("choice", ["recompute", "recompute:feed_forward", "offload"])
+def test_a_hook_that_raises_leaves_the_forwards_as_they_were(choice, how, tmp_path):
+    built.clear()
+    job, policy = Odd(TINY, 3, 40, how=how), dict.fromkeys(UNITS, choice)
+    with pytest.raises(ValueError, match="three is too many"):
+        measure(job, policy, str(tmp_path))
+    step = job()
+    with pytest.raises(ValueError, match="three"), applied(step.model, policy, str(tmp_path)):
+        step.run()
+    for model in built:
+        assert not any("forward" in vars(module) for module in model.modules())
+    # What comes after it measures as if nothing had happened.
+    after = measure(LlamaJob(TINY, 3, 40), policy, str(tmp_path)).peak
+    assert after == pytest.approx(predict(LlamaJob(TINY, 3, 40), policy).peak, rel=0.01)
+
+
+def test_a_policy_that_is_wrong_half_way_leaves_the_forwards_as_they_were():
+    model = LlamaJob(TINY, 1, 2)().model
+    with (
+        pytest.raises(ValueError, match="known: keep"),
+        applied(model, {UNITS[0]: "recompute", UNITS[1]: "forget"}),
+    ):
+        pass
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_weights_that_are_nan_need_as_much_memory():
+    assert measure(Odd(TINY, 3, 40, how="nan")).peak == measure(LlamaJob(TINY, 3, 40)).peak
