@@ -6,6 +6,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from helpers.toy_world import JOB, calibration, cluster_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,6 +103,7 @@ def test_a_world_weighs_few_pairs_and_loses_nothing_by_it():
     assert np.nanmean(lost) < pairs.WITHIN and np.nanmax(lost) < 0.05
 
 
+@pytest.mark.nightly
 def test_many_jobs_weigh_few_pairs_of_what_others_leave():
     """Two kinds of jobs, tables of whole domains and of parts, GPUs left to a job at random."""
     spec = cluster_spec(2, gpus=8, gbps=10.0)
@@ -132,6 +134,7 @@ def test_padding_and_order_of_pairs_change_nothing():
     np.testing.assert_array_equal(usual, rate(table.plans, views, problem, jnp.flip(table.pairs)))
 
 
+@pytest.mark.nightly
 def test_what_is_not_weighed_is_never_chosen_under_weights():
     spec = cluster_spec(2, gpus=8, gbps=10.0)
     world, _ = build_world(spec, JOB, 8, 20, calibration())
