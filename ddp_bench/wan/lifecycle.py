@@ -124,6 +124,7 @@ def serve(network: Network, owner: int | None = None) -> None:
     """
     require_capability()
     with contextlib.ExitStack() as held:
+        watched = None if owner is None else held.enter_context(_watched(owner))
         # Both locks in this order: who clears away holds the first one, too.
         with _alone():
             if not held.enter_context(_lock(_file(network.name, "lock"), wait=False)):
@@ -132,7 +133,6 @@ def serve(network: Network, owner: int | None = None) -> None:
             held.callback(_clear, network.name)
             devices = [namespaces.create(network, k) for k in range(len(network.domains))]
         server = held.enter_context(contextlib.closing(Server(socket_of(network.name))))
-        watched = None if owner is None else held.enter_context(_watched(owner))
         emulator = Emulator(network, devices, server, watched)
         for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(which, emulator.stop)
