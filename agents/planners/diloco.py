@@ -3,19 +3,14 @@
 Douillard et al. 2023 (arXiv 2311.08105): each domain is one worker with its own best plan inside;
 every H steps, H in {50, 100, 500}, the outer gradients are averaged around a ring in 32 bits or 8,
 blocking. Douillard et al. 2025 (arXiv 2501.18512, streaming): H = 30, the model in F fragments that
-are sent one after the other in 4 bits, each behind the next tau training steps. Among the regions
+are sent one after the other in 4 bits, each behind the next tau training steps; here F = 8, tau = 1, as
+in the plan space. Among the regions
 (two at least where there are two), rings, H and bits the best at base; static: the simulator's
 fastest row is deployed, and the simulator chooses micro-batch, recomputation and schedule anew in every
 interval (`static.StaticPlan`).
 
 What a step learns under H > 1 comes from published runs (`jaxsim.learning`), so these plans have a
 table of their own and never enter that of synchronous training.
-
-Left out: the fragments of streaming and their overlap. A plan has no field for F or tau; here a
-sync blocks as a whole, with the bytes of all fragments. The bytes are right; the time is an upper
-bound: without its sync a step would be shorter by at most the share that the sync has of it, 2.6 %
-on the embedded cluster (7B, 512 sequences), and more where steps are short: 11 % with 64 GPUs per
-domain. So much streaming is better, at most, than shown.
 
 The outer optimizer's state, 8 bytes per parameter and domain, is in the hosts' memory and touched
 once in H steps (OpenDiLoCo, Jaghouar et al. 2024, keeps its copy of the weights there); it is not
@@ -39,16 +34,23 @@ PERIODS, OUTER_BITS = (50, 100, 500), (32, 8)
 STREAMING_PERIODS, STREAMING_BITS = (30,), (4,)
 
 Inside = tuple[int, int]  # tp, dp of the plan inside a domain
+Stream = tuple[int, int]  # F fragments, tau steps of overlap
+BLOCKING: Stream = (1, 0)
+STREAM: Stream = (8, 1)
 
 
 def propose(
-    builder: TableBuilder, allowed: np.ndarray, periods: tuple[int, ...], bits: tuple[int, ...]
+    builder: TableBuilder,
+    allowed: np.ndarray,
+    periods: tuple[int, ...],
+    bits: tuple[int, ...],
+    stream: Stream = BLOCKING,
 ) -> list[Plan]:
     """The best plan of every period at base, in whichever of the `bits`."""
     settings = inside_settings(builder, allowed)
     plans = []
     for period in periods:
-        found = [plan for b in bits for plan in workers(builder, settings, period, b)]
+        found = [plan for b in bits for plan in workers(builder, settings, period, b, stream)]
         plans += fastest(builder, found, allowed, 1)
     return plans
 
@@ -73,7 +75,11 @@ def inside_settings(builder: TableBuilder, allowed: np.ndarray) -> dict[int, lis
 
 
 def workers(
-    builder: TableBuilder, settings: dict[int, list[Inside]], period: int, bits: int
+    builder: TableBuilder,
+    settings: dict[int, list[Inside]],
+    period: int,
+    bits: int,
+    stream: Stream = BLOCKING,
 ) -> Iterator[Plan]:
     """Rings of domains that each hold a replica, every one with its best plan whose dp divides the
     largest."""
@@ -92,16 +98,17 @@ def workers(
                 dps = tuple(dp for _, dp in inside)
                 layout = tuple((k,) for k in order)
                 outer = {"sync_period": period, "wire_bits": bits}
+                outer |= {"fragments": stream[0], "overlap": stream[1]}
                 yield Plan.assemble(layout, tps, dps, splits, builder.n_domains, **outer)
 
 
-def _rules(periods: tuple[int, ...], bits: tuple[int, ...]) -> PlanRules:
+def _rules(periods: tuple[int, ...], bits: tuple[int, ...], stream: Stream = BLOCKING) -> PlanRules:
     return PlanRules(
-        functools.partial(propose, periods=periods, bits=bits),
+        functools.partial(propose, periods=periods, bits=bits, stream=stream),
         (Recompute.NONE, Recompute.FULL),
         (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B),
     )
 
 
 RULES = _rules(PERIODS, OUTER_BITS)
-STREAMING_RULES = _rules(STREAMING_PERIODS, STREAMING_BITS)
+STREAMING_RULES = _rules(STREAMING_PERIODS, STREAMING_BITS, STREAM)

@@ -69,12 +69,15 @@ def _interrupt(*_: object) -> None:
 
 def _fork(job: Job, rank: int, shared: Path) -> int:
     """Start one rank; its process id."""
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
         _die_with_parent()
+        if os.getppid() != parent:  # it died before this one could say so
+            os._exit(status)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher tells
         with contextlib.ExitStack() as stack:

@@ -19,7 +19,7 @@ WIRE_BITS = (8, 16, 32)
 CHUNKS = 2  # model chunks per stage of an interleaved pipeline
 # The last of these are in plan files of `hippo watch` and leave no choice here.
 PIPELINE_KEYS = ("domains", "dp", "micro_batches", "micro_batch", "schedule", "recompute")
-STAGE_KEYS = ("domain", "layers", "pp", "tp")
+STAGE_KEYS = ("domain", "layers", "pp", "tp", "cp", "zero_stage")
 # Of such files too: the plan in numbers, which says nothing more, and bits of a value between stages,
 # of which a job has its own.
 BESIDE, ACTIVATION_BITS = ("fields", "activation_bits"), (16, 32)
@@ -126,7 +126,8 @@ def _pipeline(body: Any, where: str) -> Pipeline:
         if not isinstance(row, dict) or not {"domain", "layers"} <= set(row) <= set(STAGE_KEYS):
             raise ConfigError(f"{here}: allowed is a mapping with the keys {', '.join(STAGE_KEYS)}")
         layers, pp = (_count(row.get(key, 1), f"{here}: {key}", 1) for key in ("layers", "pp"))
-        _choice(row.get("tp", 1), f"{here}: tp", (1,))
+        for key, allowed in (("tp", (1,)), ("cp", (1,)), ("zero_stage", (0, 1))):
+            _choice(row.get(key, 1), f"{here}: {key}", allowed)
         domains.append(Domain(row["domain"], layers, pp))
     counts = {
         key: _count(body[key], f"{where}: {key}", 1)

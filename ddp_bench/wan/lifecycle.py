@@ -150,6 +150,8 @@ def _watched(pid: int) -> Iterator[int]:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
         raise ConfigError(f"owner: there is no process {pid}") from None
+    except OSError as error:
+        raise ConfigError(f"owner: process {pid} cannot be watched: {error.strerror}") from None
     try:
         yield fd
     finally:
@@ -178,7 +180,11 @@ def up(file: Path, owner: int | None = None) -> Network:
     if is_up(network.name):
         raise ConfigError(f"network {network.name!r} is up already")
     log = STATE / f"{network.name}.log"
-    words = ["serve", str(Path(file).resolve()), *(("--owner", str(owner)) if owner else ())]
+    words = [
+        "serve",
+        str(Path(file).resolve()),
+        *(("--owner", str(owner)) if owner is not None else ()),
+    ]
     with open(log, "wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "ddp_bench.wan", *words],

@@ -124,7 +124,7 @@ def _rows(evaluator: ApartEvaluator, name: str, bound: np.ndarray) -> pd.DataFra
 def tables(results: dict[str, dict]) -> str:
     """For the terminal."""
     said = {
-        "default": "Low-communication training, a step worth what the default table says",
+        "default": "Low-communication training, a step worth what published runs say",
         "no_loss": "The same, every step taken for a full one",
     }
     return "\n".join(f"{said[k]}:\n{scheduler_table(v)}" for k, v in results.items())

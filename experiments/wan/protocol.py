@@ -195,7 +195,10 @@ def _condition(body: Any, where: str, domains: tuple[str, ...]) -> Condition:
 
 
 def _ends(body: Mapping[str, Any], where: str, domains: tuple[str, ...]) -> list[str]:
-    return [values.choice(body[key], f"{where}.{key}", domains) for key in ("src", "dst")]
+    ends = [values.choice(body[key], f"{where}.{key}", domains) for key in ("src", "dst")]
+    if ends[0] == ends[1]:
+        raise InputError(f"{where}.dst: expected another domain than src, got {shown(ends[1])}")
+    return ends
 
 
 def _slow(body: Any, where: str, domains: tuple[str, ...]) -> tuple[str, str, float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from analysis.records import write_json
+from analysis.records import to_jsonable, write_json
 from jaxsim.files import InputError
 
 PATIENCE_S = 30.0  # for what was interrupted to end
@@ -56,27 +57,31 @@ def up(network: dict[str, Any], *, stays: bool = True) -> int:
         return python("ddp_bench.wan", "up", str(file), *(() if stays else _owned()))
 
 
+@contextmanager
+def _file_of(body: dict[str, Any]) -> Iterator[str]:
+    """The path of a JSON file that is gone with this process, however that ends."""
+    with tempfile.TemporaryFile("w", encoding="utf-8") as file:
+        json.dump(to_jsonable(body), file, allow_nan=False)
+        file.flush()
+        yield f"/proc/{os.getpid()}/fd/{file.fileno()}"
+
+
 def train(network: dict[str, Any], job: dict[str, Any], out: str | None) -> int:
     """Bring a network up, train over it, take it down, however training ends; the exit status."""
     if status := up(network, stays=False):
         return status
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "job.json"
-            write_json(file, job)
-            return python(
-                "ddp_bench.parallel", str(file), *_owned(), *(("--out", out) if out else ())
-            )
+        with _file_of(job) as file:
+            words = (file, *_owned(), *(("--out", out) if out else ()))
+            return python("ddp_bench.parallel", *words)
     finally:
         python("ddp_bench.wan", "down", "--name", network["name"])
 
 
 def train_here(job: dict[str, Any], out: str) -> int:
     """Train on this host without an emulated network, and print nothing; the exit status."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "job.json"
-        write_json(file, job)
-        words = [sys.executable, "-m", "ddp_bench.parallel", str(file), *_owned(), "--out", out]
+    with _file_of(job) as file:
+        words = [sys.executable, "-m", "ddp_bench.parallel", file, *_owned(), "--out", out]
         done = subprocess.run(words, env=_environment(), stdout=subprocess.DEVNULL, check=False)
         return done.returncode
 
@@ -90,10 +95,8 @@ def training(
     if up(network, stays=False):
         raise InputError(f"network {network['name']}: did not come up")
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "job.json"
-            write_json(file, job)
-            words = [sys.executable, "-m", "ddp_bench.parallel", str(file), *_owned(), "--out", out]
+        with _file_of(job) as file:
+            words = [sys.executable, "-m", "ddp_bench.parallel", file, *_owned(), "--out", out]
             process = subprocess.Popen(words, env=_environment(), stdout=subprocess.DEVNULL)
             try:
                 yield process

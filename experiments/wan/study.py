@@ -235,7 +235,9 @@ class Study:
         """Of a change of plan beside the bytes that it moves: [s] of a restart, by changes that move
         none, and the round trips that domains wait for, by those that do."""
         rows = list(moves.itertuples())
-        still = [row.lost_s for row in rows if row.sent_mb == 0.0]
+        # Where replicas of a local plan come together first, more than a restart is lost.
+        apart = {name for name, trained in self._trained.items() if trained["sync_period"] > 1}
+        still = [r.lost_s for r in rows if r.sent_mb == 0.0 and r.before not in apart]
         restart_s = float(np.median(still)) if still else 0.0
         trips = []
         for row in (row for row in rows if row.sent_mb > 0.0):

@@ -9,7 +9,16 @@ import jax
 import numpy as np
 
 from analysis.records import load
-from experiments.wan.predict import MESSAGES, OUTER, RINGS, Case, Fit, Predictor, plain_step_s
+from experiments.wan.predict import (
+    MESSAGES,
+    OUTER,
+    RINGS,
+    RUNS_AS,
+    Case,
+    Fit,
+    Predictor,
+    plain_step_s,
+)
 from jaxsim.cluster import ClusterSpec
 from jaxsim.files import InputError
 from jaxsim.plan import Plan
@@ -50,6 +59,14 @@ def _of_kinds(found: Mapping[str, float], prefix: str) -> dict[str, float]:
     return {kind: found[prefix + kind] for kind in kinds if prefix + kind in found}
 
 
+def as_trained(plan: Plan) -> Plan:
+    """The plan with the schedules that real training runs in place of those that torch lacks."""
+    schedule = np.asarray(plan.schedule)
+    for told, run in RUNS_AS.items():
+        schedule = np.where(schedule == told, int(run), schedule)
+    return plan.replace(schedule=schedule.astype(np.int32))
+
+
 class Times:
     """Step times [s] of plans on links as measured.
 
@@ -70,7 +87,7 @@ class Times:
         """[s] of a step."""
         if self._found is None:
             return plain_step_s(plan, self._spec, self._job, view)
-        fit = self._found.fit
+        fit, plan = self._found.fit, as_trained(plan)
         layer_s = self._layer_s * int(np.asarray(plan.micro_batch).max())
         here = dataclasses.replace(fit, layer_s=layer_s, at_once_s=layer_s)
         base = np.asarray(self._spec.to_arrays().bandwidth_gb_per_s)
