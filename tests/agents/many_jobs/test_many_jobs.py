@@ -91,6 +91,7 @@ def played(world, bank, truth):
     return run(*bank, *truth)
 
 
+@pytest.mark.nightly
 def test_an_episode_of_many_jobs(played, truth):
     """Three domains for five jobs: nobody holds what another has, somebody waits, all get done, no
     sooner than each would alone."""
@@ -141,6 +142,7 @@ def test_mast_goes_where_the_data_is_unless_the_gpus_there_are_not():
     assert fetched_gb["single_domain"] == pytest.approx(60.0, rel=1e-4)
 
 
+@pytest.mark.nightly
 def test_mast_keeps_every_job_in_one_region(played):
     group = np.asarray(played[0].plan.group)  # [T, J, K]
     used = group >= 0
@@ -328,6 +330,7 @@ def test_the_use_of_a_cluster_that_every_job_has_to_itself_by_hand(by_hand):
     assert float(utilisation_alone(params, alone_s, free.at[:, :].set(0))) == 1.0
 
 
+@pytest.mark.nightly
 def test_no_scheduler_uses_more_than_jobs_that_have_the_cluster_to_themselves(played, truth, bank):
     params, _ = bank
     views, alone_s = truth

@@ -150,7 +150,7 @@ def test_a_move_onto_a_full_disk_says_why_it_was_not_done(tmp_path, reference):
         assert later == pytest.approx(reference[3:], rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_goes_wrong_is_reported_and_not_timed(tmp_path, monkeypatch):
     monkeypatch.setenv("STARTED", str(tmp_path))
     odd = ["NotFinite", "NotFiniteGradient", "StartsOnce", "Dies", "DiesLater", "Summed"]

@@ -108,7 +108,7 @@ def test_a_job_is_still_a_job(tmp_path, capfd):
     assert "absent.json" in said[0] and said[0] == said[1] and "--quick" in said[2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_parts_that_are_not_asked_for_are_not_done(tmp_path):
     asked = {"moves": ("moves",), "loop": ("adaptive",), "predict": ("layouts", "top1_gap_pct")}
     for what, keys in asked.items():

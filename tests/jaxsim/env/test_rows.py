@@ -96,6 +96,7 @@ def play(params, key, actions):
     return first, jax.lax.scan(lambda s, a: step(key, s, a, params), state, actions)[1]
 
 
+@pytest.mark.nightly
 def test_an_episode_of_rows_is_one_of_plans():
     """States aside, everything that an environment returns: under load, with transitions, local SGD."""
     rng = np.random.default_rng(3)
