@@ -263,8 +263,8 @@ def test_diloco_needs_a_whole_replica_in_every_domain_and_keeps_its_best_plan_th
 
 
 def test_streaming_hides_what_diloco_waits_for_and_where_its_outer_state_would_go():
-    """A fragment's sync is shorter than the step behind which it travels, so nothing is left to wait
-    for; 8 bytes per parameter would fit the GPUs of every domain."""
+    """A fragment's sync is shorter than the step behind which it travels, so hardly anything is left to
+    wait for; 8 bytes per parameter would fit the GPUs of every domain."""
     b = builder("embedded")
     args = (b.problem.work, b.problem.cluster, b.problem.calibration, base_view(b.problem.cluster))
     streaming = proposed("embedded", "streaming_diloco")
@@ -286,7 +286,8 @@ def test_streaming_hides_what_diloco_waits_for_and_where_its_outer_state_would_g
     assert 0.9 * wire_s / 30 < exposed_s < 1.1 * wire_s / 30
     assert 0.043 < exposed_s / float(waits.step_s[0]) < 0.044, "docs/rivals.md says how much"
     assert wire_s / diloco.STREAM[0] < float(never.step_s[0])
-    np.testing.assert_allclose(cost.step_s[0], never.step_s[0], rtol=1e-3)
+    waited, left = (float(c.step_s[0] - never.step_s[0]) for c in (waits, cost))
+    assert 0.0 < left < 0.1 * waited
     outer_gb = 8.0 * float(b.problem.work.gparams) / 8  # of each of eight GPUs
     assert np.all(cost.memory_gb[: len(plans)] + outer_gb < b.problem.cluster.gpu.memory_gb)
 
