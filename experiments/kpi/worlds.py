@@ -41,9 +41,9 @@ SCENES = {  # what the KPIs say of the world, stronger than the scenario setting
 }
 LEAST_WORTH = {"token_worth": "lower_end"}  # progress is at the lower end of its band
 FAST, THRIFTY = (1.0, 0.0, 0.0, 0.0), (1.0, 0.0, 1.0, 0.0)  # w of all KPIs, and of WAN cost
-# What a policy's trade-offs are asked for: progress against egress in thirds, and with each of them
-# what may be spent, in shares of what the fastest plan costs per hour. Weights alone find no plan of
-# few GPUs: the reward's cost is egress over the GPUs' price.
+# What a policy's trade-offs are asked for: progress against egress in thirds, and progress within what
+# may be spent, in shares of what the fastest plan costs per hour. Weights alone find no plan of few
+# GPUs: the reward's cost is egress over the GPUs' price.
 WEIGHTS = tuple((a / 3, 0.0, (3 - a) / 3, 0.0) for a in range(3, -1, -1))
 
 
@@ -54,7 +54,7 @@ class Asked(NamedTuple):
     budget_share: float = np.inf
 
 
-PREFERENCES = tuple(Asked(w, share) for w in WEIGHTS for share in (np.inf, *BUDGET_SHARES))
+PREFERENCES = (*map(Asked, WEIGHTS), *(Asked(FAST, share) for share in BUDGET_SHARES))
 SETTLED = 32  # intervals of links that stand still, after which nobody moves any more
 
 

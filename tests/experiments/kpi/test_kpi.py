@@ -38,7 +38,7 @@ NAMES = [
 def test_goals_are_the_eight_kpis():
     assert list(dict.fromkeys(goal.name for goal in kpis.GOALS)) == NAMES
     assert all(isinstance(goal, Goal) for goal in kpis.GOALS)
-    assert len(set(PREFERENCES)) == len(PREFERENCES) == 4 * 4
+    assert len(set(PREFERENCES)) == len(PREFERENCES) == 4 + 3
     assert all(sum(w) == pytest.approx(1) and w[3] == 0 and b > 0 for w, b in PREFERENCES)
 
 
