@@ -170,6 +170,7 @@ def trade_offs(fronts: pd.DataFrame) -> Figure:
         panels[0, column].set_title(str(cluster))
         panels[0, column].set_yscale("log")
         panels[1, column].set_yscale("symlog", linthresh=0.1)
+        panels[1, column].set_ylim(-0.03, 2.0 * max(own["wan_gb_per_mtoken"].max(), 0.1))
         panels[1, column].set_xscale("log")
         panels[1, column].set_xlabel("time of a step, efficiency included [s]")
     handles, labels = panels[0, 0].get_legend_handles_labels()
