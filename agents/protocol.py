@@ -241,9 +241,8 @@ def find_row(table: PlanTable, plan: Plan) -> tuple[Int[Array, ""], Bool[Array, 
     plans = table.plans
     same = ~jax.vmap(needs_reconfiguration, in_axes=(0, None))(plans, plan) & table.mask
     own = (plans.wire_bits == plan.wire_bits) & (plans.activation_bits == plan.activation_bits)
-    return jnp.argmax(same.astype(jnp.int32) * (1 + own.astype(jnp.int32))).astype(
-        jnp.int32
-    ), jnp.any(same)
+    likeness = jnp.where(same, 1 + own.astype(jnp.int32), 0)
+    return jnp.argmax(likeness).astype(jnp.int32), jnp.any(same)
 
 
 def pick_row(table: PlanTable, row: Int[Array, ""]) -> Plan:

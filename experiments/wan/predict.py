@@ -45,7 +45,6 @@ SEGMENTS = 2.0  # of a rank's part that gloo's ring has under way at once
 # Kinds of traffic over the WAN. What a message of a pipeline waits for is its schedule's affair.
 RINGS, OUTER = "rings", "outer syncs"
 MESSAGES = {mode: f"messages of {mode.word}" for mode in Schedule}
-RUNS_AS = {Schedule.EAGER_1F1B: Schedule.GPIPE}  # what real training runs in its place
 PRIOR = (0.8, 2.0)
 TRAINED_STATE_BYTES = 12.0  # that a change of plan moves of a parameter
 Pair = tuple[float, float]  # share of a link's rate, round trips of a message
@@ -91,8 +90,7 @@ class Case:
         group = np.asarray(self.plan.group)
         sizes = [int((group == g).sum()) for g in range(group.max() + 1)]
         between = OUTER if int(self.plan.sync_period) > 1 else RINGS
-        mode = Schedule(int(self.plan.schedule[int(np.argmax(sizes))]))
-        inside = MESSAGES[RUNS_AS.get(mode, mode)]
+        inside = MESSAGES[Schedule(int(self.plan.schedule[int(np.argmax(sizes))]))]
         return (inside,) * (max(sizes) > 1) + (between,) * (len(sizes) > 1)
 
 

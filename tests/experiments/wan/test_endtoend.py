@@ -12,6 +12,7 @@ from experiments.wan.scene import SHIPPED, busiest, read_scene
 from experiments.wan.times import Fitted, Times
 from experiments.wan.training import TrainingOptions, job_spec, plan_of
 from jaxsim.files import InputError
+from jaxsim.plan import Schedule
 from jaxsim.step_time import NetworkView
 
 
@@ -67,6 +68,21 @@ def test_times_are_those_of_messages_as_a_study_found_them(tmp_path):
     view = NetworkView(arrays.bandwidth_gb_per_s, arrays.rtt_s, arrays.gpus)
     assert times.step_s(plan, view) == pytest.approx(5 * (2 * 2 * 0.01 + 0.1), rel=0.03)
     assert times.switch_s(plan, plan, 9.9) == pytest.approx(0.3, rel=1e-3)
+
+
+def test_a_schedule_that_torch_lacks_takes_as_long_as_what_is_trained_in_its_place(tmp_path):
+    """Eager 1F1B trains as GPipe: the study's numbers of GPipe are its own, those of 1F1B are not."""
+    cluster = Condition("far", 900.0, 100.0).cluster(("a", "b"))
+    job = job_spec(TrainingOptions(global_batch=8, seq=16))
+    gpipe = [("share of messages of gpipe", 1.0), ("trips of messages of gpipe", 3.0)]
+    times = Times(cluster, job, Fitted.of(study_folder(tmp_path, [*FIT, *gpipe])), 8 * 4 * 0.01)
+    arrays = cluster.to_arrays()
+    view = NetworkView(arrays.bandwidth_gb_per_s, arrays.rtt_s, arrays.gpus)
+    body = {"groups": [["a", "b"]], "micro_batch": 2}
+    plan, _ = plan_of({**body, "schedule": "gpipe"}, "plan", cluster, job)
+    eager = plan.replace(schedule=np.full_like(plan.schedule, Schedule.EAGER_1F1B))
+    plain = plan.replace(schedule=np.full_like(plan.schedule, Schedule.ONE_F_ONE_B))
+    assert times.step_s(eager, view) == times.step_s(plan, view) > 1.5 * times.step_s(plain, view)
 
 
 def test_a_folder_without_a_fit_is_one_line(tmp_path):
