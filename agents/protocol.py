@@ -264,23 +264,30 @@ def switch_times(setup: Setup, plan: Plan, view: NetworkView) -> Float[Array, " 
 
 
 def switch_worths(setup: Setup, plan: Plan, view: NetworkView) -> Float[Array, " P"] | None:
-    """[P] what the traffic of a move from `plan` to each row costs of the reward, as an interval in
-    the row sets it against its GPUs' price; None where there is no objective."""
-    objective = setup.objective
-    if objective is None:
+    """[P] what the traffic of a move from `plan` to each row costs of the reward; None where there is
+    no objective."""
+    if setup.objective is None:
         return None
     cluster, problem = setup.problem.cluster, setup.problem
-    usd_per_interval = cluster.usd_per_gpu_hour * (setup.interval_s / 3600.0)
 
-    def one(target):
+    def usd(target):
         needed = needs_reconfiguration(plan, target)
         bytes_gb = begin_transition(plan, target, problem).bytes_gb
-        usd = jnp.vdot(bytes_gb, cluster.egress_usd_per_gb)
-        held = jnp.minimum(target.gpus, view.gpus_available).astype(jnp.float32)
-        gpu_usd = jnp.maximum(jnp.vdot(held, usd_per_interval), 1e-9)
-        return jnp.where(needed, objective.weights[2] * usd / gpu_usd, 0.0)
+        return jnp.where(needed, jnp.vdot(bytes_gb, cluster.egress_usd_per_gb), 0.0)
 
-    return jax.vmap(one)(setup.table.plans)
+    return jax.vmap(usd)(setup.table.plans) * usd_worths(setup, view)
+
+
+def usd_worths(setup: Setup, view: NetworkView) -> Float[Array, " P"]:
+    """[P] [reward / USD] of a move's traffic, as an interval in each row sets it against its GPUs'
+    price; 0 where there is no objective."""
+    plans, cluster = setup.table.plans, setup.problem.cluster
+    if setup.objective is None:
+        return jnp.zeros(plans.group.shape[:1], jnp.float32)
+    gpus = jax.vmap(lambda plan: plan.gpus)(plans)
+    held = jnp.minimum(gpus, view.gpus_available[None]).astype(jnp.float32)
+    gpu_usd = held @ (cluster.usd_per_gpu_hour * (setup.interval_s / 3600.0))
+    return setup.objective.weights[2] / jnp.maximum(gpu_usd, 1e-9)
 
 
 def evaluate_table(

@@ -89,10 +89,10 @@ def staying_rates(
 
 
 def losses_along(
-    setup: Setup, views: NetworkView, rate: Float[Array, "T P"]
+    setup: Setup, views: NetworkView, rate: Float[Array, "T P"], worth: Worth | None = None
 ) -> Float[Array, "T P"]:
     """[T, P] what `staying_rates` takes off the `rate` of the table's rows."""
-    staying = staying_rates(setup, setup.table.plans, views, rate)
+    staying = staying_rates(setup, setup.table.plans, views, rate, worth)
     return jnp.zeros_like(rate) if staying is None else rate - staying
 
 

@@ -9,9 +9,9 @@ from agents.foresight.futures import Filter, Prospect, sample_paths
 from agents.foresight.programme import (
     MigrationTable,
     first_deployment,
-    landing,
     make_course,
     migration_table,
+    outcomes_of_moves,
     values_of_rows,
 )
 from agents.foresight.rollout import Rollout
@@ -22,9 +22,9 @@ __all__ = [
     "Prospect",
     "Rollout",
     "first_deployment",
-    "landing",
     "make_course",
     "migration_table",
+    "outcomes_of_moves",
     "sample_paths",
     "values_of_rows",
 ]

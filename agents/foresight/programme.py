@@ -99,24 +99,14 @@ def values_of_rows(
     interval = setup.interval_s
     _, length, n_rows = rate.shape
     courses = make_course(rate, bandwidth_gb_per_s, setup, worth)
-    bytes_gb = moves.bytes_gb.reshape(n_rows, n_rows, -1)
-    restart_s = moves.restart_s.max()  # the same for every move; the diagonal (stay) is zero
+    never = 0.0 if worth is None else NEVER
 
     def moved(course, values, t):
         """[P, P] what one future gives for each move begun at t."""
-        land = landing(bytes_gb, moves.fabric_s, restart_s, course, t, interval)
-        landed, inside, left_s, since_gb = land
+        gained, landed, inside = outcomes_of_moves(course, moves, t, setup)
         column = jnp.broadcast_to(jnp.arange(n_rows)[None, :], landed.shape)
-        gained = course.rate[landed, column] * left_s + values[landed + 1, column]
-        meanwhile = moves.goes_on * _meanwhile(course, landed, inside, left_s, t, interval)
-        if course.worth is None:
-            gained = jnp.where(inside, gained, 0.0) + meanwhile
-            return jnp.where(mask[None, :], gained, 0.0)
-        left_s = jnp.where(inside, left_s, 0.0)
-        price = _price_of_moves(course.worth, bytes_gb, since_gb, landed, inside, t, setup)
-        idle = course.worth.held[landed, column] * (interval - left_s)
-        value = jnp.where(inside, gained + idle, 0.0) + price + meanwhile
-        return jnp.where(mask[None, :], value, NEVER)
+        value = gained + jnp.where(inside, values[landed + 1, column], 0.0)
+        return jnp.where(mask[None, :], value, never)
 
     def backward(values, t):
         # values [T + 1, P]: filled from t + 1 on.
@@ -131,6 +121,35 @@ def values_of_rows(
 
     empty = jnp.zeros((length + 1, n_rows), jnp.float32)
     return jax.lax.scan(backward, empty, jnp.arange(length), reverse=True)
+
+
+class OutcomesOfMoves(NamedTuple):
+    """What moves between all rows bring that begin in one interval, [P, P] each."""
+
+    gained: Array  # training steps (or reward) until the next decision, or the end
+    landed: Array  # int32 interval of arrival, the last where it comes too late
+    inside: Array  # bool, does it come in time?
+
+
+def outcomes_of_moves(
+    course: Course, moves: MigrationTable, t: Int[Array, ""], setup: Setup
+) -> OutcomesOfMoves:
+    """Moves that begin in interval t of one future, see `values_of_rows`; the next decision is taken
+    in the interval after the arrival's."""
+    interval, n_rows = setup.interval_s, course.rate.shape[-1]
+    bytes_gb = moves.bytes_gb.reshape(n_rows, n_rows, -1)
+    restart_s = moves.restart_s.max()  # the same for every move; the diagonal (stay) is zero
+    land = landing(bytes_gb, moves.fabric_s, restart_s, course, t, interval)
+    landed, inside, left_s, since_gb = land
+    left_s = jnp.where(inside, left_s, 0.0)
+    column = jnp.broadcast_to(jnp.arange(n_rows)[None, :], landed.shape)
+    meanwhile = moves.goes_on * _meanwhile(course, landed, inside, left_s, t, interval)
+    gained = course.rate[landed, column] * left_s + meanwhile
+    if course.worth is not None:
+        idle = course.worth.held[landed, column] * (interval - left_s)
+        price = _price_of_moves(course.worth, bytes_gb, since_gb, landed, inside, t, setup)
+        gained = gained + jnp.where(inside, idle, 0.0) + price
+    return OutcomesOfMoves(gained, landed, inside)
 
 
 class Landing(NamedTuple):

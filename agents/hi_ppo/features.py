@@ -16,8 +16,10 @@ HORIZONS = (3.0, 8.0, 20.0, 60.0)  # intervals over which a move's gain is told
 PRIOR_HORIZON = 20.0  # intervals, of the tuned rule that the scorer starts from
 PRIOR_SHARPNESS = 300.0  # logits per unit of relative gain over that horizon
 CHOICE_SHARPNESS = 300.0  # logits per unit of relative rate
+# What is asked for: the four weights as shares of their sum, and whether there is a limit.
+PREFERENCE_FEATURES = 5
 # Sizes of what the networks see: of a row, of a move to it, of a lower choice, of a domain.
-ROW_FEATURES = 12
+ROW_FEATURES = 12 + PREFERENCE_FEATURES
 MOVE_FEATURES = 2 + 3 * len(HORIZONS)
 CHOICE_FEATURES = 5
 GRAPH_NODE_FEATURES = NODE_FEATURES + JOB_NODE_FEATURES
@@ -27,7 +29,7 @@ FAST, SLOW = 0.8, 0.95
 
 class Statistics(Pytree):
     """Running statistics of measured rates, [P] each; part of the scheduler's memory. They are the same
-    whatever row is in force."""
+    whatever row is in force. Under an objective rates are [reward / s], here and below."""
 
     last: Float[Array, "*batch P"]  # [training steps / s]
     fast: Float[Array, "*batch P"]  # average over about 5 intervals, from the base on
@@ -46,6 +48,9 @@ class Measurement(Pytree):
     # out anew when local jobs take or return GPUs
     lost: Float[Array, "*batch P"]
     switch_s: Float[Array, "*batch P"]  # [s] to reach each row at the measured rates
+    price: Float[
+        Array, "*batch P"
+    ]  # [reward] of a move's traffic to each row, 0 without an objective
     row: Int[Array, "*batch"]  # row in force, or the target while moving
 
 
@@ -54,13 +59,13 @@ class Reference(Pytree):
 
     base_rate: Float[Array, "*batch P"]  # at base, `agents.staying.reference_rates`
     lost: Float[Array, "*batch P"]  # and what of it is lost, `agents.staying.expected_losses`
-    scale: Float[Array, "*batch"]  # the best of them: the unit of all rates
+    scale: Float[Array, "*batch"]  # the size of the best of them: the unit of all rates
     static_row: Int[Array, "*batch"]  # where it is
 
 
 def make_reference(base_rate: Float[Array, " P"], lost: Float[Array, " P"]) -> Reference:
     """From what the table's rows bring and lose at base."""
-    scale = jnp.maximum(base_rate.max(), 1e-12)
+    scale = jnp.maximum(jnp.abs(base_rate.max()), 1e-12)
     return Reference(base_rate, lost, scale, jnp.argmax(base_rate).astype(jnp.int32))
 
 
@@ -113,19 +118,32 @@ def row_features(
         jnp.sum(used, axis=1).astype(jnp.float32) * 0.2,
         jnp.log2(plans.sync_period.astype(jnp.float32)) * 0.1,
         jnp.broadcast_to(jnp.log1p(stats.count) * 0.2, (n_rows,)),
+        *jnp.broadcast_to(_preference(setup)[:, None], (PREFERENCE_FEATURES, n_rows)),
     ]
     return jnp.clip(jnp.stack(columns, axis=-1), -5.0, 5.0)
+
+
+def _preference(setup: Setup) -> Float[Array, " F"]:
+    """[F] what is asked for."""
+    objective = setup.objective
+    if objective is None:
+        return jnp.zeros((PREFERENCE_FEATURES,), jnp.float32).at[0].set(1.0)
+    shares = objective.weights / jnp.sum(objective.weights)
+    limits = jnp.stack([objective.budget_usd_per_hour, objective.deadline_s])
+    return jnp.append(shares, jnp.any(jnp.isfinite(limits)).astype(jnp.float32))
 
 
 def move_features(
     stats: Statistics,
     reference: Reference,
     switch_s: Float[Array, " P"],
+    price: Float[Array, " P"],
     row: Int[Array, ""],
     interval_s: Float[Array, ""],
 ) -> tuple[Float[Array, "P M"], Float[Array, " P"]]:
-    """What a move from `row` to each row takes and promises, and the logits [P] of the tuned rule."""
-    args = (switch_s, row)
+    """What a move from `row` to each row takes and promises, and the logits [P] of the tuned rule;
+    `switch_s` and `price` are those of `Measurement`."""
+    args = (switch_s, price, row)
 
     def gained(rate, horizon):
         return gains(rate, *args, jnp.float32(horizon), interval_s) / reference.scale
@@ -147,14 +165,15 @@ def move_features(
 def gains(
     rate: Float[Array, " P"],
     switch_s: Float[Array, " P"],
+    price: Float[Array, " P"],
     row: Int[Array, ""],
     horizon: Float[Array, ""],
     interval_s: Float[Array, ""],
 ) -> Float[Array, " P"]:
-    """[P] work gained by moving to each row, per interval of the horizon and in units of `rate`; 0 for
-    staying. The horizon is `amortised_span`'s."""
+    """[P] work gained by moving to each row, its price paid, per interval of the horizon and in units
+    of `rate`; 0 for staying. The horizon is `amortised_span`'s."""
     span = amortised_span(rate, switch_s, horizon * interval_s, interval_s)
-    work = rate * jnp.maximum(span - switch_s, 0.0)
+    work = rate * jnp.maximum(span - switch_s, 0.0) - price
     return (work - work[row]) / (horizon * interval_s)
 
 
@@ -183,9 +202,8 @@ def upper_inputs(
     """Inputs of the upper policy; `stats` holds the measurement, `before` the rates before it."""
     may_switch = observation.mask.retarget[job] & ~observation.moving[job]
     stay = jnp.arange(setup.table.mask.size) == measured.row
-    moves, prior = move_features(
-        stats, reference, measured.switch_s, measured.row, setup.interval_s
-    )
+    args = measured.switch_s, measured.price, measured.row, setup.interval_s
+    moves, prior = move_features(stats, reference, *args)
     return UpperInputs(
         wan=GraphInputs(observation.graph, observation.graph_mask),
         rows=row_features(setup, stats, before, reference),

@@ -41,6 +41,7 @@ from agents.protocol import (
     find_row,
     measured_rates,
     switch_times,
+    switch_worths,
 )
 from agents.staying import Layouts, expected_losses, first_layouts, losses, reference_rates
 from jaxsim.env import EDGE_FEATURES, NODE_FEATURES, Observation
@@ -109,10 +110,12 @@ def measure(
     row, found = find_row(setup.table, target)
     rates = measured_rates(setup, observation)
     lost, layouts = losses(setup, layouts, best_choices(rates), observation.view)
+    price = switch_worths(setup, plan, observation.view)
     measured = Measurement(
         rates=rates,
         lost=lost,
         switch_s=switch_times(setup, plan, observation.view),
+        price=jnp.zeros_like(lost) if price is None else price,
         row=jnp.where(found, row, reference.static_row),
     )
     return measured, layouts

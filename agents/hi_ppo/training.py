@@ -37,6 +37,7 @@ from agents.protocol import (
     make_setup,
     pick_row,
     table_rates,
+    usd_worths,
 )
 from agents.staying import expected_losses, losses_along, reference_rates
 from jaxsim.env import EnvParams, Observation, State, reset, step, world_tape
@@ -92,10 +93,7 @@ class EpochMetrics(Pytree):
         parts = (
             "progress_rel",
             "reward",
-            "reward_eff",
-            "reward_util",
-            "reward_cost",
-            "reward_fair",
+            *(f"reward_{x}" for x in ("eff", "util", "cost", "fair")),
         )
         levels = {"upper": self.upper, "lower": self.lower}
         losses = {"entropy": "entropy", "kl": "kl", "value_loss": "value"}
@@ -314,22 +312,24 @@ class Trainer:
         """What `scheduler.measure` computes live, looked up on the tape."""
         row, found = find_row(self.table, take(observation.target, 0))
         row = jnp.where(found, row, tape.reference.static_row)
-        view = observation.view
-        rate = view.bandwidth_gb_per_s * tape.params.problem.calibration.wan_efficiency
+        view, calibration = observation.view, tape.params.problem.calibration
+        rate = view.bandwidth_gb_per_s * calibration.wan_efficiency
         moves = take(tape.moves, row)
         # On idle domains every row costs a restart and nothing has to move.
-        first_s = tape.params.problem.calibration.restart_s
         moves = Transition(
-            restart_s=jnp.where(found, moves.restart_s, first_s),
+            restart_s=jnp.where(found, moves.restart_s, calibration.restart_s),
             bytes_gb=jnp.where(found, moves.bytes_gb, 0.0),
             fabric_s=jnp.where(found, moves.fabric_s, 0.0),
             goes_on=jnp.where(found, moves.goes_on, 0.0),
         )
         switch_s = jax.vmap(transition_s, (0, None))(moves, rate)
+        setup = make_setup(tape.params, self.table)
+        usd = jnp.tensordot(moves.bytes_gb, setup.problem.cluster.egress_usd_per_gb, axes=2)
         return Measurement(
             rates=tape.rates[observation.t - 1],
             lost=tape.lost[observation.t - 1],
             switch_s=switch_s * (1.0 - moves.goes_on),
+            price=usd * usd_worths(setup, view),
             row=row,
         )
 

@@ -18,6 +18,7 @@ from .options import (
     parse,
     parse_weights,
 )
+from .prices import price_of_speed
 from .progress import progress
 from .real_training import module_output, room_command, run_module
 from .running import check_job, read_running
@@ -72,6 +73,7 @@ __all__ = [
     "parse",
     "parse_command",
     "parse_weights",
+    "price_of_speed",
     "progress",
     "put_result",
     "read_running",

@@ -24,6 +24,7 @@ ORACLES = ("replan_oracle", "clairvoyant")
 EVERYBODY = (*SCHEDULERS, LEARNED, *LOW_COMMUNICATION)
 WITHOUT_TRUTH = tuple(name for name in (*SCHEDULERS, LEARNED) if name not in ORACLES)
 CANDIDATES = tuple(name for name in SCHEDULERS if name not in (*ORACLES, "random"))
+ALLOWED = ("synchronous", "any")
 CLUSTERS = (
     *("four-aws-regions", "eight-aws-regions"),
     *("mixed-aws-regions", "large-aws-regions"),
@@ -66,6 +67,11 @@ def _is_yaml(name: str) -> bool:
     return ".yaml" in name or name.endswith(".yml")
 
 
+def _is_narrowed(name: str) -> bool:
+    world, _, allowed = name.partition(":")
+    return world in WORLDS and allowed in ALLOWED
+
+
 _PATH = ("a checkpoint", _exists)
 OPTIONS = {
     # What else it takes is a file, and its reader says best what is wrong with that.
@@ -78,7 +84,7 @@ OPTIONS = {
     "models": Names(MODELS, "model", "YAML files", _exists, many=True),
     "sharing": Names(SHARING, "way to share links"),
     "jitter": Names(JITTERS, "jitter", "FILE.yaml", _is_yaml),
-    "worlds": Names(WORLDS, "world", many=True),
+    "worlds": Names(WORLDS, "world", "NAME:any, NAME:synchronous", _is_narrowed, many=True),
     "suite": Names(SUITES, "suite", "FILE.yaml or FILE.yaml:NAME", _is_yaml),
 }
 

@@ -15,10 +15,10 @@ import numpy as np
 from agents.episodes import Episode
 from agents.registry import default_settings
 from analysis.statistics import Played, front
+from experiments.common import price_of_speed
 from experiments.evaluate import Contestant, Evaluator, named, tune
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
-from jaxsim.plan import Plan
 from jaxsim.planning import (
     BUDGET_SHARES,
     Preference,
@@ -28,7 +28,6 @@ from jaxsim.planning import (
     plan_objectives,
 )
 from jaxsim.scenario import ScenarioSettings, World
-from jaxsim.step_time import job_step_cost
 from jaxsim.trees import take
 
 # The cluster beside the embedded one, of more regions than a table can hold every plan of.
@@ -104,8 +103,7 @@ class Stage:
     @functools.cached_property
     def usd_per_hour(self) -> float:
         """[USD] what the fastest plan of the table costs per hour, GPUs and egress, at base."""
-        params, table = take(self.scene(STEADY).params, 0), self.world.table
-        return float(_usd_per_hour(take(table.plans, int(np.argmax(table.base_rate))), params))
+        return price_of_speed(take(self.scene(STEADY).params, 0), self.world.table)
 
     def points(self, everyone: list[Contestant], preferences: Sequence[Asked]) -> np.ndarray:
         """[S, M, W, 3] objectives of the plan in which each policy seed settles without jitter, by
@@ -137,15 +135,6 @@ class Stage:
 @jax.jit
 def _family_points(params: EnvParams, family) -> jax.Array:
     return plan_objectives(family, base_view(params.problem.cluster), params.problem.job(0))
-
-
-@jax.jit
-def _usd_per_hour(plan: Plan, params: EnvParams) -> jax.Array:
-    problem = params.problem.job(0)
-    view = base_view(problem.cluster)
-    cost = job_step_cost(plan, problem, view, schedules=params.schedules)
-    gpu_usd = jnp.vdot(cost.gpus_used.astype(jnp.float32), problem.cluster.usd_per_gpu_hour)
-    return gpu_usd + 3600.0 * cost.egress_usd / cost.step_s
 
 
 @jax.jit

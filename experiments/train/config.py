@@ -14,9 +14,11 @@ from experiments.common import (
     default_scenario,
     from_mapping,
 )
-from jaxsim.files import InputError, check_counts, check_fields
+from jaxsim.files import InputError, check_counts, check_fields, listed
 from jaxsim.scenario import ScenarioSettings
 
+FAST = (1.0, 0.0, 0.0, 0.0)
+PREFERENCES = ("fixed", "drawn")
 MOST_POLICIES = 64  # trained side by side
 OF_ONE_WORLD = ("cluster", "model", "global_batch", "seq", "trace", "load", "scenario")
 
@@ -31,6 +33,9 @@ class TrainConfig:
         global_batch: sequences per training step
         seq: tokens per sequence
         weights: w1 to w4 of the reward: progress, utilisation, cost, fairness
+        preferences: fixed: every scenario asks for `weights`; drawn: each asks for something else,
+            progress alone, weights of progress, utilisation and cost, or progress within a budget,
+            so that one policy serves them all
         efficiency: what a token is worth where replicas talk seldom: published, none, a number up to
             1, or a CSV file of parameters
         allow: plans of the table: synchronous, or any (local SGD, fewer bits, streaming as well)
@@ -41,7 +46,7 @@ class TrainConfig:
             base_spread 0 unless they are given
         worlds: named worlds, separated by commas, in place of cluster, model, global_batch, seq,
             trace, load and scenario: one policy learns from all of them, and each draws its own
-            scenarios
+            scenarios; NAME:any and NAME:synchronous are worlds whose plans are not those of `allow`
         train: Hi-PPO and its optimisation
         seeds: policy seeds, trained side by side
         epochs: batches of episodes
@@ -61,7 +66,8 @@ class TrainConfig:
     model: str = "llama-7b"
     global_batch: int = GLOBAL_BATCH
     seq: int = 4096
-    weights: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    weights: tuple[float, float, float, float] = FAST
+    preferences: str = "fixed"
     efficiency: str = "published"
     allow: str = "synchronous"
     trace: str | None = None
@@ -86,6 +92,7 @@ class TrainConfig:
         check_counts(self, {**epochs, **banks, **MOST_OF_A_WORLD})
         check_counts(self, {"tuning_scenarios": MOST_SCENARIOS}, least=0)
         check_fields(self, ("weights",), "four numbers >= 0, not all 0", are_weights)
+        check_fields(self, ("preferences",), listed(PREFERENCES), PREFERENCES.__contains__)
         allowed = f"1 to {MOST_POLICIES} different integers >= 0 and < {2**32:,}"
         check_fields(self, ("seeds",), allowed, _are_seeds)
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
@@ -95,6 +102,13 @@ class TrainConfig:
             raise ValueError(f"{own[0]}: not allowed beside worlds, whose names say it")
         if self.train.algorithm == "ppo" and len(self.names) > 1:
             raise ValueError("worlds: ppo learns from one; train.algorithm exact learns from many")
+        if self.preferences == "drawn":
+            if self.train.algorithm == "ppo":
+                raise ValueError(
+                    "preferences: ppo learns fixed ones; train.algorithm exact drawn ones"
+                )
+            if self.weights != FAST:
+                raise ValueError("weights: not allowed beside preferences drawn, which draws them")
 
     def with_dependent_defaults(self, given: list[str]) -> TrainConfig:
         """With a trace, links are what the file says: nothing is drawn on top that is not `given`."""
@@ -106,9 +120,15 @@ class TrainConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The named worlds, each once."""
+        """The named worlds, each once, as they are given: NAME or NAME:ALLOWED."""
         named = (self.worlds or "").split(",")
         return tuple(dict.fromkeys(name.strip() for name in named if name.strip()))
+
+
+def name_and_allowed(given: str, allow: str) -> tuple[str, str]:
+    """The two parts of a name in `worlds`, NAME or NAME:ALLOWED; `allow` where it says nothing."""
+    name, _, own = given.partition(":")
+    return name, own or allow
 
 
 def _are_seeds(seeds: tuple[int, ...]) -> bool:

@@ -31,7 +31,7 @@ from analysis.records import RunWriter, load
 from experiments.common import note_efficiency, progress
 from experiments.evaluate import Evaluator, tune
 from experiments.train.config import TrainConfig, recorded
-from experiments.train.worlds import training_worlds
+from experiments.train.worlds import asked_of, training_worlds
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.trees import take
@@ -49,11 +49,6 @@ class TrainingRun:
                 check_sizes(config.train, config.scenario.horizon)
         except ValueError as error:
             raise InputError(f"train: {error}") from None
-        if config.train.algorithm == "exact" and any(config.weights[1:]):
-            raise InputError(
-                "train: weights: the exact gradient is of progress alone, so 1,0,0,0 is allowed; "
-                "train.algorithm ppo takes any"
-            )
         if config.train.algorithm == "ppo" and len(config.names) > 1:
             raise InputError(
                 "train: worlds: ppo learns from one world; train.algorithm exact from many"
@@ -73,7 +68,11 @@ class TrainingRun:
     def evaluators(self) -> list[Evaluator]:
         """Of the held-out scenarios of every world; solved when they are first asked."""
         held_out = range(self.config.eval_scenarios), "held-out", self.config.weights
-        return [Evaluator(w.world, w.scenario, *held_out, **w.held_out) for w in self.worlds]
+        asked = asked_of(self.config)
+        return [
+            Evaluator(w.world, w.scenario, *held_out, **w.held_out, objective=asked)
+            for w in self.worlds
+        ]
 
     def _tuned_rivals(self) -> dict[str, float]:
         """Settings of the rules that move between rows of a table, as they do best over all worlds."""
@@ -83,7 +82,11 @@ class TrainingRun:
         found: dict[str, float] = {}
         with progress(total=len(RULES), desc="tune rules", unit="rule") as bar:
             own = range(count), "train", weights
-            banks = [Evaluator(w.world, w.scenario, *own, **w.traces) for w in self.worlds]
+            asked = asked_of(self.config)
+            banks = [
+                Evaluator(w.world, w.scenario, *own, **w.traces, objective=asked)
+                for w in self.worlds
+            ]
             for name in RULES:
                 settings = tune(banks, [name])
                 found |= {t.key: float(settings[t.key]) for t in find(name).tunables if t.grid}
@@ -131,6 +134,7 @@ class TrainingRun:
             "epoch": int(self.state.epoch[0]),
             "config": recorded(self.config),
             "rivals": self.rivals,
+            "conditioned_on_weights": self.config.preferences == "drawn",
         }
         save_checkpoint(writer.dir / FILE_NAME, self.state, meta)
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from experiments.common import LAYOUT_LIMIT, load_regions, load_world, progress, read_traces
-from experiments.train.config import TrainConfig
+from experiments.common import (
+    LAYOUT_LIMIT,
+    load_regions,
+    load_world,
+    price_of_speed,
+    progress,
+    read_traces,
+)
+from experiments.train.config import TrainConfig, name_and_allowed
+from experiments.train.preferences import drawn_preferences, objectives_of
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
-from jaxsim.planning import TableInfo
+from jaxsim.planning import SAMPLED, Objective, TableInfo
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
+from jaxsim.trees import take
 from jaxsim.worlds import named_world
 
 
@@ -30,8 +40,14 @@ class TrainingWorld(NamedTuple):
 
     def bank(self, config: TrainConfig) -> tuple[EnvParams, jax.Array]:
         """Its training scenarios [S] and their keys. Raises InputError where no plan runs in one."""
-        scenarios = self.scenario, range(config.scenarios), "train", config.weights
-        params, keys = scenario_bank(self.world, *scenarios, **self.traces)
+        seeds = range(config.scenarios)
+        scenarios = self.scenario, seeds, "train", config.weights
+        asked = {"objective": asked_of(config), **self.traces}
+        params, keys = scenario_bank(self.world, *scenarios, **asked)
+        if config.preferences == "drawn":
+            price = price_of_speed(take(params, 0), self.world.table)
+            objective = objectives_of(drawn_preferences(seeds, price))
+            params = params.replace(objective=objective, weights=objective.weights)
         stuck = int(np.sum(np.asarray(params.progress_ref) <= 0))
         if stuck:
             raise InputError(
@@ -39,6 +55,11 @@ class TrainingWorld(NamedTuple):
                 "scenario.load_share must leave GPUs for one"
             )
         return params, keys
+
+
+def asked_of(config: TrainConfig) -> Objective | None:
+    """What all scenarios ask for; None = progress. By PPO weights are those of the rewards alone."""
+    return Objective.of(config.weights) if config.train.algorithm == "exact" else None
 
 
 def training_worlds(config: TrainConfig) -> tuple[TrainingWorld, ...]:
@@ -50,12 +71,15 @@ def training_worlds(config: TrainConfig) -> tuple[TrainingWorld, ...]:
         config.scenario.links()  # refuse a bad jitter file before anything is computed
         about = config.cluster, config.model, config.global_batch, config.seq
         return (_built(config, "", about, config.scenario),)
-    named = {name: named_world(name) for name in config.names}
+    parts = [name_and_allowed(given, config.allow) for given in config.names]
+    named = [(named_world(name), allow) for name, allow in parts]
     built = []
     with progress(total=len(named), desc="worlds", unit="world") as bar:
-        for name, of in named.items():
+        for given, (of, allow) in zip(config.names, named, strict=True):
             about = of.cluster, of.model, of.global_batch, of.seq
-            built.append(_built(config, name, about, of.scenario, of.layout_limit, of.domains))
+            sizes = of.layout_limit, of.domains
+            own = dataclasses.replace(config, allow=allow)
+            built.append(_built(own, given, about, of.scenario, *sizes))
             bar.update()
     return tuple(built)
 
@@ -76,6 +100,7 @@ def _built(
         loaded=scenario.load_share > 0 or config.load is not None,
         efficiency=config.efficiency,
         allow=config.allow,
+        preferences=SAMPLED if config.preferences == "drawn" or any(config.weights[1:]) else (),
         note=False,  # there may be more to refuse, in one line
         layout_limit=layout_limit,
         domains=domains,

@@ -37,7 +37,7 @@ from jaxsim.planning.objective import (
     plan_worth,
     row_worths,
 )
-from jaxsim.planning.objectives import objectives, plan_objectives
+from jaxsim.planning.objectives import objectives, plan_objectives, usd_per_hour
 from jaxsim.planning.pairs import worthwhile_pairs
 from jaxsim.planning.scoring import (
     base_view,
@@ -91,5 +91,6 @@ __all__ = [
     "row_worths",
     "score_plans",
     "share_batch",
+    "usd_per_hour",
     "worthwhile_pairs",
 ]

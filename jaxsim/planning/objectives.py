@@ -45,3 +45,10 @@ def plan_objectives(
 
     menu = jnp.arange(problem.choices.size, dtype=jnp.int32)
     return jax.lax.map(lambda choice: jax.vmap(lambda plan: one(plan, choice))(plans), menu)
+
+
+def usd_per_hour(plan: Plan, view: NetworkView, problem: Problem) -> Float[Array, ""]:
+    """[] [USD/h] of one job's plan under a view, GPUs and egress."""
+    cost = job_step_cost(plan, problem, view, schedules=problem.choices.schedules)
+    gpus = cost.gpus_used.astype(jnp.float32)
+    return jnp.vdot(gpus, problem.cluster.usd_per_gpu_hour) + 3600.0 * cost.egress_usd / cost.step_s

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
-from agents.foresight import MigrationTable, landing, make_course, migration_table
+from agents.foresight import MigrationTable, make_course, migration_table, outcomes_of_moves
 from agents.hi_ppo import (
     Reference,
     Statistics,
@@ -22,10 +22,17 @@ from agents.hi_ppo import (
     update_filter,
     update_statistics,
 )
-from agents.protocol import Setup, best_choices, make_setup, table_rates
+from agents.protocol import (
+    Setup,
+    best_choices,
+    make_setup,
+    score_rows,
+    table_rates,
+    usd_worths,
+)
 from agents.staying import expected_losses, losses_along, reference_rates, staying_rates
 from jaxsim.env import EnvParams, wan_graph, world_tape
-from jaxsim.planning import PlanTable, complete
+from jaxsim.planning import PlanTable, Worth, complete, plan_worth
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, job_step_cost, transition_s
 
@@ -35,8 +42,9 @@ class Recording(Pytree):
     decisions brings; [S, ...] in a bank.
 
     Decisions are taken in intervals 1 to T; here they are numbered from 0. Gains are in units of the
-    progress that the best static plan makes in an interval at base, `EnvParams.progress_ref`. A move
-    that is under way is never given up here; the environment allows that where a domain is lost.
+    progress that the best static plan makes in an interval at base, `EnvParams.progress_ref`, or
+    under an objective in those of the reward. A move that is under way is never given up here; the
+    environment allows that where a domain is lost.
     """
 
     stats: Statistics  # [T, ...] with the measurement before each decision
@@ -45,6 +53,8 @@ class Recording(Pytree):
     nodes: Float[Array, "*batch T K N"]  # of the WAN, as measured
     edges: Float[Array, "*batch T KK E"]
     switch_s: Float[Array, "*batch T P P"]  # [s] of training that moves seem to cost
+    usd: Float[Array, "*batch P P"]  # [USD] of moves' traffic
+    usd_worth: Float[Array, "*batch T P"]  # [reward / USD] of it, see `agents.protocol.usd_worths`
     stayed: Float[Array, "*batch T P"]  # gained by a row that stays in force
     moved: Float[Array, "*batch T P P"]  # gained by a move, until the next decision
     after: Int[Array, "*batch T P P"]  # int16, the decision after it; T = none
@@ -59,25 +69,30 @@ class Recording(Pytree):
 
 
 def record(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: int) -> Recording:
-    """Record one scenario; jit and vmap over a bank. Progress is what counts, whatever the weights."""
+    """Record one scenario; jit and vmap over a bank. What counts is `params.objective`, progress where
+    there is none; `params.weights` do not matter."""
     setup = make_setup(params, table)
     reference = make_reference(reference_rates(setup), expected_losses(setup))
     views = world_tape(params, key, horizon + 1)
     rates = table_rates(setup, views)  # [T + 1, P, V] as measured
     choice = best_choices(rates)
-    played = _played(setup, views, choice.choice) / params.progress_ref[0]
+    played, worth = _played(setup, params, views, choice.choice)
     before, now = (jax.tree.map(lambda x, part=part: x[part], views) for part in _SHIFTED)
-    resized = staying_rates(setup, table.plans, views, played)
+    resized = staying_rates(setup, table.plans, views, played, worth)
     stayed = (played if resized is None else resized)[1:] * setup.interval_s
     moves = migration_table(table.plans, setup.problem)
-    moved, after = _moves(setup, moves, now, played[1:])
-    start = _start(setup, played[1:])
-    lost = losses_along(setup, views, choice.rate)
+    later = jax.tree.map(lambda x: x[1:], (played, worth))
+    moved, after = _moves(setup, moves, now, *later)
+    start = _start(setup, *later)
+    scored = score_rows(setup, table.plans, choice.choice, views)[1]
+    lost = losses_along(setup, views, choice.rate, scored)
     stats, rows = _seen(setup, reference, (choice.rate[:-1], lost[:-1]))
     nodes, edges = jax.vmap(lambda view: _graph(setup, view))(before)
     return Recording(
         *(stats, reference, rows, nodes, edges),
         switch_s=jax.vmap(lambda view: _switch_s(setup, moves, view))(before),
+        usd=jnp.tensordot(moves.bytes_gb, setup.problem.cluster.egress_usd_per_gb, axes=2),
+        usd_worth=jax.vmap(lambda view: usd_worths(setup, view))(before),
         stayed=stayed,
         moved=moved,
         after=after.astype(jnp.int16),
@@ -94,26 +109,33 @@ def record(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: in
 _SHIFTED = slice(None, -1), slice(1, None)
 
 
-def _played(setup: Setup, views: NetworkView, choice: Array) -> Array:
-    """[T + 1, P] training steps per second of rows whose lower choice [T + 1, P] and batch shares are
-    those that suited the interval before, the shares as the filter expects links and GPUs to be; in the
-    first, those that suit it."""
-    plans, problem = setup.table.plans, setup.problem
+def _played(
+    setup: Setup, params: EnvParams, views: NetworkView, choice: Array
+) -> tuple[Array, Worth | None]:
+    """[T + 1, P] gained per second by rows whose lower choice [T + 1, P] and batch shares are those
+    that suited the interval before, the shares as the filter expects links and GPUs to be; in the
+    first, those that suit it. And what that is made of, where there is an objective."""
+    plans, problem, objective = setup.table.plans, setup.problem, setup.objective
 
-    def rate(plan, choice, before, now):
+    def gained(plan, choice, before, now):
         done, legal = complete(plan, choice, problem, before)
         cost = job_step_cost(done, problem, now, schedules=problem.choices.schedules)
-        return jnp.where(legal & cost.runs, cost.efficiency / cost.step_s, 0.0)
+        cost = cost.replace(runs=legal & cost.runs)
+        if objective is None:
+            rate = jnp.where(cost.runs, cost.efficiency / cost.step_s, 0.0)
+            return rate / params.progress_ref[0], None
+        worth = plan_worth(cost, problem, now, objective, setup.reference, setup.interval_s)
+        return worth.trained + worth.held, worth
 
     def under(x):
         choice, before, now = x
-        return jax.vmap(rate, (0, 0, None, None))(plans, choice, before, now)
+        return jax.vmap(gained, (0, 0, None, None))(plans, choice, before, now)
 
     first, *_ = _SHIFTED
     held = choice, _expected(setup, views)
     seen = jax.tree.map(lambda x: jnp.concatenate([x[:1], x[first]]), held)
-    rates = jax.lax.map(under, (*seen, views))
-    return jnp.where(setup.table.mask[None], rates, 0.0)
+    found = jax.lax.map(under, (*seen, views))
+    return jax.tree.map(lambda x: jnp.where(setup.table.mask[None], x, 0.0), found)
 
 
 def _expected(setup: Setup, views: NetworkView) -> NetworkView:
@@ -127,36 +149,29 @@ def _expected(setup: Setup, views: NetworkView) -> NetworkView:
 
 
 def _moves(
-    setup: Setup, moves: MigrationTable, views: NetworkView, played: Array
+    setup: Setup, moves: MigrationTable, views: NetworkView, played: Array, worth: Worth | None
 ) -> tuple[Array, Array]:
     """[T, P, P] what moves begun in each of the T intervals gain until the next decision, and [T, P, P]
     which that is."""
-    length, n_rows = played.shape
-    course = make_course(played, views.bandwidth_gb_per_s, setup)
-    bytes_gb, restart_s = moves.bytes_gb.reshape(n_rows, n_rows, -1), moves.restart_s.max()
-    total = jnp.concatenate([jnp.zeros_like(played[:1]), jnp.cumsum(played, axis=0)])
-    column = jnp.broadcast_to(jnp.arange(n_rows)[None, :], (n_rows, n_rows))
+    length = played.shape[0]
+    course = make_course(played, views.bandwidth_gb_per_s, setup, worth)
 
     def begun(t):
-        land = landing(bytes_gb, moves.fabric_s, restart_s, course, t, setup.interval_s)
-        left_s = jnp.where(land.inside, land.left_s, 0.0)
-        end = jnp.where(land.inside, land.landed, length)
-        # What goes on meanwhile does so as the old row brings it, in the last interval as the new one.
-        old = (total[end, column.T] - total[t, column.T]) * setup.interval_s
-        last = jnp.where(land.inside, setup.interval_s - left_s, 0.0)
-        arriving = played[land.landed, column]
-        gained = arriving * left_s + moves.goes_on * (old + arriving * last)
-        return gained, jnp.where(land.inside, land.landed + 1, length)
+        gained, landed, inside = outcomes_of_moves(course, moves, t, setup)
+        return gained, jnp.where(inside, landed + 1, length)
 
     return jax.lax.map(begun, jnp.arange(length))
 
 
-def _start(setup: Setup, played: Array) -> tuple[Array, Array]:
+def _start(setup: Setup, played: Array, worth: Worth | None) -> tuple[Array, Array]:
     """[P] what deploying a row on idle domains gains until the next decision, and [] which that is."""
     length, restart_s = played.shape[0], setup.problem.calibration.restart_s
     skipped = jnp.floor(restart_s / setup.interval_s).astype(jnp.int32)
     left_s = (skipped + 1).astype(jnp.float32) * setup.interval_s - restart_s
-    gained = played[jnp.minimum(skipped, length - 1)] * left_s
+    landed = jnp.minimum(skipped, length - 1)
+    gained = played[landed] * left_s
+    if worth is not None:
+        gained = gained + worth.held[landed] * (setup.interval_s - left_s)
     return jnp.where(skipped < length, gained, 0.0), jnp.minimum(skipped + 1, length)
 
 

@@ -67,9 +67,12 @@ def policy_of(
     deployment on idle domains, for which the best static row stands as the one in force."""
     r, n_rows = recording, recording.mask.size
 
-    def score(encoded: Array, stats: Statistics, switch_s: Array, row: Array) -> Array:
+    def score(
+        encoded: Array, stats: Statistics, switch_s: Array, price: Array, row: Array
+    ) -> Array:
         """[P] probabilities of one decision."""
-        moves, prior = move_features(stats, r.reference, switch_s, row, r.interval_s)
+        way = switch_s, price, row, r.interval_s
+        moves, prior = move_features(stats, r.reference, *way)
         mask = r.mask | (jnp.arange(n_rows) == row)
         args = (encoded, jnp.take(encoded, row, axis=0), moves, prior, mask)
         logits: Any = network.apply(params, *args, method="logits")
@@ -80,12 +83,13 @@ def policy_of(
         return network.apply(params, wan, rows, r.domains, method="encode")[0]
 
     encoded = jax.vmap(encode)(r.nodes, r.edges, r.rows)  # [T, P, hidden]
-    of_rows = jax.vmap(score, (None, None, 0, 0))
+    of_rows = jax.vmap(score, (None, None, 0, 0, 0))
     every = jnp.arange(n_rows, dtype=jnp.int32)
-    policy = jax.vmap(of_rows, (0, 0, 0, None))(encoded, r.stats, r.switch_s, every)
+    price = r.usd[None] * r.usd_worth[:, None, :]
+    policy = jax.vmap(of_rows, (0, 0, 0, 0, None))(encoded, r.stats, r.switch_s, price, every)
     begin_s = jnp.broadcast_to(r.start_s, (n_rows,))
-    first = take(r.stats, 0)
-    return policy, score(encoded[0], first, begin_s, r.reference.static_row)
+    first, nothing = take(r.stats, 0), jnp.zeros_like(begin_s)
+    return policy, score(encoded[0], first, begin_s, nothing, r.reference.static_row)
 
 
 def wan_of(nodes: Array, edges: Array) -> jraph.GraphsTuple:

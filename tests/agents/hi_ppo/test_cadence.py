@@ -17,7 +17,7 @@ IN_FORCE, WANTED = 1, 2
 
 def measured(*_):
     """Three rows, one of them in force."""
-    return Measurement(jnp.ones((3, 1)), jnp.zeros(3), jnp.zeros(3), jnp.int32(IN_FORCE))
+    return Measurement(jnp.ones((3, 1)), *[jnp.zeros(3)] * 3, jnp.int32(IN_FORCE))
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])

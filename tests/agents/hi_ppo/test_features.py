@@ -18,6 +18,7 @@ from agents.hi_ppo.features import (
     upper_inputs,
 )
 from jaxsim.plan.modes import Recompute, Schedule
+from jaxsim.planning import Objective
 
 BASE = np.array([1.0, 2.0])
 update = jax.jit(lambda stats, rate: update_statistics(stats, rate, 0.1 * rate))
@@ -99,9 +100,12 @@ def test_successive_deviations_tell_trends_from_noise():
     assert abs(product_of(2 + np.random.default_rng(0).normal(size=400))) < 0.5
 
 
+FREE = jnp.zeros(4)
+
+
 def test_a_move_pays_where_the_rest_of_the_horizon_makes_up_for_the_way():
     rate, switch_s = jnp.array([1.0, 1.5, 4.0, 0.5]), jnp.array([0.0, 120.0, 900.0, 0.0])
-    got = gains(rate, switch_s, jnp.int32(0), jnp.float32(10.0), jnp.float32(60.0))
+    got = gains(rate, switch_s, FREE, jnp.int32(0), jnp.float32(10.0), jnp.float32(60.0))
     # Of 600 s the second row trains 480, the third none: it can only lose what staying brings.
     np.testing.assert_allclose(got, [0.0, 1.5 * 0.8 - 1.0, -1.0, 0.5 - 1.0], rtol=1e-5)
 
@@ -110,8 +114,16 @@ def test_where_every_move_outlasts_the_horizon_a_standstill_still_ends():
     """The row in force cannot run, the quickest move takes 900 s of a horizon of 600: the horizon ends
     one interval after that move."""
     rate, switch_s = jnp.array([0.0, 2.0, 3.0]), jnp.array([0.0, 900.0, 920.0])
-    got = gains(rate, switch_s, jnp.int32(0), jnp.float32(10.0), jnp.float32(60.0))
+    got = gains(rate, switch_s, FREE[:3], jnp.int32(0), jnp.float32(10.0), jnp.float32(60.0))
     np.testing.assert_allclose(got, [0.0, 2.0 * 60 / 600, 3.0 * 40 / 600], rtol=1e-5)
+
+
+def test_the_price_of_a_moves_traffic_is_paid_once():
+    rate, price = jnp.array([1.0, 1.5]), jnp.array([0.0, 120.0])
+    for intervals, expected in ((10.0, 0.5 - 0.2), (4.0, 0.5 - 0.5), (2.0, 0.5 - 1.0)):
+        args = jnp.int32(0), jnp.float32(intervals), jnp.float32(60.0)
+        got = gains(rate, jnp.zeros(2), price, *args)
+        np.testing.assert_allclose(got, [0.0, expected], atol=1e-6)
 
 
 # Row 1 is in force; 2 is a little better and near, 3 much better and far, 4 worse, 5 padding.
@@ -121,12 +133,13 @@ FACTORS = (0.8, 1.1, 1.3, 1.0)
 STAY, NEAR, FAR, WORSE, PADDING = 1, 2, 3, 4, 5
 
 
-def world(interval_s=60.0, may=True, moving=False):
+def world(interval_s=60.0, may=True, moving=False, objective=None):
     """What the features read of a setup and an observation: two domains, three lower choices."""
     groups = np.array([[0, -1], [-1, 0], [0, 0], [0, 1], [0, 0], [0, 0]])
     layers = np.array([[8, 0], [0, 8], [6, 2], [8, 8], [4, 4], [8, 0]])
     setup = SimpleNamespace(
         interval_s=jnp.float32(interval_s),
+        objective=objective,
         table=SimpleNamespace(
             mask=jnp.arange(6) != PADDING,
             plans=SimpleNamespace(
@@ -172,7 +185,7 @@ def upper(unit=1.0, seconds=1.0, row=STAY, **changes):
         stats = update(stats, rates)
     switch_s = jnp.asarray(SWITCH_S * seconds, jnp.float32)
     both = jnp.stack([0.5 * rates, rates], 1)
-    measured = Measurement(both, 0.1 * rates, switch_s, jnp.int32(row))
+    measured = Measurement(both, 0.1 * rates, switch_s, jnp.zeros(6), jnp.int32(row))
     setup, observation = world(60.0 * seconds, **changes)
     return upper_inputs(setup, observation, stats, before, reference, measured)
 
@@ -221,6 +234,18 @@ def test_rows_are_told_apart_by_what_they_bring():
     np.testing.assert_allclose(rows[:, 11], 0.2 * np.log(1 + 4), rtol=1e-5)
     shares = np.asarray(upper().domains)[[STAY, NEAR, FAR]]
     np.testing.assert_allclose(shares, [[0, 1], [0.75, 0.25], [0.5, 0.5]])
+
+
+def test_rows_say_what_is_asked_for():
+    """The weights as shares, and whether anything is limited; progress alone by default."""
+    budget = Objective.of((2.0, 0.0, 2.0, 0.0), budget_usd_per_hour=50.0)
+    for objective, expected in (
+        (None, [1, 0, 0, 0, 0]),
+        (Objective.of((1.0, 0.0, 3.0, 0.0)), [0.25, 0, 0.75, 0, 0]),
+        (budget, [0.5, 0, 0.5, 0, 1]),
+    ):
+        rows = upper(objective=objective).rows
+        np.testing.assert_allclose(rows[:, 12:], [expected] * 6, rtol=1e-6)
 
 
 def test_moves_are_told_apart_by_what_they_promise():

@@ -10,6 +10,7 @@ from jaxsim.cluster.gpu import GPU_PRESETS
 from jaxsim.env.sharing import SHARING
 from jaxsim.load.jobs_file import MOST_JOBS
 from jaxsim.network.fitted_links import FITTED_KINDS, KINDS, is_file_name
+from jaxsim.planning.space import ALLOWED
 from jaxsim.scenario.settings import FILE_NAME, JITTERS
 from jaxsim.workload.workload import MODEL_PRESETS
 
@@ -22,6 +23,7 @@ def test_the_names_are_those_of_the_registries():
     assert tuple(MODEL_PRESETS) == known.MODELS and tuple(GPU_PRESETS) == known.GPUS
     assert tuple(yaml.safe_load(SHIPPED.read_text())["suites"]) == known.SUITES
     assert list_clusters() == known.CLUSTERS
+    assert ALLOWED == known.ALLOWED
     assert known.SHARING == SHARING and known.LINK_KINDS == KINDS and known.MOST_JOBS == MOST_JOBS
     assert ("uniform", "ou", *FITTED_KINDS, "none") == JITTERS
 

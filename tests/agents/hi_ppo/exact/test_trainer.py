@@ -41,6 +41,8 @@ def scenario(seed):
         "nodes": rng.normal(size=(LENGTH, DOMAINS, NODE_FEATURES)),
         "edges": rng.normal(size=(LENGTH, DOMAINS**2, EDGE_FEATURES)),
         "switch_s": np.full((LENGTH, ROWS, ROWS), 60.0) * (1 - np.eye(ROWS)),
+        "usd": np.zeros((ROWS, ROWS)),
+        "usd_worth": np.zeros((LENGTH, ROWS)),
         "stayed": stayed,
         "moved": np.zeros((LENGTH, ROWS, ROWS)),
         "interval_s": 60.0,
@@ -127,6 +129,7 @@ def wider(recording):
 
     rows = {"rows": (1,), "stayed": (1,), "moved": (1, 2), "after": (1, 2), "mask": (0,)}
     rows |= {"domains": (0,), "started": (0,), "switch_s": (1, 2)}
+    rows |= {"usd": (0, 1), "usd_worth": (1,)}
     fields = {k: v for name, axes in rows.items() for k, v in grown(name, axes).items()}
     stats = jax.tree.map(
         lambda x: jnp.pad(x, [(0, 0), (0, 1)]) if x.ndim == 2 else x, recording.stats

@@ -14,6 +14,7 @@ from agents.hi_ppo.exact import record
 from agents.hi_ppo.exact.value import Outcomes, policy_values, start_value
 from agents.protocol import carry_out, make_setup, measured_rates
 from jaxsim.env import reset, step
+from jaxsim.planning import Objective
 
 pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
 
@@ -134,8 +135,11 @@ def test_sampled_returns_times_scores_have_the_gradient_as_their_mean():
     assert np.abs(exact).max() > 0.05
 
 
+WEIGHTS = (0.5, 0.2, 0.3, 0.0)
+
+
 @functools.cache
-def toy():
+def toy(weighed):
     """A world of three domains whose links move a lot, its recording, and functions to play it."""
     trace = np.exp(np.random.default_rng(6).normal(0, 0.8, (STEPS + 2, 3, 3))).astype(np.float32)
     params = env_params(
@@ -146,6 +150,9 @@ def toy():
         efficiency=calibration(restart_s=70.0),
         horizon=jnp.int32(STEPS),
     )
+    if weighed:
+        objective = Objective.of(WEIGHTS)
+        params = params.replace(weights=objective.weights, objective=objective)
     key, setup = jax.random.key(4), make_setup(params, TABLE)
 
     @jax.jit
@@ -153,27 +160,31 @@ def toy():
         choice = jnp.argmax(measured_rates(setup, observation)[row]).astype(jnp.int32)
         plan = carry_out(setup, row, choice, observation.view)
         state, timestep = step(key, state, plan, params)
-        return state, timestep.observation, timestep.record.progress[0]
+        # Of the reward's first part the constant does not count.
+        gained = timestep.reward + params.weights[0]
+        gained = gained if weighed else timestep.record.progress[0] / params.progress_ref[0]
+        return state, timestep.observation, gained
 
     recording = jax.jit(lambda params: record(params, TABLE, key, STEPS))(params)
-    return params, jax.jit(reset)(key, params), play, recording
+    return jax.jit(reset)(key, params), play, recording
 
 
+@pytest.mark.parametrize("weighed", [False, True], ids=["progress", "objective"])
 @pytest.mark.parametrize("seed", range(3))
-def test_values_are_what_the_environment_plays(seed):
-    """A random schedule of rows, played; V of the policy that always does the same is its progress."""
-    params, (state, timestep), play, recording = toy()
+def test_values_are_what_the_environment_plays(seed, weighed):
+    """A random schedule of rows, played; V of the policy that always does the same is its progress, or
+    its return: egress of the steps and of the moves, and what GPUs are used for, included."""
+    (state, timestep), play, recording = toy(weighed)
     wanted = np.random.default_rng(seed).integers(0, ROWS, (STEPS, ROWS))
     wanted[0] = (1, 2, 0)  # the first decision moves
     policy = np.eye(ROWS, dtype=np.float32)[wanted]
     values = policy_values(jnp.asarray(policy), Outcomes.of(recording))
-    observation, row, progress, moved = timestep.observation, 0, 0.0, 0
+    observation, row, total, moved = timestep.observation, 0, 0.0, 0
     for t in range(STEPS):
         if not bool(observation.moving[0]):
             moved += row != wanted[t, row]
             row = int(wanted[t, row])
         state, observation, gained = play(state, observation, jnp.int32(row))
-        progress += float(gained)
+        total += float(gained)
     assert moved >= 2
-    expected = progress / float(params.progress_ref[0])
-    assert float(values[0, 0]) == pytest.approx(expected, rel=1e-4)
+    assert float(values[0, 0]) == pytest.approx(total, rel=1e-4)
