@@ -164,12 +164,12 @@ class EvaluatedTable(Pytree):
 def table_rates(setup: Setup, views: NetworkView) -> Float[Array, "T P V"]:
     """[T, P, V] training steps per second of every row and lower choice under views [T, ...], 0 where
     illegal or not among the table's `pairs`; under an objective the reward per second."""
-    plans, problem = setup.table.plans, setup.problem
+    args, pairs = (setup.table.plans, views, setup.problem), setup.table.pairs
     if setup.objective is None:
-        rates = choice_rates(plans, views, problem, setup.table.pairs)
+        rates = choice_rates(*args, pairs)
     else:
         scale = (setup.objective, setup.reference, setup.interval_s)
-        rates = choice_worths(plans, views, problem, *scale, setup.table.pairs)
+        rates = choice_worths(*args, *scale, pairs)
     return jnp.where(setup.table.mask[None, :, None], rates, _nothing(setup))
 
 
@@ -255,39 +255,36 @@ def switch_times(setup: Setup, plan: Plan, view: NetworkView) -> Float[Array, " 
     rate = view.bandwidth_gb_per_s * setup.problem.calibration.wan_efficiency
 
     def one(target):
-        needed = needs_reconfiguration(plan, target)
         change = begin_transition(plan, target, setup.problem)
         lost_s = transition_s(change, rate) * (1.0 - change.goes_on)
-        return jnp.where(needed, lost_s, 0.0)
+        return jnp.where(needs_reconfiguration(plan, target), lost_s, 0.0)
 
     return jax.vmap(one)(setup.table.plans)
 
 
 def switch_worths(setup: Setup, plan: Plan, view: NetworkView) -> Float[Array, " P"] | None:
-    """[P] what the traffic of a move from `plan` to each row costs of the reward; None where there is
-    no objective."""
+    """[P] what the traffic of a move from `plan` costs of the reward; None without an objective."""
     if setup.objective is None:
         return None
-    cluster, problem = setup.problem.cluster, setup.problem
+    usd_per_gb = setup.problem.cluster.egress_usd_per_gb
 
     def usd(target):
-        needed = needs_reconfiguration(plan, target)
-        bytes_gb = begin_transition(plan, target, problem).bytes_gb
-        return jnp.where(needed, jnp.vdot(bytes_gb, cluster.egress_usd_per_gb), 0.0)
+        bytes_gb = begin_transition(plan, target, setup.problem).bytes_gb
+        cost = jnp.vdot(bytes_gb, usd_per_gb)
+        return jnp.where(needs_reconfiguration(plan, target), cost, 0.0)
 
     return jax.vmap(usd)(setup.table.plans) * usd_worths(setup, view)
 
 
 def usd_worths(setup: Setup, view: NetworkView) -> Float[Array, " P"]:
-    """[P] [reward / USD] of a move's traffic, as an interval in each row sets it against its GPUs'
-    price; 0 where there is no objective."""
-    plans, cluster = setup.table.plans, setup.problem.cluster
+    """[P] [reward / USD] of a move's traffic, set against the price of an interval in the row; 0 without
+    an objective."""
     if setup.objective is None:
-        return jnp.zeros(plans.group.shape[:1], jnp.float32)
-    gpus = jax.vmap(lambda plan: plan.gpus)(plans)
+        return jnp.zeros((setup.table.size,), jnp.float32)
+    gpus = jax.vmap(lambda plan: plan.gpus)(setup.table.plans)
     held = jnp.minimum(gpus, view.gpus_available[None]).astype(jnp.float32)
-    gpu_usd = held @ (cluster.usd_per_gpu_hour * (setup.interval_s / 3600.0))
-    return setup.objective.weights[2] / jnp.maximum(gpu_usd, 1e-9)
+    usd_per_interval = setup.problem.cluster.usd_per_gpu_hour * (setup.interval_s / 3600.0)
+    return setup.objective.weights[2] / jnp.maximum(held @ usd_per_interval, 1e-9)
 
 
 def evaluate_table(
