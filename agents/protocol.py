@@ -277,7 +277,7 @@ def switch_worths(setup: Setup, plan: Plan, view: NetworkView) -> Float[Array, "
 
 
 def usd_worths(setup: Setup, view: NetworkView) -> Float[Array, " P"]:
-    """[P] [reward / USD] of a move's traffic, set against the price of an interval in the row; 0 without
+    """[P] [reward / USD] of traffic, set against the price of an interval in the row; 0 without
     an objective."""
     if setup.objective is None:
         return jnp.zeros((setup.table.size,), jnp.float32)
