@@ -14,13 +14,14 @@ from agents.foresight.programme import (
     outcomes_of_moves,
     values_of_rows,
 )
-from agents.foresight.rollout import Rollout
+from agents.foresight.rollout import Rollout, RolloutMemory
 
 __all__ = [
     "Filter",
     "MigrationTable",
     "Prospect",
     "Rollout",
+    "RolloutMemory",
     "first_deployment",
     "make_course",
     "migration_table",

@@ -44,7 +44,7 @@ AVERAGE = 0.2  # weight of the last measurement in a row's average
 LEAST_FACTOR = 0.02  # of a link's base: below it, nothing is told apart
 
 
-class Memory(Pytree):
+class RolloutMemory(Pytree):
     """What was learned so far."""
 
     links: Filter  # [N, K * K]
@@ -66,38 +66,40 @@ class Rollout(TableScheduler):
     horizon: int = struct.field(pytree_node=False, default=24)
     shortlist: int = struct.field(pytree_node=False, default=12)
 
-    def init(self, key: Key[Array, ""]) -> Memory:
+    def init(self, key: Key[Array, ""]) -> RolloutMemory:
         del key
         k, rows = self.setup.problem.cluster.mask.shape[0], self.setup.table.size
         nothing = jnp.zeros((rows,), jnp.float32)
-        return Memory(Filter.of(k * k, LINKS), Filter.of(k, GPUS), nothing, jnp.array(False))
+        return RolloutMemory(Filter.of(k * k, LINKS), Filter.of(k, GPUS), nothing, jnp.array(False))
 
     def decide(
-        self, key: Key[Array, ""], observation: Observation, memory: Memory, *truth: Any
-    ) -> tuple[Plan, Memory]:
+        self, key: Key[Array, ""], observation: Observation, memory: RolloutMemory, *truth: Any
+    ) -> tuple[Plan, RolloutMemory]:
         del truth
         seen = evaluate_table(self.setup, observation, candidates=self.candidates)
-        memory = self._learned(seen, memory)
+        memory = self.learned(seen, memory)
         row = jnp.where(seen.may_switch, self._best_row(key, seen, memory), seen.row)
         view = self._expected(seen.view, memory)
         return carry_out(self.setup, row, seen.now.choice[row], view), memory
 
-    def _learned(self, seen: EvaluatedTable, memory: Memory) -> Memory:
+    def learned(self, seen: EvaluatedTable, memory: RolloutMemory) -> RolloutMemory:
         """The memory with one more measurement."""
         average = AVERAGE * seen.now.rate + (1.0 - AVERAGE) * memory.average
-        return Memory(
+        return RolloutMemory(
             memory.links.measured(_link_state(self.setup, seen.view), LINKS),
             memory.gpus.measured(_gpu_state(self.setup, seen.view), GPUS),
             jnp.where(memory.started, average, seen.now.rate),
             jnp.array(True),
         )
 
-    def _expected(self, view: NetworkView, memory: Memory) -> NetworkView:
+    def _expected(self, view: NetworkView, memory: RolloutMemory) -> NetworkView:
         """The coming interval, as far as the links go."""
         state = memory.links.expected(_real_links(self.setup), LINKS)
         return view.replace(bandwidth_gb_per_s=_bandwidth(self.setup, state))
 
-    def imagined(self, key: Key[Array, ""], view: NetworkView, memory: Memory) -> NetworkView:
+    def imagined(
+        self, key: Key[Array, ""], view: NetworkView, memory: RolloutMemory
+    ) -> NetworkView:
         """Views of the coming intervals, leaves [W, H, ...]."""
         link_key, gpu_key = jax.random.split(key)
         size = (int(self.futures), int(self.horizon))
@@ -114,12 +116,12 @@ class Rollout(TableScheduler):
         )
 
     def _best_row(
-        self, key: Key[Array, ""], seen: EvaluatedTable, memory: Memory
+        self, key: Key[Array, ""], seen: EvaluatedTable, memory: RolloutMemory
     ) -> Int[Array, ""]:
         rows = self._shortlisted(seen, memory)
         return self.best_of(rows, seen, self.imagined(key, seen.view, memory))
 
-    def _shortlisted(self, seen: EvaluatedTable, memory: Memory) -> Int[Array, " R"]:
+    def _shortlisted(self, seen: EvaluatedTable, memory: RolloutMemory) -> Int[Array, " R"]:
         """[R] rows worth a closer look, the one in force first."""
         score = jnp.zeros_like(seen.now.rate)
         for rate in (seen.now.rate, memory.average):

@@ -8,6 +8,7 @@ gae         Generalised advantage estimation on one time scale; the upper one is
 networks    Networks of Hi-PPO: a graph encoder, a scorer over the rows of a table, a lower policy
 ppo         Clipped policy optimisation of one policy: loss and update, the same for both levels
 scheduler   A trained Hi-PPO behind the protocol of all schedulers
+search      A policy whose best rows are tried on imagined futures before it acts
 settings    How Hi-PPO is trained: sizes, schedule, both levels
 training    Training by PPO: one compiled epoch is one batch of whole episodes, the host loops
 """

@@ -22,6 +22,7 @@ from .features import (
 from .filter import ViewFilter, expected_view, init_filter, update_filter
 from .networks import GraphInputs, UpperNetwork
 from .scheduler import HiPPO, PolicyParams, decide_lower, decide_upper, init_policy, measure
+from .search import GuidedSearch
 from .settings import ExactSettings, TrainSettings, check_sizes
 from .training import EpochMetrics, Trainer, make_tape
 
@@ -31,6 +32,7 @@ __all__ = [
     "EpochMetrics",
     "ExactSettings",
     "GraphInputs",
+    "GuidedSearch",
     "HiPPO",
     "PolicyParams",
     "Reference",

@@ -121,7 +121,7 @@ def measure(
     return measured, layouts
 
 
-def decide_upper(
+def score_upper(
     setup: Setup,
     params: PolicyParams,
     hidden: int,
@@ -130,12 +130,15 @@ def decide_upper(
     before: Float[Array, " P"],
     reference: Reference,
     measured: Measurement,
-) -> Int[Array, ""]:
-    """[] int32 row of the table that the upper level would be in; `stats` holds the measurement,
-    `before` [P] the rates before it."""
+) -> Float[Array, " P"]:
+    """[P] the upper level's logits; `stats` holds the measurement, `before` [P] the rates before it."""
     inputs = upper_inputs(setup, observation, stats, before, reference, measured)
-    logits, _ = UpperNetwork(hidden).apply(params.upper, inputs)
-    return jnp.argmax(logits).astype(jnp.int32)
+    return UpperNetwork(hidden).apply(params.upper, inputs)[0]
+
+
+def decide_upper(*seen: Any) -> Int[Array, ""]:
+    """[] int32 row of the table that the upper level would be in; what is seen is `score_upper`'s."""
+    return jnp.argmax(score_upper(*seen)).astype(jnp.int32)
 
 
 def decide_lower(

@@ -19,6 +19,7 @@ SCHEDULERS = (
     *("replan_oracle", "clairvoyant"),
 )
 LEARNED = "hi_ppo"
+SEARCH = "+search"  # behind a policy that is to search
 LOW_COMMUNICATION = ("diloco", "streaming_diloco", "halos")
 ORACLES = ("replan_oracle", "clairvoyant")
 EVERYBODY = (*SCHEDULERS, LEARNED, *LOW_COMMUNICATION)
@@ -72,7 +73,14 @@ def _is_narrowed(name: str) -> bool:
     return world in WORLDS and allowed in ALLOWED
 
 
-_PATH = ("a checkpoint", _exists)
+def _is_policy(name: str) -> bool:
+    """A checkpoint, or a policy that searches."""
+    searching = name.endswith(SEARCH)
+    bare = name.removesuffix(SEARCH)
+    return _exists(name) or (searching and (bare == LEARNED or _exists(bare)))
+
+
+_PATH = ("a checkpoint", _is_policy)
 OPTIONS = {
     # What else it takes is a file, and its reader says best what is wrong with that.
     "cluster": Names(CLUSTERS, "cluster", other=lambda name: True),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from agents import registry
-from agents.hi_ppo import Checkpoint, load_trained, schedulers
+from agents.foresight import Rollout
+from agents.hi_ppo import Checkpoint, GuidedSearch, load_trained, schedulers
 from agents.protocol import Scheduler
 from agents.registry import Settings
 from jaxsim.files import InputError, is_there
@@ -13,6 +14,7 @@ from jaxsim.scenario import World
 
 PLAN = "plan"  # who plays the plan of --plan
 HERE = "@here"  # ends the name of a rival that was tuned on the world it plays in
+SEARCH = "+search"  # ends the name of a policy whose best rows are tried on imagined futures
 
 
 class Contestant(NamedTuple):
@@ -77,10 +79,12 @@ def requested(
 
 
 def checkpoint_of(name: str, known: tuple[str, ...], checkpoint: str | None) -> Checkpoint | None:
-    """The checkpoint that a name or a path stands for; None for a scheduler that is not learned.
+    """The checkpoint that a name or a path stands for, or either with SEARCH behind it; None for a
+    scheduler that is not learned.
 
     Raises InputError for what is neither a path nor `known`.
     """
+    name = name if is_there(name) else name.removesuffix(SEARCH)
     if name in registry.names(learned=True):
         return load_trained(checkpoint)
     if name in known:
@@ -112,5 +116,7 @@ def contestants(
     """What plays under a name in a world: one entry, or one for each policy seed."""
     if name not in checkpoints:
         return [Contestant(None, named(name, world, settings))]
-    seeds = checkpoints[name].meta["seeds"]
-    return [Contestant(*x) for x in zip(seeds, schedulers(checkpoints[name]), strict=True)]
+    seeds, policies = checkpoints[name].meta["seeds"], schedulers(checkpoints[name])
+    if name.endswith(SEARCH):
+        policies = [GuidedSearch(policy, Rollout()) for policy in policies]
+    return [Contestant(*x) for x in zip(seeds, policies, strict=True)]

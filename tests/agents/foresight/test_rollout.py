@@ -160,9 +160,9 @@ def test_its_decisions_have_one_shape_and_remember_what_was_measured():
         view=scheduler.setup.prior,
         t=jnp.int32(1),
     )
-    memory = scheduler._learned(seen, scheduler.init(jax.random.key(0)))
+    memory = scheduler.learned(seen, scheduler.init(jax.random.key(0)))
     assert memory.average.tolist() == [1.0, 2.0, 3.0]
-    twice = scheduler._learned(seen.replace(now=seen.now.replace(rate=0.0 * seen.now.rate)), memory)
+    twice = scheduler.learned(seen.replace(now=seen.now.replace(rate=0.0 * seen.now.rate)), memory)
     np.testing.assert_allclose(twice.average, [0.8, 1.6, 2.4], rtol=1e-6)
     # Links at base are expected to stay there, and the futures are of their shape.
     view = scheduler._expected(seen.view, memory)

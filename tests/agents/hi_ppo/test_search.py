@@ -1,0 +1,81 @@
+"""Policy-guided search: between the bare policy and the planner, by how many rows are tried."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from helpers.toy_table import PLANS, ROWS, TABLE
+from helpers.toy_world import JOB, calibration, cluster_spec, env_params
+
+from agents.foresight import Rollout
+from agents.hi_ppo.scheduler import HiPPO, PolicyParams, init_policy
+from agents.hi_ppo.search import GuidedSearch, _proposed
+from agents.protocol import find_row, make_setup
+from jaxsim.env import reset, step
+from jaxsim.trees import take
+
+HIDDEN, STEPS, KEY = 8, 8, jax.random.key(3)
+
+
+def test_proposals_are_the_best_rows_behind_the_one_in_force():
+    logits = jnp.array([0.1, 5.0, -1.0, 3.0])
+    for count, expected in ((1, [1]), (2, [2, 1, 3]), (9, [2, 1, 3, 0])):
+        np.testing.assert_array_equal(_proposed(logits, jnp.int32(2), count), expected)
+
+
+@functools.cache
+def params():
+    trace = np.exp(np.random.default_rng(6).normal(0, 0.8, (STEPS + 2, 3, 3))).astype(np.float32)
+    return env_params(
+        cluster_spec(3, gpus=4, gbps=2.0),
+        JOB,
+        PLANS[0],
+        network={"trace": jnp.asarray(trace)},
+        efficiency=calibration(restart_s=1.0),
+        horizon=jnp.int32(STEPS),
+    )
+
+
+@functools.cache
+def policy():
+    """Fresh, but for a score that is not zero: it does not play like the rule it starts from."""
+    fresh = init_policy(jax.random.key(0), HIDDEN)
+    score = fresh.upper["params"]["score"]
+    drawn = jax.random.normal(jax.random.key(1), score["kernel"].shape)
+    upper = {"params": {**fresh.upper["params"], "score": {**score, "kernel": drawn}}}
+    return HiPPO(PolicyParams(upper, fresh.lower), jnp.int32(1), HIDDEN)
+
+
+def rows_of(scheduler):
+    """The row that is wanted in every interval of an episode."""
+    setup = make_setup(params(), TABLE)
+    bound = scheduler.bind(setup)
+
+    @jax.jit
+    def interval(state, observation, memory):
+        plan, memory = bound.decide(KEY, observation, memory)
+        row, found = find_row(TABLE, take(plan, 0))
+        state, timestep = step(KEY, state, plan, params())
+        return state, timestep.observation, memory, row, found
+
+    state, timestep = jax.jit(reset)(KEY, params())
+    observation, memory, rows = timestep.observation, bound.init(KEY), []
+    for _ in range(STEPS):
+        state, observation, memory, row, found = interval(state, observation, memory)
+        assert found
+        rows.append(int(row))
+    return rows
+
+
+def test_of_one_row_it_is_the_bare_policy():
+    bare = rows_of(policy())
+    assert len(set(bare)) > 1
+    assert rows_of(GuidedSearch(policy(), Rollout(futures=2, horizon=3), rows=1)) == bare
+
+
+def test_of_all_rows_it_is_the_planner_whoever_proposes():
+    planner = Rollout(futures=4, horizon=6)
+    alone = rows_of(planner)
+    assert len(set(alone)) > 1 and alone != rows_of(policy())
+    assert rows_of(GuidedSearch(policy(), planner, rows=ROWS)) == alone
