@@ -84,16 +84,17 @@ def checkpoint_of(name: str, known: tuple[str, ...], checkpoint: str | None) -> 
 
     Raises InputError for what is neither a path nor `known`.
     """
-    name = name if is_there(name) else name.removesuffix(SEARCH)
-    if name in registry.names(learned=True):
+    bare = name.removesuffix(SEARCH)
+    if bare in registry.names(learned=True):
         return load_trained(checkpoint)
     if name in known:
         return None
-    if not is_there(name):
+    path = name if is_there(name) else bare
+    if not is_there(path):
         raise InputError(
             registry.unknown("schedulers: neither a checkpoint nor a name:", name, known)
         )
-    return load_trained(name)
+    return load_trained(path)
 
 
 def requested_without_truth(scheduler: str, key: str) -> tuple[str, dict[str, Checkpoint]]:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from agents.baselines import StaticPlan
+from agents.hi_ppo import GuidedSearch
 from agents.registry import find
-from experiments.evaluate.contestants import named, requested
+from experiments.evaluate.contestants import contestants, named, requested
 from jaxsim.files.errors import InputError
 
 P, V = 4, 3
@@ -82,3 +83,15 @@ def test_an_unknown_setting_is_refused(world):
 def test_a_misspelt_name_is_refused_with_the_one_that_may_be_meant():
     with pytest.raises(InputError, match=r"schedulers: .*'megatro'.*did you mean 'megatron'"):
         requested("hysteresis,megatro")
+
+
+def test_a_policy_may_search_before_it_acts(world):
+    """The same policy behind both names; what is no policy cannot search."""
+    names, checkpoints = requested("hi_ppo,hi_ppo+search,hysteresis")
+    assert names == ["hi_ppo", "hi_ppo+search", "hysteresis"] and len(checkpoints) == 2
+    (bare,), (guided,) = (contestants(name, checkpoints, {}, world) for name in names[:2])
+    assert isinstance(guided.scheduler, GuidedSearch)
+    for a, b in zip(*map(jax.tree.leaves, (bare.scheduler, guided.scheduler.policy)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(InputError, match=r"hysteresis\+search"):
+        requested("hysteresis+search")
