@@ -20,13 +20,14 @@ from .features import (
     update_statistics,
 )
 from .filter import ViewFilter, expected_view, init_filter, update_filter
-from .networks import GraphInputs, UpperNetwork
+from .networks import GraphInputs, UpperNetwork, upper_network
 from .scheduler import HiPPO, PolicyParams, decide_lower, decide_upper, init_policy, measure
 from .search import GuidedSearch
-from .settings import ExactSettings, TrainSettings, check_sizes
+from .settings import ENCODERS, ExactSettings, Networks, TrainSettings, check_sizes
 from .training import EpochMetrics, Trainer, make_tape
 
 __all__ = [
+    "ENCODERS",
     "FILE_NAME",
     "Checkpoint",
     "EpochMetrics",
@@ -34,6 +35,7 @@ __all__ = [
     "GraphInputs",
     "GuidedSearch",
     "HiPPO",
+    "Networks",
     "PolicyParams",
     "Reference",
     "Statistics",
@@ -63,4 +65,5 @@ __all__ = [
     "schedulers",
     "update_filter",
     "update_statistics",
+    "upper_network",
 ]

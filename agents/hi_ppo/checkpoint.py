@@ -16,6 +16,7 @@ import numpy as np
 from flax import serialization
 
 from agents.hi_ppo.scheduler import HiPPO, PolicyParams, policy_shapes
+from agents.hi_ppo.settings import ENCODERS, Networks
 from jaxsim.files import InputError, is_file, listed, parse_json, read_bytes, shown, values
 
 VERSION = 2
@@ -31,7 +32,9 @@ SHIPPED = "hi_ppo.msgpack"
 class Checkpoint:
     """What a file holds: a pytree of arrays as nested dicts, and how it came to be."""
 
-    meta: dict[str, Any]  # hidden, every, seeds, epoch, config; rivals: settings tuned beside it
+    meta: dict[
+        str, Any
+    ]  # hidden, encoder, every, seeds, epoch, config; rivals: settings tuned beside it
     tree: dict[str, Any]
     source: str = "checkpoint"  # for messages
 
@@ -103,7 +106,7 @@ def load_trained(path: str | Path | None = None) -> Checkpoint:
     """
     source = SHIPPED if path is None else str(path)
     checkpoint = load_shipped() if path is None else load_checkpoint(path)
-    expected = serialization.to_state_dict(policy_shapes(checkpoint.meta["hidden"]))
+    expected = serialization.to_state_dict(policy_shapes(networks_of(checkpoint)))
     count = len(checkpoint.meta["seeds"])
     _check_like(checkpoint.tree["policy"], expected, f"{source}: policy", (count,))
     return checkpoint
@@ -143,6 +146,8 @@ def _check_meta(meta: dict[str, Any], source: str) -> None:
         if key not in meta:
             raise InputError(f"{source}: header: missing key {key!r}")
     values.count(meta["hidden"], f"{source}: hidden", high=MOST_HIDDEN)
+    if (encoder := meta.get("encoder", ENCODERS[0])) not in ENCODERS:
+        raise InputError(f"{source}: encoder: expected {listed(ENCODERS)}, got {shown(encoder)}")
     values.count(meta["every"], f"{source}: every", high=MOST_EVERY)
     values.count(meta["epoch"], f"{source}: epoch", low=0)
     seeds = values.entries(meta["seeds"], f"{source}: seeds", "seed")
@@ -218,5 +223,10 @@ def policies(checkpoint: Checkpoint) -> list[PolicyParams]:
 
 def schedulers(checkpoint: Checkpoint) -> list[HiPPO]:
     """The schedulers in a checkpoint, one per policy seed, not yet bound to a setup."""
-    every, hidden = jnp.int32(checkpoint.meta["every"]), checkpoint.meta["hidden"]
-    return [HiPPO(policy, every, hidden) for policy in policies(checkpoint)]
+    every, networks = jnp.int32(checkpoint.meta["every"]), networks_of(checkpoint)
+    return [HiPPO(policy, every, networks) for policy in policies(checkpoint)]
+
+
+def networks_of(checkpoint: Checkpoint) -> Networks:
+    """What its parameters are of."""
+    return Networks(checkpoint.meta["hidden"], checkpoint.meta.get("encoder", ENCODERS[0]))

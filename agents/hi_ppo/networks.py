@@ -9,6 +9,7 @@ import jraph
 from jax import Array
 from jaxtyping import Bool, Float
 
+from agents.hi_ppo.settings import Networks
 from jaxsim.env import EDGE_FEATURES
 from jaxsim.pytree import Pytree
 
@@ -55,10 +56,16 @@ def dense_sum(edges: Array, receivers: Array, n_nodes: int) -> Array:
 
 
 class GraphEncoder(nn.Module):
-    """GraphSAGE (Hamilton et al. 2017) with edge features: mean of messages, then a dense layer."""
+    """An encoder of the WAN, by `kind`:
+
+    sage: GraphSAGE (Hamilton et al. 2017) with edge features: mean of messages, then a dense layer.
+    gat: the same with the messages weighed by attention (Velickovic et al. 2018) in place of the mean.
+    none: every domain for itself, no messages.
+    """
 
     hidden: int = 32
     layers: int = 2
+    kind: str = "sage"
 
     @nn.compact
     def __call__(self, wan: GraphInputs) -> Array:
@@ -71,17 +78,23 @@ class GraphEncoder(nn.Module):
         degree = jnp.maximum(exists.sum(axis=0), 1.0)
         edge_features = graph.edges
         graph = graph._replace(nodes=nn.relu(nn.Dense(self.hidden)(graph.nodes)))
+        if self.kind == "none":
+            return graph.nodes * real[:, None]
         for _ in range(self.layers):
             message = nn.Dense(self.hidden)
             update = nn.Dense(self.hidden)
+            weigh = nn.Dense(1) if self.kind == "gat" else None
 
-            def send(edges, senders, receivers, message=message):
-                del edges, receivers
+            def send(edges, senders, receivers, message=message, weigh=weigh):
+                del edges
                 sent = nn.relu(message(jnp.concatenate([edge_features, senders], axis=-1)))
-                return sent * edge_features[:, :1]
+                if weigh is None:
+                    return sent * edge_features[:, :1]
+                score = nn.leaky_relu(weigh(jnp.concatenate([sent, receivers], axis=-1)), 0.2)
+                return sent * attention(score[:, 0], exists).reshape(-1, 1)
 
-            def receive(nodes, received, update=update):
-                mean = received / degree[:, None]
+            def receive(nodes, received, update=update, weigh=weigh):
+                mean = received / degree[:, None] if weigh is None else received
                 return nn.relu(update(jnp.concatenate([nodes, mean], axis=-1))) * real[:, None]
 
             network = jraph.InteractionNetwork(
@@ -93,6 +106,13 @@ class GraphEncoder(nn.Module):
         return graph.nodes
 
 
+def attention(score: Float[Array, " KK"], exists: Float[Array, "K K"]) -> Float[Array, "K K"]:
+    """[K, K] weights of the messages from k to k', which sum to 1 over the senders k that exist; 0
+    where no sender does."""
+    score = _masked(score.reshape(exists.shape), exists > 0)
+    return nn.softmax(score, axis=0) * exists
+
+
 class UpperNetwork(nn.Module):
     """Scorer over the rows of a table and its value; starts at the prior, whose scale is learned.
 
@@ -101,9 +121,10 @@ class UpperNetwork(nn.Module):
     """
 
     hidden: int = 32
+    kind: str = "sage"  # of the encoder
 
     def setup(self):
-        self.encoder = GraphEncoder(self.hidden)
+        self.encoder = GraphEncoder(self.hidden, kind=self.kind)
         self.row_layers = [nn.Dense(2 * self.hidden), nn.Dense(self.hidden)]
         self.to, self.origin, self.way = (nn.Dense(self.hidden) for _ in range(3))
         self.score = nn.Dense(1, kernel_init=nn.initializers.zeros)
@@ -153,11 +174,12 @@ class LowerNetwork(nn.Module):
     scores average; starts at the prior."""
 
     hidden: int = 32
+    kind: str = "sage"  # of the encoder
 
     @nn.compact
     def __call__(self, inputs: LowerInputs) -> tuple[Array, Array]:
         """Return logits [V] and value []."""
-        nodes = GraphEncoder(self.hidden, layers=1)(inputs.wan)
+        nodes = GraphEncoder(self.hidden, layers=1, kind=self.kind)(inputs.wan)
         member = inputs.in_force.astype(jnp.float32)
         weight = member / jnp.maximum(member.sum(), 1.0)
         of_domain = nn.Dense(self.hidden)(nodes)  # [K, H]
@@ -168,6 +190,16 @@ class LowerNetwork(nn.Module):
         logits = _masked(scale * inputs.prior + weight @ score, inputs.mask)
         value = nn.Dense(1)(nn.tanh(nn.Dense(self.hidden)(weight @ nodes)))[0]
         return logits, value
+
+
+def upper_network(of: Networks) -> UpperNetwork:
+    """The network of the upper level."""
+    return UpperNetwork(of.hidden, of.encoder)
+
+
+def lower_network(of: Networks) -> LowerNetwork:
+    """The network of the lower level."""
+    return LowerNetwork(of.hidden, of.encoder)
 
 
 def _masked(logits: Array, mask: Array) -> Array:

@@ -29,10 +29,11 @@ from agents.hi_ppo.filter import ViewFilter, expected_view, init_filter, update_
 from agents.hi_ppo.networks import (
     GraphInputs,
     LowerInputs,
-    LowerNetwork,
     UpperInputs,
-    UpperNetwork,
+    lower_network,
+    upper_network,
 )
+from agents.hi_ppo.settings import Networks
 from agents.protocol import (
     Scheduler,
     Setup,
@@ -57,7 +58,7 @@ class PolicyParams(Pytree):
     lower: Any
 
 
-def init_policy(key: Key[Array, ""], hidden: int) -> PolicyParams:
+def init_policy(key: Key[Array, ""], networks: Networks) -> PolicyParams:
     """Fresh parameters of both policies: none of their shapes depends on a world."""
     upper_key, lower_key = jax.random.split(key)
 
@@ -77,14 +78,14 @@ def init_policy(key: Key[Array, ""], hidden: int) -> PolicyParams:
     )
     lower = LowerInputs(wan(GRAPH_NODE_FEATURES), yes, zeros(1, CHOICE_FEATURES), yes, zeros(1))
     return PolicyParams(
-        upper=UpperNetwork(hidden).init(upper_key, upper),
-        lower=LowerNetwork(hidden).init(lower_key, lower),
+        upper=upper_network(networks).init(upper_key, upper),
+        lower=lower_network(networks).init(lower_key, lower),
     )
 
 
-def policy_shapes(hidden: int) -> PolicyParams:
+def policy_shapes(networks: Networks) -> PolicyParams:
     """Names, shapes and types of the parameters of both policies, in place of their values."""
-    return jax.eval_shape(lambda key: init_policy(key, hidden), jax.random.key(0))
+    return jax.eval_shape(lambda key: init_policy(key, networks), jax.random.key(0))
 
 
 class Memory(Pytree):
@@ -124,7 +125,7 @@ def measure(
 def score_upper(
     setup: Setup,
     params: PolicyParams,
-    hidden: int,
+    networks: Networks,
     observation: Observation,
     stats: Statistics,
     before: Float[Array, " P"],
@@ -133,7 +134,7 @@ def score_upper(
 ) -> Float[Array, " P"]:
     """[P] the upper level's logits; `stats` holds the measurement, `before` [P] the rates before it."""
     inputs = upper_inputs(setup, observation, stats, before, reference, measured)
-    return UpperNetwork(hidden).apply(params.upper, inputs)[0]
+    return upper_network(networks).apply(params.upper, inputs)[0]
 
 
 def decide_upper(*seen: Any) -> Int[Array, ""]:
@@ -144,7 +145,7 @@ def decide_upper(*seen: Any) -> Int[Array, ""]:
 def decide_lower(
     setup: Setup,
     params: PolicyParams,
-    hidden: int,
+    networks: Networks,
     observation: Observation,
     measured: Measurement,
     filtered: ViewFilter,
@@ -155,7 +156,7 @@ def decide_lower(
     Batch shares are balanced on the network as `filtered`, which holds the measurement, expects it.
     """
     inputs = lower_inputs(setup, observation, measured.rates, row)
-    settings, _ = LowerNetwork(hidden).apply(params.lower, inputs)
+    settings, _ = lower_network(networks).apply(params.lower, inputs)
     choice = jnp.argmax(settings).astype(jnp.int32)
     return carry_out(setup, row, choice, expected_view(filtered, observation.view))
 
@@ -166,14 +167,14 @@ class HiPPO(Pytree, Scheduler):
     Attributes:
         policy: parameters of both networks
         every: [] intervals
-        hidden: width of the networks
+        networks: of both levels
         setup: set by `bind`
         reference: what rates are measured in, set by `bind`
     """
 
     policy: PolicyParams
     every: Int[Array, "*batch"] | int
-    hidden: int = struct.field(pytree_node=False)
+    networks: Networks = struct.field(pytree_node=False)
     setup: Setup = struct.field(default=None)  # set by `bind`, as is the next
     reference: Reference = struct.field(default=None)
 
@@ -190,14 +191,14 @@ class HiPPO(Pytree, Scheduler):
         self, key: Key[Array, ""], observation: Observation, memory: Memory, *truth: Any
     ) -> tuple[Plan, Memory]:
         del key, truth
-        networks = (self.setup, self.policy, self.hidden, observation)
+        known_of = (self.setup, self.policy, self.networks, observation)
         known = self.reference, memory.layouts
         measured, layouts = measure(self.setup, observation, *known)
         stats = update_statistics(memory.stats, measured.rates.max(axis=-1), measured.lost)
         filtered = update_filter(memory.filtered, observation.view)
         seen = (stats, memory.stats.last, self.reference, measured)
-        wanted = decide_upper(*networks, *seen)
+        wanted = decide_upper(*known_of, *seen)
         row = jnp.where(memory.clock == 0, wanted, measured.row)
-        plan = decide_lower(*networks, measured, filtered, row)
+        plan = decide_lower(*known_of, measured, filtered, row)
         clock = jax.lax.rem(memory.clock + 1, jnp.int32(self.every))
         return plan, Memory(stats, filtered, layouts, clock)

@@ -58,11 +58,11 @@ class GuidedSearch(Pytree, Scheduler):
     ) -> tuple[Plan, SearchMemory]:
         del truth
         policy, setup, known = self.policy, self.policy.setup, memory.policy
-        networks = setup, policy.policy, policy.hidden, observation
+        known_of = setup, policy.policy, policy.networks, observation
         measured, layouts = measure(setup, observation, policy.reference, known.layouts)
         stats = update_statistics(known.stats, measured.rates.max(axis=-1), measured.lost)
         filtered = update_filter(known.filtered, observation.view)
-        logits = score_upper(*networks, stats, known.stats.last, policy.reference, measured)
+        logits = score_upper(*known_of, stats, known.stats.last, policy.reference, measured)
         seen = evaluate_table(setup, observation)
         planner = self.planner.learned(seen, memory.planner)
         proposed = _proposed(logits, measured.row, self.rows)
@@ -72,7 +72,7 @@ class GuidedSearch(Pytree, Scheduler):
             futures = self.planner.imagined(key, seen.view, planner)
             wanted = self.planner.best_of(proposed, seen, futures)
         row = jnp.where(seen.may_switch, wanted, measured.row)
-        plan = decide_lower(*networks, measured, filtered, row)
+        plan = decide_lower(*known_of, measured, filtered, row)
         after = known.replace(stats=stats, filtered=filtered, layouts=layouts)
         return plan, SearchMemory(after, planner)
 

@@ -14,6 +14,20 @@ from jaxsim.files import (
 )
 
 ALGORITHMS = ("exact", "ppo")
+ENCODERS = ("sage", "gat", "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class Networks:
+    """The networks of both levels.
+
+    Attributes:
+        hidden: width
+        encoder: of the WAN, see `agents.hi_ppo.networks.GraphEncoder`
+    """
+
+    hidden: int = 32
+    encoder: str = ENCODERS[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +95,12 @@ class TrainSettings:
     Attributes:
         algorithm: exact (the exact gradient on recorded scenarios, of the upper policy; it decides in
             every interval) or ppo (of both policies, by playing; what follows is of ppo, but for
-            `hidden` and `exact`)
+            `hidden`, `encoder` and `exact`)
         envs: scenarios played at once, per policy seed
         rollout: intervals between two updates; must divide the horizon and be a multiple of `every`
         every: intervals between two decisions of the upper policy
         hidden: width of the networks
+        encoder: of the WAN: sage (GraphSAGE), gat (with attention) or none (no messages)
         upper_discount: gamma per interval of the upper policy
         lower_discount: gamma per interval of the lower policy, whose choices leave nothing behind
         shaping: weight of the potential shaping with the training-time clairvoyant value, 0 to 1
@@ -101,6 +116,7 @@ class TrainSettings:
     rollout: int = 32
     every: int = 2
     hidden: int = 32
+    encoder: str = "sage"
     upper_discount: float = 0.95
     lower_discount: float = 0.5
     shaping: float = 1.0
@@ -115,8 +131,14 @@ class TrainSettings:
         most = {"envs": 1_000_000, "rollout": 1_000_000, "every": 1_000_000, "hidden": 65_536}
         check_counts(self, most)
         check_fields(self, ("algorithm",), listed(ALGORITHMS), ALGORITHMS.__contains__)
+        check_fields(self, ("encoder",), listed(ENCODERS), ENCODERS.__contains__)
         shares = ("upper_discount", "lower_discount", "shaping", "idle_start")
         check_fields(self, shares, "a number from 0 to 1", is_share)
+
+    @property
+    def networks(self) -> Networks:
+        """Of both levels."""
+        return Networks(self.hidden, self.encoder)
 
     @property
     def cadence(self) -> int:

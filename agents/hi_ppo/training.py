@@ -24,7 +24,7 @@ from agents.hi_ppo.features import (
 )
 from agents.hi_ppo.filter import ViewFilter, expected_view, init_filter, update_filter
 from agents.hi_ppo.gae import advantages
-from agents.hi_ppo.networks import LowerNetwork, UpperInputs, UpperNetwork
+from agents.hi_ppo.networks import UpperInputs, lower_network, upper_network
 from agents.hi_ppo.ppo import Decisions, Losses, make_optimizer, ppo_update
 from agents.hi_ppo.scheduler import PolicyParams, init_policy
 from agents.hi_ppo.settings import TrainSettings, check_sizes
@@ -153,7 +153,8 @@ class Trainer:
         check_sizes(settings, horizon)
         self.settings, self.table, self.tapes, self.horizon = settings, table, tapes, horizon
         self.n_scenarios = tapes.rates.shape[0]
-        self.upper, self.lower = UpperNetwork(settings.hidden), LowerNetwork(settings.hidden)
+        networks = settings.networks
+        self.upper, self.lower = upper_network(networks), lower_network(networks)
         updates = epochs * (horizon // settings.rollout)
         self.upper_optimizer = make_optimizer(settings.upper, updates)
         self.lower_optimizer = make_optimizer(settings.lower, updates)
@@ -169,7 +170,7 @@ class Trainer:
         """Fresh state for a seed (uint32)."""
         key = jax.random.key(seed)
         policy_key, run_key = jax.random.split(key)
-        policy = init_policy(policy_key, self.settings.hidden)
+        policy = init_policy(policy_key, self.settings.networks)
         return TrainState(
             policy=policy,
             upper_opt=self.upper_optimizer.init(policy.upper),

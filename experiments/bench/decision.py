@@ -116,7 +116,7 @@ def _upper(ours: HiPPO, observation):
     measured, _ = measure(ours.setup, observation, ours.reference, first_layouts(ours.setup))
     fresh = init_statistics(ours.reference)
     stats = update_statistics(fresh, measured.rates.max(axis=-1), measured.lost)
-    networks = (ours.setup, ours.policy, ours.hidden, observation)
+    networks = (ours.setup, ours.policy, ours.networks, observation)
     return decide_upper(*networks, stats, fresh.last, ours.reference, measured)
 
 
@@ -125,7 +125,7 @@ def _lower(ours: HiPPO, observation):
     """[1] the plan of the row in force."""
     measured, _ = measure(ours.setup, observation, ours.reference, first_layouts(ours.setup))
     filtered = update_filter(init_filter(ours.setup.prior), observation.view)
-    networks = (ours.setup, ours.policy, ours.hidden, observation)
+    networks = (ours.setup, ours.policy, ours.networks, observation)
     return decide_lower(*networks, measured, filtered, measured.row)
 
 

@@ -129,6 +129,7 @@ class TrainingRun:
         settings = self.config.train
         meta = {
             "hidden": settings.hidden,
+            "encoder": settings.encoder,
             "every": settings.cadence,
             "seeds": list(self.config.seeds),
             "epoch": int(self.state.epoch[0]),
@@ -199,7 +200,7 @@ class TrainingRun:
         for i, seed in enumerate(self.config.seeds):
             policy = take(self.state.policy, i)
             settings = self.config.train
-            scheduler = HiPPO(policy, jnp.int32(settings.cadence), settings.hidden)
+            scheduler = HiPPO(policy, jnp.int32(settings.cadence), settings.networks)
             spreads = [_regret(evaluator, scheduler) for evaluator in self.evaluators]
             about = {
                 "seed": seed,

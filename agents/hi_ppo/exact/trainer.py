@@ -12,7 +12,7 @@ import optax
 from jax import Array
 from jaxtyping import Float, Int, UInt32
 
-from agents.hi_ppo import PolicyParams, TrainSettings, UpperNetwork, init_policy
+from agents.hi_ppo import PolicyParams, TrainSettings, init_policy, upper_network
 from agents.hi_ppo.exact.recording import Recording
 from agents.hi_ppo.exact.value import expected_progress
 from jaxsim.pytree import Pytree
@@ -63,7 +63,7 @@ class ExactTrainer:
         rate = optax.cosine_decay_schedule(exact.learning_rate, max(1, epochs * exact.updates))
         clip = optax.clip_by_global_norm(exact.max_grad_norm)
         self.optimizer = optax.chain(clip, optax.adam(rate))
-        self.network = UpperNetwork(settings.hidden)
+        self.network = upper_network(settings.networks)
         self.init = jax.jit(jax.vmap(self._init))
         self.epoch_on = jax.jit(jax.vmap(self._epoch, (0, None)))
 
@@ -81,7 +81,7 @@ class ExactTrainer:
     def _init(self, seed: Array) -> ExactState:
         """Fresh state for a seed (uint32)."""
         policy_key, run_key = jax.random.split(jax.random.key(seed))
-        policy = init_policy(policy_key, self.settings.hidden)
+        policy = init_policy(policy_key, self.settings.networks)
         return ExactState(
             policy=policy,
             upper_opt=self.optimizer.init(policy.upper),

@@ -9,7 +9,7 @@ import pytest
 
 from agents.hi_ppo import scheduler, training
 from agents.hi_ppo.features import Measurement
-from agents.hi_ppo.settings import TrainSettings
+from agents.hi_ppo.settings import Networks, TrainSettings
 from agents.hi_ppo.training import Trainer
 
 IN_FORCE, WANTED = 1, 2
@@ -29,7 +29,9 @@ def test_between_its_decisions_the_row_in_force_stays(every, monkeypatch):
     monkeypatch.setattr(scheduler, "decide_lower", lambda *args: args[-1])  # the row as it is told
     monkeypatch.setattr(scheduler, "init_filter", lambda _: 0)
     monkeypatch.setattr(scheduler, "update_filter", lambda count, _: count + 1)
-    agent = scheduler.HiPPO(None, every, 8).bind(SimpleNamespace(prior=None, gpus_vary=False))
+    agent = scheduler.HiPPO(None, every, Networks(8)).bind(
+        SimpleNamespace(prior=None, gpus_vary=False)
+    )
     observation = SimpleNamespace(view=None)
     memory, rows = agent.init(jax.random.key(0)), []
     for _ in range(7):

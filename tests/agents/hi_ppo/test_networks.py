@@ -17,6 +17,7 @@ from agents.hi_ppo.networks import (
     LowerNetwork,
     UpperInputs,
     UpperNetwork,
+    attention,
     dense_sum,
 )
 from jaxsim.env.env import reset
@@ -61,7 +62,12 @@ def lower_inputs(k=4):
     )
 
 
-CASES = {"upper": (UpperNetwork(8), upper_inputs), "lower": (LowerNetwork(8), lower_inputs)}
+CASES = {
+    "upper": (UpperNetwork(8), upper_inputs),
+    "lower": (LowerNetwork(8), lower_inputs),
+    "upper, attention": (UpperNetwork(8, "gat"), upper_inputs),
+    "upper, no messages": (UpperNetwork(8, "none"), upper_inputs),
+}
 LEVELS = pytest.mark.parametrize("level", CASES)
 
 
@@ -131,7 +137,8 @@ def test_padding_the_domains_changes_nothing(level):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-def test_neighbours_are_averaged_and_not_summed():
+@pytest.mark.parametrize("kind", ["sage", "gat"])
+def test_neighbours_are_averaged_and_not_summed(kind):
     """Of two domains or of five that are all alike, each looks the same."""
 
     def alike(k):
@@ -143,15 +150,39 @@ def test_neighbours_are_averaged_and_not_summed():
         graph = wan().graph._replace(nodes=nodes, edges=edges, **ends)
         return GraphInputs(graph, jnp.ones((k,), bool))
 
-    encoder = GraphEncoder(8)
+    encoder = GraphEncoder(8, kind=kind)
     params = jax.tree.map(lambda x: x + 0.1, encoder.init(jax.random.key(2), alike(2)))
     two, five = (np.asarray(encoder.apply(params, alike(k))) for k in (2, 5))
     assert two.max() > 0.1
     np.testing.assert_allclose(five, np.repeat(two[:1], 5, axis=0), rtol=1e-5)
 
 
-def test_padded_domains_have_no_embedding():
-    encoder, graph = GraphEncoder(8), wan(8)
+def test_attention_by_hand():
+    """Domain 2 hears 0 and 1, whose scores are log 3 apart; 1 hears 0 alone; 0 hears nobody."""
+    exists = jnp.array([[0.0, 1.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    score = jnp.array([[9.0, 7.0, jnp.log(3.0)], [9.0, 9.0, 0.0], [9.0, 9.0, 9.0]])
+    got = attention(score.reshape(-1), exists)
+    np.testing.assert_allclose(got, [[0, 1, 0.75], [0, 0, 0.25], [0, 0, 0]], rtol=1e-6)
+
+
+def test_without_messages_a_domain_knows_itself_alone():
+    """Another domain's link and node change what neighbours hear, but for without messages."""
+    graph = wan().graph
+    other = GraphInputs(
+        graph._replace(nodes=graph.nodes.at[1].add(1.0), edges=graph.edges.at[1, 1:].add(1.0)),
+        wan().mask,
+    )
+    for kind, told in (("none", False), ("sage", True), ("gat", True)):
+        encoder = GraphEncoder(8, kind=kind)
+        params = jax.tree.map(lambda x: x + 0.1, encoder.init(jax.random.key(3), wan()))
+        before, after = (np.asarray(encoder.apply(params, g)) for g in (wan(), other))
+        assert np.any(before[1] != after[1])
+        assert np.any(before[[0, 2, 3]] != after[[0, 2, 3]]) == told
+
+
+@pytest.mark.parametrize("kind", ["sage", "gat", "none"])
+def test_padded_domains_have_no_embedding(kind):
+    encoder, graph = GraphEncoder(8, kind=kind), wan(8)
 
     @jax.jit
     def embeddings(key):
@@ -221,7 +252,8 @@ def test_the_network_looks_at_the_links(level):
     other = inputs.replace(wan=inputs.wan.replace(graph=faster))
     logits, value = apply[level](parameters(level), inputs)
     again, other_value = apply[level](parameters(level), other)
-    assert np.any(logits != again) and value != other_value
+    # Without messages links count by what rows bring alone.
+    assert (np.any(logits != again) and value != other_value) == ("no messages" not in level)
 
 
 def sized(level, k, n, v):
@@ -239,7 +271,7 @@ def sized(level, k, n, v):
         n_edge=index((1,)),
     )
     world = GraphInputs(graph, flags((k,)))
-    if level == "upper":
+    if level.startswith("upper"):
         rows, moves = shape((n, FEATURES)), shape((n, MOVES))
         return UpperInputs(world, rows, shape((n, k)), moves, index(()), flags((n,)), shape((n,)))
     return LowerInputs(world, flags((k,)), shape((v, CHOICE_FEATURES)), flags((v,)), shape((v,)))
@@ -256,4 +288,7 @@ def test_parameters_do_not_depend_on_domains_rows_or_choices(level):
     assert jax.tree.map(lambda x: x.shape, shapes[0]) == real
     for size in sizes:  # and they can be used at every size
         logits, value = jax.eval_shape(network.apply, shapes[0], sized(level, *size))
-        assert logits.shape == (size[1] if level == "upper" else size[2],) and value.shape == ()
+        assert (
+            logits.shape == (size[1] if level.startswith("upper") else size[2],)
+            and value.shape == ()
+        )

@@ -20,7 +20,7 @@ from agents.hi_ppo.features import (
 )
 from agents.hi_ppo.networks import LowerNetwork, UpperNetwork
 from agents.hi_ppo.scheduler import HiPPO, PolicyParams, measure
-from agents.hi_ppo.settings import TrainSettings
+from agents.hi_ppo.settings import Networks, TrainSettings
 from agents.hi_ppo.training import Trainer, make_tape
 from agents.protocol import find_row, make_setup
 from agents.staying import expected_losses, first_layouts, reference_rates
@@ -85,7 +85,7 @@ def played():
     @jax.jit
     @chex.assert_max_traces(n=1)
     def decide(params, policy, observation, memory):
-        scheduler = HiPPO(policy, EVERY, HIDDEN).bind(make_setup(params, TABLE))
+        scheduler = HiPPO(policy, EVERY, Networks(HIDDEN)).bind(make_setup(params, TABLE))
         return scheduler.decide(KEY, observation, memory)
 
     @jax.jit
@@ -93,7 +93,7 @@ def played():
         state, timestep = reset(KEY, params)
         setup = make_setup(params, TABLE)
         policy = policy_of(setup, timestep.observation)
-        memory = HiPPO(policy, EVERY, HIDDEN).bind(setup).init(KEY)
+        memory = HiPPO(policy, EVERY, Networks(HIDDEN)).bind(setup).init(KEY)
         return state, timestep.observation, policy, memory
 
     @jax.jit

@@ -11,11 +11,12 @@ from helpers.toy_world import JOB, calibration, cluster_spec, env_params
 from agents.foresight import Rollout
 from agents.hi_ppo.scheduler import HiPPO, PolicyParams, init_policy
 from agents.hi_ppo.search import GuidedSearch, _proposed
+from agents.hi_ppo.settings import Networks
 from agents.protocol import find_row, make_setup
 from jaxsim.env import reset, step
 from jaxsim.trees import take
 
-HIDDEN, STEPS, KEY = 8, 8, jax.random.key(3)
+NETWORKS, STEPS, KEY = Networks(8), 8, jax.random.key(3)
 
 
 def test_proposals_are_the_best_rows_behind_the_one_in_force():
@@ -40,11 +41,11 @@ def params():
 @functools.cache
 def policy():
     """Fresh, but for a score that is not zero: it does not play like the rule it starts from."""
-    fresh = init_policy(jax.random.key(0), HIDDEN)
+    fresh = init_policy(jax.random.key(0), NETWORKS)
     score = fresh.upper["params"]["score"]
     drawn = jax.random.normal(jax.random.key(1), score["kernel"].shape)
     upper = {"params": {**fresh.upper["params"], "score": {**score, "kernel": drawn}}}
-    return HiPPO(PolicyParams(upper, fresh.lower), jnp.int32(1), HIDDEN)
+    return HiPPO(PolicyParams(upper, fresh.lower), jnp.int32(1), NETWORKS)
 
 
 def rows_of(scheduler):
