@@ -283,8 +283,8 @@ def usd_worths(setup: Setup, view: NetworkView) -> Float[Array, " P"]:
         return jnp.zeros((setup.table.size,), jnp.float32)
     gpus = jax.vmap(lambda plan: plan.gpus)(setup.table.plans)
     held = jnp.minimum(gpus, view.gpus_available[None]).astype(jnp.float32)
-    usd_per_interval = setup.problem.cluster.usd_per_gpu_hour * (setup.interval_s / 3600.0)
-    return setup.objective.weights[2] / jnp.maximum(held @ usd_per_interval, 1e-9)
+    gpu_usd = jax.vmap(setup.problem.cluster.gpu_usd, (0, None))(held, setup.interval_s)
+    return setup.objective.weights[2] / gpu_usd
 
 
 def evaluate_table(

@@ -134,7 +134,7 @@ def bench_train(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
     trainer = Trainer(training, world.table, recorded(make_tape), EPISODE, 100)
     result = timed([(trainer.run_epoch, (trainer.init(seed),))], repeats)
     exact = ExactTrainer(training, [recorded(record)], 100)
-    other = timed([(exact.epoch_on, (exact.init(seed), exact.recordings))], repeats)
+    other = timed([(exact.epoch_on, (exact.init(seed), exact.banks))], repeats)
     return {
         "what": "train",
         "domains": n_domains,

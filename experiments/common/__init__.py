@@ -8,7 +8,7 @@ known             names that options take, with the nearest of them for a slip
 abreast           work in threads, where most of it is the compiler's
 progress          bars that say what is going on, compiling included
 real_training     commands of ddp_bench, started as subprocesses
-prices            what the plan of most progress costs, of which budgets are shares
+prices            what the plans of a table cost, of which budgets are shares
 running           a plan that was told before, from a file
 setup             worlds from options, compiled programs kept between runs
 compiler_options  options of XLA, set only where it knows them

@@ -18,7 +18,7 @@ from .options import (
     parse,
     parse_weights,
 )
-from .prices import price_of_speed
+from .prices import price_of_speed, prices_of_rows
 from .progress import progress
 from .real_training import module_output, room_command, run_module
 from .running import check_job, read_running
@@ -74,6 +74,7 @@ __all__ = [
     "parse_command",
     "parse_weights",
     "price_of_speed",
+    "prices_of_rows",
     "progress",
     "put_result",
     "read_running",

@@ -11,20 +11,23 @@ from jaxsim.trees import stack
 
 # Shares of the scenarios: progress alone; progress within a budget; the rest weighs.
 ALONE, WITHIN_BUDGET = 0.5, 0.2
-CORNERS = ((0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0))  # of the simplex, beside progress alone
+UTILISATION, COST = (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0)  # corners, beside progress alone
 AT_CORNER = 0.15  # of those that weigh
-LEAST_BUDGET = 0.2  # share of what the plan of most progress costs per hour
 PROGRESS = (1.0, 0.0, 0.0, 0.0)
 
 
-def drawn_preferences(seeds: range, usd_per_hour: float) -> list[Preference]:
+def drawn_preferences(
+    seeds: range, prices: tuple[float, float], priced: bool = True
+) -> list[Preference]:
     """One preference for each scenario, the same for the same seed.
 
     Weights of progress, utilisation and cost are uniform on the simplex (Dirichlet, all ones), apart
-    from its corners; fairness stays 0, as in the rewards. Budgets are uniform shares of
-    `usd_per_hour`, what the plan of most progress costs.
+    from its corners; fairness stays 0, as in the rewards. Budgets are uniform between two `prices`
+    [USD/h], what the cheapest plan costs and what that of most progress does. Without `priced` the
+    weight of cost is left out: where local jobs take all GPUs, there is no price that egress could be
+    set against.
     """
-    return [_drawn(seed, usd_per_hour) for seed in seeds]
+    return [_drawn(seed, prices, priced) for seed in seeds]
 
 
 def objectives_of(preferences: list[Preference]) -> Objective:
@@ -32,16 +35,17 @@ def objectives_of(preferences: list[Preference]) -> Objective:
     return stack([_objective(asked) for asked in preferences])
 
 
-def _drawn(seed: int, usd_per_hour: float) -> Preference:
+def _drawn(seed: int, prices: tuple[float, float], priced: bool) -> Preference:
     rng = np.random.default_rng([seed, zlib.crc32(b"preferences")])
     kind = rng.random()
     if kind < ALONE:
         return Preference(PROGRESS)
     if kind < ALONE + WITHIN_BUDGET:
-        return Preference(PROGRESS, usd_per_hour * rng.uniform(LEAST_BUDGET, 1.0))
+        return Preference(PROGRESS, float(rng.uniform(*prices)))
     if rng.random() < AT_CORNER:
-        return Preference(CORNERS[rng.integers(len(CORNERS))])
-    return Preference((*map(float, rng.dirichlet(np.ones(3))), 0.0))
+        return Preference(COST if priced and rng.random() < 0.5 else UTILISATION)
+    weights = [*rng.dirichlet(np.ones(3 if priced else 2)), 0.0, 0.0][:4]
+    return Preference((*map(float, weights),))
 
 
 def _objective(asked: Preference) -> Objective:

@@ -12,7 +12,7 @@ from experiments.common import (
     LAYOUT_LIMIT,
     load_regions,
     load_world,
-    price_of_speed,
+    prices_of_rows,
     progress,
     read_traces,
 )
@@ -45,8 +45,9 @@ class TrainingWorld(NamedTuple):
         asked = {"objective": asked_of(config), **self.traces}
         params, keys = scenario_bank(self.world, *scenarios, **asked)
         if config.preferences == "drawn":
-            price = price_of_speed(take(params, 0), self.world.table)
-            objective = objectives_of(drawn_preferences(seeds, price))
+            prices = prices_of_rows(take(params, 0), self.world.table)
+            ends = float(prices.min()), float(prices[np.argmax(self.world.table.base_rate)])
+            objective = objectives_of(drawn_preferences(seeds, ends, not params.gpus_vary))
             params = params.replace(objective=objective, weights=objective.weights)
         stuck = int(np.sum(np.asarray(params.progress_ref) <= 0))
         if stuck:

@@ -50,6 +50,13 @@ class Cluster(Pytree):
     rtt_s: Float[Array, "*batch K K"]  # [s] round trip
     egress_usd_per_gb: Float[Array, "*batch K K"]  # [USD/GB]
 
+    def gpu_usd(self, gpus: Float[Array, " K"], seconds: Float[Array, ""]) -> Float[Array, ""]:
+        """[] [USD] that traffic is set against, where `gpus` are held for a time: their price, that of
+        one GPU where none is held, lest traffic in a standstill be infinitely dear."""
+        price = self.usd_per_gpu_hour * (seconds / 3600.0)
+        one = jnp.min(jnp.where(self.mask, price, jnp.inf))
+        return jnp.maximum(jnp.maximum(jnp.vdot(gpus, price), one), 1e-9)
+
 
 @dataclasses.dataclass(frozen=True)
 class ClusterSpec:

@@ -27,7 +27,8 @@ def account(
     egress_usd = egress_usd + jnp.vdot(migration, cluster.egress_usd_per_gb)
     in_force = jnp.where(jobs.mask[:, None], cost.gpus_used, 0)
     price = cluster.usd_per_gpu_hour * (params.interval_s / 3600.0)
-    gpu_usd = jnp.sum(in_force.astype(jnp.float32) * price[None, :])
+    in_force_gpus = jnp.sum(in_force, axis=0).astype(jnp.float32)
+    gpu_usd = jnp.vdot(in_force_gpus, price)
     peak = cluster.gpu.peak_tflops * view.gpus_available.astype(jnp.float32)
     available_tflop = jnp.maximum(jnp.sum(peak), 1e-9) * params.interval_s
     active = jobs.mask.astype(jnp.float32)
@@ -40,7 +41,7 @@ def account(
     parts = RewardParts(
         efficiency=jnp.sum(active * relative) / n_active,
         utilisation=jnp.sum(progress * jobs.useful_tflop) / available_tflop,
-        cost=egress_usd / jnp.maximum(gpu_usd, 1e-9),
+        cost=egress_usd / cluster.gpu_usd(in_force_gpus, params.interval_s),
         fairness=jnp.sum(real * (load - mean) ** 2) / jnp.sum(real),
     )
     return IntervalRecord(

@@ -102,7 +102,7 @@ def plan_worth(
     used = cost.gpus_used.astype(jnp.float32)
     gpu_usd_per_s = jnp.sum(used * cluster.usd_per_gpu_hour) / 3600.0
     egress_usd_per_s = jnp.where(cost.runs, cost.egress_usd / cost.step_s, 0.0)
-    gpu_usd = jnp.maximum(gpu_usd_per_s * interval_s, 1e-9)
+    gpu_usd = cluster.gpu_usd(used, interval_s)
     usefulness = rate * work.useful_tflop / jnp.maximum(peak, 1e-9)
     trained = jnp.maximum(weights[0], LEAST_PROGRESS) * rate / progress_ref
     trained = (

@@ -19,6 +19,10 @@ from jaxsim.pytree import Pytree
 from jaxsim.trees import take
 
 
+GAINS = ("stayed", "moved", "started")  # of a recording
+WORST = 5.0  # intervals of the best at base, lost
+
+
 class ExactState(Pytree):
     """Everything that training carries from epoch to epoch, for one policy seed."""
 
@@ -129,14 +133,24 @@ class ExactTrainer:
         """The gradient of the loss in per cent, in the mean over scenarios `which` [B], one after the
         other: together they would not fit a small machine's memory."""
 
-        def loss(params, recording):
-            idle, anywhere = expected_progress(self.network, params, recording)
-            return -50.0 * (idle + anywhere), idle
-
         def add(total, index):
-            one = jax.grad(loss, has_aux=True)(params, take(bank, index))
+            one = jax.grad(self._loss, has_aux=True)(params, take(bank, index))
             return jax.tree.map(jnp.add, total, one), None
 
         nothing = jax.tree.map(jnp.zeros_like, (params, jnp.float32(0.0)))
         total, _ = jax.lax.scan(add, nothing, which)
         return jax.tree.map(lambda x: x / which.size, total)
+
+    def _loss(self, params: Any, recording: Recording) -> tuple[Array, Array]:
+        """The loss of one scenario in per cent, and what it makes from idle domains.
+
+        What is asked for may be out of reach, and then costs many times what progress brings: a
+        scenario counts in units of the best at base, where that is more than one, and what is worse
+        than to lose WORST of them is not told apart. Else a few scenarios would be all of the gradient.
+        """
+        unit = jnp.maximum(recording.reference.scale * recording.interval_s, 1.0)
+        bounded = recording.replace(
+            **{name: jnp.maximum(getattr(recording, name) / unit, -WORST) for name in GAINS}
+        )
+        idle, anywhere = expected_progress(self.network, params, bounded)
+        return -50.0 * (idle + anywhere), idle

@@ -165,6 +165,15 @@ def test_a_benchmark_of_many_jobs_says_what_they_did(tmp_path, monkeypatch, many
     assert "jobs_waiting" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
+def test_training_is_timed_by_both_algorithms(tmp_path):
+    argv = ["--what", "train", "--domains", "2", "--envs", "4", "--repeats", "1"]
+    done = run(tmp_path, *argv, "--json", "-", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["per_s"] > 0 and result["peers"]["exact gradient"] > 0
+
+
 def test_drawn_jobs_bring_the_work_that_keeps_a_cluster_busy():
     spec = bench_episodes.bench_cluster(4)
     drawn = [bench_jobs.drawn_jobs(spec, count) for count in (2, 64)]
