@@ -18,7 +18,6 @@ from agents.hi_ppo.exact.value import expected_progress
 from jaxsim.pytree import Pytree
 from jaxsim.trees import take
 
-
 GAINS = ("stayed", "moved", "started")  # of a recording
 WORST = 5.0  # intervals of the best at base, lost
 
