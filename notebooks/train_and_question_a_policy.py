@@ -82,4 +82,4 @@ for slow in range(len(names)):
 
 # %%
 trained = schedulers(load_checkpoint(folder))
-print("policies in the run folder:", len(jax.tree.leaves(trained.every)[0].reshape(-1)))
+print("policies in the run folder:", len(trained))

@@ -430,12 +430,12 @@ def test_an_interrupted_evaluation_goes_on_with_the_same_numbers(
     argv = [*EVALUATE, "--schedulers", names, "--out", "run"]
     whole, played = evaluation_module.Evaluation._play, []
 
-    def play(self, name, *rest):
+    def play(self, name, *rest, **named):
         if name == "clairvoyant" and "clairvoyant" not in played:
             played.append(name)
             raise KeyboardInterrupt
         played.append(name)
-        return whole(self, name, *rest)
+        return whole(self, name, *rest, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation_module.Evaluation, "_play", play)
