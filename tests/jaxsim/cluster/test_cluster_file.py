@@ -1,10 +1,13 @@
 """Cluster files: what they say, and one clear line for everything that is wrong with one."""
 
 import copy
+import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
+from helpers.toy_world import cluster_spec
 
 from jaxsim.cluster.cluster import load_cluster, repeat_regions
 from jaxsim.cluster.gpu import GPU_ALIASES, GPU_PRESETS
@@ -265,3 +268,13 @@ def test_larger_clusters_scale_the_published_links_by_the_nodes_that_take_part(n
     billions = {"mixed-aws-regions": 70, "large-aws-regions": 405}[name]
     alone = np.array(larger.gpus) * larger.gpu_spec.memory_gb > 16 * billions
     assert alone.sum() == {"mixed-aws-regions": 5, "large-aws-regions": 0}[name]
+
+
+def test_traffic_in_a_standstill_is_set_against_the_price_of_one_gpu():
+    """Two domains at 2 and 3 USD an hour, one of padding: half an hour of 4 + 2 GPUs, then of none."""
+    spec = cluster_spec(2, gpus=4)
+    cluster = dataclasses.replace(spec, usd_per_gpu_hour=(2.0, 3.0)).to_arrays(3)
+    half_an_hour = jnp.float32(1800.0)
+    held = cluster.gpu_usd(jnp.array([4.0, 2.0, 0.0]), half_an_hour)
+    assert float(held) == pytest.approx(0.5 * (4 * 2 + 2 * 3))
+    assert float(cluster.gpu_usd(jnp.zeros(3), half_an_hour)) == pytest.approx(0.5 * 2)
