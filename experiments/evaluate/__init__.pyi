@@ -17,7 +17,14 @@ from .evaluator import (
 )
 from .jobs import JobsEvaluation, requested_for_jobs
 from .programs import true_setup
-from .trust import compile_trust, plan_features, plan_trust
+from .trust import (
+    compile_trust,
+    least_reach,
+    plan_features,
+    plan_trust,
+    probabilities_best,
+    speed_reaches,
+)
 
 __all__ = [
     "OUTLOOK",
@@ -27,14 +34,17 @@ __all__ = [
     "JobsEvaluation",
     "compile_trust",
     "contestants",
+    "least_reach",
     "named",
     "on_tape",
     "outlook_at_base",
     "plan_features",
     "plan_trust",
+    "probabilities_best",
     "requested",
     "requested_for_jobs",
     "requested_without_truth",
+    "speed_reaches",
     "synchronous",
     "tapes",
     "true_setup",

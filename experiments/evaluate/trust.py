@@ -12,6 +12,7 @@ from jaxtyping import Float
 from jaxsim.calibration import Machine, documented_belief
 from jaxsim.cluster import (
     UNKNOWN,
+    Band,
     Belief,
     Calibration,
     ClusterSpec,
@@ -38,14 +39,12 @@ def plan_trust(spec: ClusterSpec, problem: Problem, plan: Plan, tokens_per_s: fl
     fit, work = spec.fit, problem.work
     at, gpus = plan_features(work, plan)
     doubts = []
-    distance = 0.0
     if fit is None or fit.domain is None:
         name = spec.gpu if isinstance(spec.gpu, str) else "this GPU"
         doubts.append(f"no run of {spec.stack} on {name} was measured: the band is that of a guess")
     else:
-        distance = fit.domain.distance(at)
         doubts += [f"outside the calibrated domain: {what}" for what in fit.domain.outside(at)]
-    band = UNKNOWN if fit is None else fit.band
+    band, distance = _model_error(spec, at)
     spread = parameter_spread(_belief(spec, fit), problem, plan)
     reach = float(np.exp(band.reach(distance, spread[0])))
     memory_gb = float(_fitted_peaks(problem, plan)[1][0])
@@ -66,6 +65,33 @@ def plan_trust(spec: ClusterSpec, problem: Problem, plan: Plan, tokens_per_s: fl
     }
 
 
+def speed_reaches(
+    spec: ClusterSpec, problem: Problem, plans: list[Plan]
+) -> Float[np.ndarray, " P"]:
+    """[P] half the 90 % band of each plan's tokens per second, in logarithms: as `plan_trust` has it,
+    for many plans at once (complete, NumPy leaves)."""
+    draws = _belief(spec, spec.fit).samples(DRAWS, seed=0)
+    found = []
+    for plan in plans:
+        band, distance = _model_error(spec, plan_features(problem.work, plan)[0])
+        found.append(band.reach(distance, _spread(_drawn_peaks(problem, plan, draws)[0])))
+    return np.array(found)
+
+
+def least_reach(spec: ClusterSpec) -> float:
+    """What none of `speed_reaches` is below: a plan like the measured ones, all parameters known."""
+    return (UNKNOWN if spec.fit is None else spec.fit.band).reach(0.0)
+
+
+def _model_error(spec: ClusterSpec, at: dict[str, float]) -> tuple[Band, float]:
+    """The model's error inside what was calibrated, and how many doublings outside of it a plan with
+    these features lies; 0 where nothing was calibrated."""
+    fit = spec.fit
+    if fit is None or fit.domain is None:
+        return UNKNOWN if fit is None else fit.band, 0.0
+    return fit.band, fit.domain.distance(at)
+
+
 def _tight(memory_gb: float, most_gb: float, held_gb: float) -> str:
     """What is said of a plan that may run out of memory."""
     return (
@@ -79,7 +105,12 @@ def parameter_spread(belief: Belief, problem: Problem, plan: Plan) -> tuple[floa
     is not known of the parameters; on the links of the cluster file."""
     draws = belief.samples(DRAWS, seed=0)
     step_s, memory_gb = _drawn_peaks(problem, plan, draws)
-    return tuple(float(np.std(np.log(np.asarray(x, np.float64)))) for x in (step_s, memory_gb))
+    return _spread(step_s), _spread(memory_gb)
+
+
+def _spread(values: jax.Array) -> float:
+    """Standard deviation of the logarithms."""
+    return float(np.std(np.log(np.asarray(values, np.float64))))
 
 
 def compile_trust(problem: Problem, plan: Plan) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.evaluate import plan_features, plan_trust
+from experiments.evaluate import plan_features, plan_trust, speed_reaches
 from experiments.plan.bottleneck import bound_by
 from experiments.plan.question import SECONDS_PER_DAY, Question
 from jaxsim.plan import Plan, describe, whole_plan
 from jaxsim.planning import Exchange
-from jaxsim.planning.exact import finish
+from jaxsim.planning.exact import finish_each
 from jaxsim.step_time import StepCost, communication
+from jaxsim.trees import take
 
 WAYS = tuple(field.name for field in dataclasses.fields(Exchange))
 HIDDEN_BELOW_GB = 1e-9
@@ -28,17 +30,36 @@ class Carried:
     plan: Plan  # NumPy leaves
     cost: StepCost
     rate: float  # [training steps / s] at the lower end of what tokens are worth; 0 = cannot run
+    reach: float  # half the 90 % band of the speed, in logarithms
 
     @property
     def runs(self) -> bool:
         return self.rate > 0.0
 
+    @property
+    def least(self) -> float:
+        """[training steps / s] at the lower end of both bands, of worth and of speed: by this plans are
+        chosen. The fastest of many is among those whose speed is overestimated most."""
+        return self.rate * float(np.exp(-self.reach))
 
-def carried(plan: Plan, question: Question) -> Carried:
-    """A plan, its shares dealt anew, under the question's links."""
-    done, cost = jax.device_get(finish(plan, question.view, question.problem))
-    rate = float(cost.efficiency) / float(cost.step_s) if bool(cost.runs) else 0.0
-    return Carried(done, cost, rate)
+
+def carried(plans: Sequence[Plan], question: Question) -> list[Carried]:
+    """Each of the plans, its shares dealt anew, under the question's links; NumPy leaves."""
+    if not plans:
+        return []
+    done, costs, rates = finish_each(stacked(plans), question.view, question.problem)
+    each = [take(done, i) for i in range(len(plans))]
+    reaches, runs = np.zeros(len(plans)), np.flatnonzero(rates > 0.0)
+    reaches[runs] = speed_reaches(question.spec, question.problem, [each[i] for i in runs])
+    return [
+        Carried(plan, take(costs, i), float(rates[i]), float(reaches[i]))
+        for i, plan in enumerate(each)
+    ]
+
+
+def stacked(trees: Sequence[Any]) -> Any:
+    """One tree on the host from trees of the same structure: every leaf gains a leading axis."""
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *trees)
 
 
 def plan_body(plan: Plan, question: Question) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.plan.answer import Carried, carried
+from experiments.evaluate import least_reach
+from experiments.plan.answer import Carried, carried, stacked
 from experiments.plan.question import Question
 from jaxsim.plan import FULL_PRECISION_BITS, Plan
 from jaxsim.planning import Exchange, Objective, plan_worth
@@ -50,7 +50,7 @@ class Candidates:
     """The best plan of either setting and the pool, on which runners-up and thresholds rest."""
 
     found: dict[str, Found]
-    pool: tuple[Plan, ...]  # shares open, no two alike but for free fields
+    pool: tuple[Carried, ...]  # no two alike but for their shares
     single_domain: Carried | None
     static_even_split: Carried | None
 
@@ -75,11 +75,16 @@ def search_plans(
         for factor in ELSEWHERE:
             pool += leaders(search, question.scaled(factor), whole, PER_SIZE_ELSEWHERE)
     pool = distinct([*(r.plan for r in results.values() if r.rate > 0), *pool])
-    single = [p for p in pool if is_synchronous(p) and int((np.asarray(p.group) >= 0).sum()) == 1]
+    every = carried(pool, question)
+    single = [
+        one
+        for one in every
+        if is_synchronous(one.plan) and int((np.asarray(one.plan.group) >= 0).sum()) == 1
+    ]
     return Candidates(
-        {name: _found(name, results, pool, question, objective) for name in SETTINGS},
-        tuple(pool),
-        fastest(single, question),
+        {name: _found(name, results, every, question, objective) for name in SETTINGS},
+        tuple(every),
+        surest(single),
         _even(search, question),
     )
 
@@ -87,14 +92,15 @@ def search_plans(
 def _found(
     name: str,
     results: dict[str, SpaceResult],
-    pool: list[Plan],
+    pool: list[Carried],
     question: Question,
     objective: Objective | None,
 ) -> Found:
-    """The best plan of a setting; the pool of `any` holds the synchronous ones as well."""
+    """The best plan of a setting; the pool of `any` holds the synchronous ones as well. The gap is one
+    of predicted speed: it is not 0 where a plan that is faster, but less sure, was passed over."""
     result = results[name]
-    of = [plan for plan in pool if name == "any" or is_synchronous(plan)]
-    best = fastest(of, question)
+    of = [one for one in pool if name == "any" or is_synchronous(one.plan)]
+    best = surest(of)
     if best is None:
         return Found(None, "exact" if result.exhaustive else "beam", None)
     bound = max(result.bound, best.rate)
@@ -102,13 +108,7 @@ def _found(
     exact = result.exhaustive and gap_pct <= ROUNDING_PCT
     if objective is None:
         return Found(best, "exact" if exact else "beam", gap_pct)
-    weighted = worthiest(of, question, objective, best.rate)
-    return Found(weighted, "beam", None)
-
-
-def stacked(trees: list) -> Any:
-    """One tree on the host from trees of the same structure: every leaf gains a leading axis."""
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *trees)
+    return Found(worthiest(of, question, objective, best.least), "beam", None)
 
 
 def distinct(plans: Iterable[Plan]) -> list[Plan]:
@@ -123,28 +123,30 @@ def distinct(plans: Iterable[Plan]) -> list[Plan]:
 
 
 def place_key(plan: Plan) -> bytes:
-    """Equal for plans of the same groups of domains that talk at one pace: one plan to a reader."""
+    """Equal for plans of the same groups of domains that talk at one pace, in a ring of any order: one
+    plan to a reader."""
     kind = np.array([int(plan.sync_period) > 1, is_synchronous(plan)], np.int32)
-    return kind.tobytes() + np.asarray(plan.group).tobytes() + np.asarray(plan.position).tobytes()
+    group = np.asarray(plan.group)
+    first = [np.flatnonzero(group == g)[0] if g >= 0 else -1 for g in group]  # names the group
+    return kind.tobytes() + np.array(first).tobytes() + np.asarray(plan.position).tobytes()
 
 
-def fastest(plans: list[Plan], question: Question) -> Carried | None:
-    """The plan with the highest rate; None where none can run."""
-    if not plans:
-        return None
-    rate = score(stacked(plans), question.view, question.problem)
-    best = int(rate.argmax())
-    return carried(plans[best], question) if rate[best] > 0.0 else None
+def surest(every: list[Carried]) -> Carried | None:
+    """The plan that is fastest at the lower end of its bands; None where none can run."""
+    best = max(every, key=lambda one: one.least, default=None)
+    return best if best is not None and best.runs else None
 
 
 def worthiest(
-    plans: list[Plan], question: Question, objective: Objective, reference: float
+    every: list[Carried], question: Question, objective: Objective, reference: float
 ) -> Carried | None:
-    """The plan with the highest worth, progress measured in `reference` [training steps / s]."""
-    every = [one for plan in plans if (one := carried(plan, question)).runs]
+    """The plan with the highest worth at the lower end of its bands, progress measured in `reference`
+    [training steps / s]. What it sends and costs in an hour is that of the predicted step."""
+    every = [one for one in every if one.runs]
     if not every:
         return None
-    costs = stacked([one.cost for one in every])
+    slower = [np.float32(one.cost.efficiency * np.exp(-one.reach)) for one in every]
+    costs = stacked([one.cost.replace(efficiency=x) for one, x in zip(every, slower, strict=True)])
     return every[int(np.argmax(_worths(costs, question, objective, reference)))]
 
 
@@ -162,7 +164,15 @@ def _worths(costs, question: Question, objective: Objective, reference: float) -
 
 
 def _even(search: SpaceSearch, question: Question) -> Carried | None:
+    """The even split that is fastest at the lower end of its bands; bands are computed of those alone
+    that can be."""
     plans = even_splits(search)
     if plans is None:
         return None
-    return fastest([take(plans, i) for i in range(len(plans.dp))], question)
+    rate = score(plans, question.view, question.problem)
+    if not rate.any():
+        return None
+    (fastest,) = carried([take(plans, int(rate.argmax()))], question)
+    most = rate * np.exp(-least_reach(question.spec))  # at the lower end
+    able = np.flatnonzero((rate > 0.0) & (most >= fastest.least * (1.0 - 1e-6)))
+    return surest(carried([take(plans, i) for i in able], question))

@@ -119,7 +119,7 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
         "gap_pct_by_setting": {name: f.gap_pct for name, f in candidates.found.items()},
         "search_by_setting": {name: f.search for name, f in candidates.found.items()},
         "allow": config.allow,
-        **{"runners_up": [], "changes": [], **beside},
+        **{"probability_best": None, "runners_up": [], "changes": [], **beside},
         "pool": len(candidates.pool),
         "what_if": changed,
         "asked": _asked(config, question, source),
@@ -154,7 +154,7 @@ def _beside(
     candidates: Candidates, best: Carried, config: PlanConfig, question: Question
 ) -> dict[str, Any]:
     """Runners-up and thresholds, among the plans that --allow allows."""
-    pool = [p for p in candidates.pool if config.allow == "any" or is_synchronous(p)]
+    pool = [one for one in candidates.pool if config.allow == "any" or is_synchronous(one.plan)]
     thresholds = Thresholds(question, pool, best)
     runners_up = thresholds.runners_up(config.bill)
     used = np.argwhere(np.asarray(best.cost.wan_gb) > 1e-9)
@@ -163,19 +163,20 @@ def _beside(
     names = question.spec.domains
     pairs = list(dict.fromkeys(tuple(sorted(at)) for at in busiest))[:3]
     links = [(names[i], names[j]) for i, j in pairs]
-    return {"runners_up": runners_up, "changes": thresholds.changes(links)}
+    chance = float(thresholds.chances()[0])
+    changes = thresholds.changes(links)
+    return {"probability_best": chance, "runners_up": runners_up, "changes": changes}
 
 
 def pareto(candidates: Candidates, config: PlanConfig, question: Question) -> list[dict[str, Any]]:
     """Plans of the pool that no other beats in both effective tokens/s and price, fastest first; both
-    at the lower end of what tokens are worth."""
+    at the lower end of the bands of speed and of what tokens are worth."""
     tokens = float(question.problem.work.tokens_per_step)
     points = []
-    for plan in candidates.pool:
-        one = carried(plan, question)
-        if not one.runs or (config.allow == "synchronous" and not is_synchronous(plan)):
+    for one in candidates.pool:
+        if not one.runs or (config.allow == "synchronous" and not is_synchronous(one.plan)):
             continue
-        per_s = tokens * one.rate
+        per_s = tokens * one.least
         usd = hourly(one, question, config.bill) / 3600.0 / per_s * 1e6
         points.append((per_s, usd, one))
     points.sort(key=lambda p: (-p[0], p[1]))
@@ -198,12 +199,13 @@ def pareto(candidates: Candidates, config: PlanConfig, question: Question) -> li
 
 
 def _gains(candidates: Candidates, best: Carried | None) -> dict[str, float | None]:
-    """[%] how much faster the best plan trains than the classical ways, tokens at the lower end."""
+    """[%] how much faster the best plan trains than the classical ways, each at the lower end of its
+    bands."""
 
     def over(rival: Carried | None) -> float | None:
         if best is None or rival is None or not rival.runs:
             return None
-        return 100.0 * (best.rate / rival.rate - 1.0)
+        return 100.0 * (best.least / rival.least - 1.0)
 
     rivals = ("single_domain", "static_even_split")
     return {name: over(getattr(candidates, name)) for name in rivals}
@@ -223,12 +225,12 @@ def _alone(candidates: Candidates, config: PlanConfig, question: Question) -> di
 
 
 def _tie(candidates: Candidates) -> float | None:
-    """What a token of the best of any plans must be worth to tie with the best synchronous one; None
-    where they are the same kind of training."""
+    """What a token of the best of any plans must be worth to tie with the best synchronous one, both as
+    slow as their bands say; None where they are the same kind of training."""
     plain, other = (candidates.found[name].best for name in SETTINGS)
     if plain is None or other is None or is_synchronous(other.plan):
         return None
-    return plain.rate * float(other.cost.step_s)
+    return plain.least * float(other.cost.step_s) * float(np.exp(other.reach))
 
 
 def _what_if(config: PlanConfig, best: Carried | None) -> dict[str, Any]:
@@ -237,7 +239,7 @@ def _what_if(config: PlanConfig, best: Carried | None) -> dict[str, Any]:
     again = search_plans(question, objective_of(config), quick=True)
     now = again.found[config.allow].best
     keeps = None if best is None else _kept(best, question)
-    stays = keeps.rate if keeps is not None and keeps.runs else 0.0
+    stays = keeps.least if keeps is not None else 0.0
     told = {
         "changes": config.what_if,
         "kept": None,
@@ -254,9 +256,9 @@ def _what_if(config: PlanConfig, best: Carried | None) -> dict[str, Any]:
         )
         told["same_place"] = bool(same)
         if stays:
-            told["gain_pct"] = 100.0 * (now.rate / stays - 1.0)
+            told["gain_pct"] = 100.0 * (now.least / stays - 1.0)
         if best is not None:
-            told["switch"] = switch(best.plan, now.plan, question, stays, now.rate)
+            told["switch"] = switch(best.plan, now.plan, question, stays, now.least)
     return told
 
 
@@ -264,7 +266,7 @@ def _kept(best: Carried, question: Question) -> Carried | None:
     """The plan of before under the changes; None where a domain of it is gone."""
     names = question.spec.domains
     used = [names[k] for k in np.flatnonzero(np.asarray(best.plan.group) >= 0)]
-    return None if question.gone & set(used) else carried(best.plan, question)
+    return None if question.gone & set(used) else carried([best.plan], question)[0]
 
 
 def _asked(config: PlanConfig, question: Question, source: dict) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def remarks(result: dict[str, Any]) -> list[str]:
     for name, gain in result["gain_over_pct"].items():
         if gain is not None and gain > WORTH_TELLING_PCT:
             lines.append(
-                f"{gain:,.1f} % faster than {name.replace('_', ' ')} (tokens at the lower end)."
+                f"{gain:,.1f} % faster than {name.replace('_', ' ')} (at the lower end of the bands)."
             )
     best = told[result["allow"]]
     if best and best["misses_deadline"]:

@@ -217,16 +217,22 @@ def _runners_up(result: dict[str, Any]) -> list[str]:
     lines = [
         "",
         f"Runners-up to {_short(best['plan']['label'])} ({best['talks']}) among {result['pool']} "
-        "plans, tokens at the lower end of their worth:",
+        "plans, speed and tokens at the lower end of their bands; the probability of being fastest is "
+        f"{_percent(result['probability_best'])} for it:",
     ]
     for one in result["runners_up"]:
         wins = "; ".join(_wins(w, one["plan"]) for w in one["wins_if"])
         wins = f"the best of all if {wins}" if wins else "never the best in what was tried"
         lines.append(
-            f"  {one['plan']} ({one['talks']}): {one['behind_pct']:.1f} % behind, "
-            f"{one['usd_per_effective_mtoken_hi']:.3f} USD per M; {wins}"
+            f"  {one['plan']} ({one['talks']}): {one['behind_pct']:.1f} % behind, fastest with "
+            f"{_percent(one['probability_best'])}, {one['usd_per_effective_mtoken_hi']:.3f} USD per M; "
+            f"{wins}"
         )
     return lines
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.0f} %"
 
 
 def _wins(change: dict[str, Any], mine: str) -> str:
@@ -293,7 +299,7 @@ def _front(result: dict[str, Any]) -> list[str]:
         return []
     lines = [
         "",
-        "Speed against price (no plan of the pool is better in both), tokens at the lower end:",
+        "Speed against price (no plan of the pool is better in both), both at the lower end:",
     ]
     lines.append(f"  {'effective tokens/s':>20}{'USD per M':>12}{'USD/h':>10}{'GPUs':>6}  plan")
     for one in result["pareto"]:

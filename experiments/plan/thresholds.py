@@ -1,5 +1,6 @@
 """Runners-up and what must change for each to win; at which links the best plan changes; what a switch
-costs and when it pays back. All of it among the plans of the pool."""
+costs and when it pays back. All of it among the plans of the pool, at the lower end of their bands: a
+plan's speed is off by as much on other links."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from experiments.plan.answer import Carried, carried, hourly
+from experiments.evaluate import probabilities_best
+from experiments.plan.answer import Carried, hourly, stacked
 from experiments.plan.bottleneck import bound_by
-from experiments.plan.candidates import place_key, stacked
+from experiments.plan.candidates import place_key
 from experiments.plan.question import Question
 from jaxsim.plan import Plan, Problem, describe
-from jaxsim.planning.exact import is_synchronous, score
+from jaxsim.planning.exact import finish, is_synchronous, score
 from jaxsim.step_time import (
     NetworkView,
     begin_transition,
@@ -38,17 +40,21 @@ class Sweep:
 
     what: str  # all, or the link as a:b
     factors: np.ndarray  # [F]
-    rates: np.ndarray  # [F, P] [training steps / s]
+    rates: np.ndarray  # [F, P] [training steps / s] at the lower end of the bands
 
 
 class Thresholds:
-    """What else might win. `pool`: shares open; `best`: the plan that is asked about."""
+    """What else might win. `pool`: under the question's links; `best`: the plan that is asked about."""
 
-    def __init__(self, question: Question, pool: list[Plan], best: Carried):
-        self.question, self.pool, self.best = question, pool, best
-        self.stacked = stacked(pool)
-        self.base = score(self.stacked, question.view, question.problem)
-        keys = [place_key(plan) for plan in pool]
+    def __init__(self, question: Question, pool: list[Carried], best: Carried):
+        self.question, self.pool, self.best = question, [one.plan for one in pool], best
+        self.carried = pool
+        self.stacked = stacked(self.pool)
+        self.sure = np.exp(
+            [-one.reach for one in pool]
+        )  # [P] the lower end of speed over the centre
+        self.base = np.array([one.least for one in pool])
+        keys = [place_key(plan) for plan in self.pool]
         own = place_key(best.plan)
         self.same = np.array([key == own for key in keys])  # [P] as the best plan stands
         first: dict[bytes, int] = {}
@@ -67,7 +73,7 @@ class Thresholds:
             else:
                 scale[link] = scale[link[::-1]] = factor
             view = self.question.scaled(scale)
-            rates.append(score(self.stacked, view, self.question.problem))
+            rates.append(self.sure * score(self.stacked, view, self.question.problem))
         return Sweep(what, factors, np.stack(rates))
 
     def link(self, src: str, dst: str) -> Sweep:
@@ -136,20 +142,21 @@ class Thresholds:
             scale[a, b] = scale[b, a] = sweep.factors[f]
         old = float(np.where(self.same, sweep.rates[f], 0.0).max())
         asked = dataclasses.replace(self.question, view=self.question.scaled(scale))
-        return switch(
-            self.best.plan, carried(self.pool[i], asked).plan, asked, old, float(sweep.rates[f, i])
-        )
+        new, _ = finish(self.pool[i], asked.view, asked.problem)
+        return switch(self.best.plan, new, asked, old, float(sweep.rates[f, i]))
 
     def runners_up(self, bill: str, count: int = RUNNERS_UP) -> list[dict[str, Any]]:
-        """The next best places for the job, fastest first, each with what must change for it to win."""
-        told = []
-        for i in self.others[:count]:
-            one = carried(self.pool[i], self.question)
-            tokens_per_s = float(self.question.problem.work.tokens_per_step) * one.rate
+        """The next best places for the job, the surest first, each with what must change for it to
+        win and the probability that it is the fastest of all places anyway."""
+        told, chances = [], self.chances()
+        for i, chance in zip(self.others[:count], chances[1:], strict=False):
+            one = self.carried[i]
+            tokens_per_s = float(self.question.problem.work.tokens_per_step) * one.least
             told.append(
                 {
                     **self._told(i),
-                    "behind_pct": 100.0 * (1.0 - float(self.base[i]) / self.best.rate),
+                    "behind_pct": 100.0 * (1.0 - one.least / self.best.least),
+                    "probability_best": float(chance),
                     "effective_tokens_per_s_lo": tokens_per_s,
                     "usd_per_effective_mtoken_hi": hourly(one, self.question, bill)
                     / 3600.0
@@ -160,6 +167,13 @@ class Thresholds:
                 }
             )
         return told
+
+    def chances(self) -> np.ndarray:
+        """Probability of being the fastest: the best plan's, then those of the other places; each off
+        by its own band, tokens at the lower end of their worth."""
+        every = [self.best, *(self.carried[i] for i in self.others)]
+        rate, least = (np.array([getattr(one, x) for one in every]) for x in ("rate", "least"))
+        return probabilities_best(rate, least)
 
     def _wins_if(self, i: int, one: Carried) -> list[dict[str, Any]]:
         """Every change that was tried under which the place of plan `i` is the best of the pool, and
@@ -190,7 +204,7 @@ class Thresholds:
         if mine == best:
             return None
         seldom, plain = (self.best, one) if mine else (one, self.best)
-        tie = plain.rate * float(seldom.cost.step_s)
+        tie = plain.least * float(seldom.cost.step_s) * float(np.exp(seldom.reach))
         if not 0.0 < tie <= 1.0:
             return None
         band = self.question.problem.learning.band(

@@ -13,7 +13,7 @@ leaders     the best plans of many partitions, even splits
 
 from jaxsim.planning.exact.cost_table import build_cost_table
 from jaxsim.planning.exact.costs import LinkTimes, PlanCostTable, link_times, plan_costs
-from jaxsim.planning.exact.incumbent import finish
+from jaxsim.planning.exact.incumbent import finish, finish_each
 from jaxsim.planning.exact.leaders import (
     even_splits,
     is_synchronous,
@@ -42,6 +42,7 @@ __all__ = [
     "build_step_table",
     "even_splits",
     "finish",
+    "finish_each",
     "is_synchronous",
     "leaders",
     "link_times",

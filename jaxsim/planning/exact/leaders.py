@@ -13,29 +13,26 @@ from jaxtyping import Float
 
 from jaxsim.plan import FULL_PRECISION_BITS, Plan, Problem
 from jaxsim.planning import Exchange, PlanFamily, PlanSpace, make_plan, row_key
-from jaxsim.planning.exact.incumbent import BLOCK, PROBED, Incumbent, rates
+from jaxsim.planning.exact.incumbent import BLOCK, PROBED, Incumbent, finish_each
 from jaxsim.planning.exact.wide import SpaceSearch
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
 
+KEPT = 3  # plans of each partition
+_FREE = ("micro_batch", "recompute", "schedule")
 NEAR = 0.75  # of a partition's bound: plans that are bounded below are not tried at first
 
 
 def score(plans: Plan, view: NetworkView, problem: Problem) -> Float[np.ndarray, " P"]:
     """[P] training steps per second, efficiency included, of plans [P, ...] with NumPy leaves whose
     shares are open; 0 where a plan cannot run. Any number of plans: one program serves all."""
-    size = plans.group.shape[0]
-    out = []
-    for start in range(0, size, BLOCK):
-        rows = np.minimum(np.arange(start, start + BLOCK), size - 1)
-        out.append(np.asarray(rates(take(plans, rows), view, problem)))
-    return np.concatenate(out)[:size] if out else np.zeros(0)
+    return finish_each(plans, view, problem)[2]
 
 
 def leaders(
     search: SpaceSearch, view: NetworkView, ways: list[Exchange], per_size: int = 4
 ) -> list[Plan]:
-    """The best plan found of each promising partition under `view`, shares left open, NumPy leaves.
+    """The KEPT best plans found of each promising partition under `view`, shares open, NumPy leaves.
 
     `ways`: to talk, every step in 16 bits first. `per_size`: partitions of each number of domains that
     are opened, once with the first of `ways` and once with that of the others whose bound is highest.
@@ -81,7 +78,8 @@ def _opened(search: SpaceSearch, bound: np.ndarray, parts: np.ndarray, per_size:
 
 
 def _best_of_each(states: list[Incumbent], view: NetworkView, problem: Problem) -> list[Plan]:
-    """Of what waits in each state the plan with the highest rate."""
+    """Of what waits in each state the KEPT plans with the highest rates whose domains have different
+    settings: which of them is surest, only who knows how far rates may be off can say."""
     tried, owner = [], []
     for n, state in enumerate(states):
         for way, bound, rows in state.waiting:
@@ -95,10 +93,21 @@ def _best_of_each(states: list[Incumbent], view: NetworkView, problem: Problem) 
     best = []
     for n in np.unique(of):
         rows = np.flatnonzero(of == n)
-        top = rows[rate[rows].argmax()]
-        if rate[top] > 0.0:
-            best.append(take(plans, top))
+        kept: dict[bytes, Plan] = {}
+        for i in rows[np.argsort(-rate[rows], kind="stable")]:
+            if rate[i] > 0.0 and len(kept) < KEPT:
+                plan = take(plans, i)
+                kept.setdefault(_settings(plan), plan)
+        best += kept.values()
     return best
+
+
+def _settings(plan: Plan) -> bytes:
+    """What every domain of a plan does, whatever the order of the ring."""
+    domains, groups = ("position", "layers", "tp", "pp", "cp", "zero_stage"), ("dp", *_FREE)
+    at = np.maximum(plan.group, 0)
+    columns = [getattr(plan, n) for n in domains] + [getattr(plan, n)[at] for n in groups]
+    return np.stack(columns).astype(np.int32).tobytes()
 
 
 def even_splits(search: SpaceSearch) -> Plan | None:
@@ -125,10 +134,9 @@ def _in_nodes(cluster, domains: tuple[int, ...], tp: int) -> bool:
 
 def _with_choices(plan: Plan, family: PlanFamily) -> list[Plan]:
     """The plan with every lower choice."""
-    names = ("micro_batch", "recompute", "schedule")
     return [
         plan.replace(
-            **{n: np.full_like(getattr(plan, n), x) for n, x in zip(names, choice, strict=True)}
+            **{n: np.full_like(getattr(plan, n), x) for n, x in zip(_FREE, choice, strict=True)}
         )
         for choice in family.choices
     ]

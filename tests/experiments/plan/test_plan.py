@@ -100,8 +100,11 @@ def test_synchronous_is_synchronous_and_any_is_not_slower(ask):
     plain, other = result["alternatives"]["synchronous"], result["alternatives"]["any"]
     assert plain["plan"]["sync_period"] == 1 and plain["plan"]["wire_bits"] == 16
     assert plain["efficiency"] == 1.0
-    lower = [told["efficiency_band"][0] * told["tokens_per_s"] for told in (plain, other)]
+    lower = [told["effective_tokens_per_s_band"][0] for told in (plain, other)]
     assert lower[1] >= lower[0] * (1 - 1e-6)
+    assert (
+        lower[1] <= other["efficiency_band"][0] * other["tokens_per_s"]
+    )  # speed has a band as well
 
 
 def test_days_and_usd_add_up_and_idle_gpus_are_charged_as_asked(ask, cluster):
@@ -126,6 +129,14 @@ def test_runners_up_come_in_order_and_are_other_places(ask):
     result = ask()
     behind = [one["behind_pct"] for one in result["runners_up"]]
     assert behind == sorted(behind) and behind[0] >= 0.0
+    # The measure is the one that is told of the best plan: effective tokens/s at the lower end.
+    low = result["alternatives"]["any"]["effective_tokens_per_s_band"][0]
+    for one in result["runners_up"]:
+        expected = 100.0 * (1.0 - one["effective_tokens_per_s_lo"] / low)
+        assert one["behind_pct"] == pytest.approx(expected, abs=0.01)
+        assert f"{one['plan']} ({one['talks']}): {one['behind_pct']:.1f} % behind" in screen(result)
+    chances = [result["probability_best"], *(x["probability_best"] for x in result["runners_up"])]
+    assert min(chances) >= 0.0 and 0.0 < sum(chances) <= 1.0 + 1e-9
     seen = [(one["plan"], one["talks"].partition(",")[0]) for one in result["runners_up"]]
     assert len(set(seen)) == len(seen) >= 2
     best = result["plan"]["label"]
@@ -171,7 +182,7 @@ def test_a_slower_link_slows_the_plan_that_uses_it(ask):
     told = ask(what_if="link=all,factor=0.1")["what_if"]
     base = ask()["alternatives"]["any"]
     assert told["kept"]["step_s"] >= base["step_s"] * (1 - 1e-6)
-    worth = [x["efficiency_band"][0] * x["tokens_per_s"] for x in (told["best"], told["kept"])]
+    worth = [x["effective_tokens_per_s_band"][0] for x in (told["best"], told["kept"])]
     assert worth[0] >= worth[1] * (1 - 1e-6)
     gain = 100.0 * (worth[0] / worth[1] - 1.0)
     assert told["gain_pct"] == pytest.approx(gain, abs=0.1)
