@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import hashlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
+from experiments.evaluate.trust import plan_trust
 from jaxsim.cluster import ClusterSpec
 from jaxsim.learning import Band
 from jaxsim.plan import Problem, whole_plan
@@ -16,13 +20,45 @@ from jaxsim.planning import Exchange, PlanSpace, objectives
 from jaxsim.planning.exact import SpaceResult, SpaceSearch
 from jaxsim.step_time import NetworkView, communication
 
+MOST_KNOWN = 16
 MOST_SCORED = 3000  # plans of each setting; the gap says what that leaves open
 SETTINGS = ("synchronous", "any")
+# Columns of alternatives.csv.
+BANDS = ("step_s", "efficiency", "effective_tokens_per_s")
+NUMBERS = (
+    *BANDS,
+    "tokens_per_s",
+    "usd_per_effective_mtoken",
+    "wan_gb_per_step",
+    "memory_gb_max",
+    "gap_pct",
+)
+
+
+_known: dict[bytes, dict[str, Any]] = {}  # of scenes of one world: what changes is how links move
 
 
 def alternatives(spec: ClusterSpec, problem: Problem, view: NetworkView) -> dict[str, Any]:
     """The best plan found in each setting under `view`, chosen by the lower end of what its tokens are
-    worth; None where nothing can run. One job, no job axis."""
+    worth; None where nothing can run. One job, no job axis. The same question is searched once."""
+    key = _key(spec, problem, view)
+    if key not in _known:
+        while len(_known) >= MOST_KNOWN:
+            _known.pop(next(iter(_known)))
+        _known[key] = _searched(spec, problem, view)
+    return copy.deepcopy(_known[key])
+
+
+def _key(spec: ClusterSpec, problem: Problem, view: NetworkView) -> bytes:
+    """Equal for equal questions: every number and every name in them."""
+    leaves, shape = jax.tree.flatten((problem, view))
+    text = f"{spec}{shape}{[(np.shape(x), np.asarray(x).dtype) for x in leaves]}"
+    numbers = b"".join(np.asarray(x).tobytes() for x in leaves)
+    return hashlib.sha256(text.encode() + numbers).digest()
+
+
+def _searched(spec: ClusterSpec, problem: Problem, view: NetworkView) -> dict[str, Any]:
+    """`alternatives`, searched anew."""
     held = np.asarray(view.gpus_available) < np.asarray(problem.cluster.gpus)
     space = PlanSpace.of(problem, loaded=bool(held.any()))
     search = SpaceSearch(problem, space)
@@ -48,7 +84,10 @@ def one_of(
     """What a reader wants to know of a plan."""
     plan, cost, work = result.plan, result.cost, problem.work
     band = worth_of(result, problem)
-    tokens_per_s = float(work.tokens_per_step) / float(cost.step_s)
+    step_s = float(cost.step_s)
+    tokens_per_s = float(work.tokens_per_step) / step_s
+    trust = plan_trust(spec, problem, plan, tokens_per_s)
+    slowest, fastest = (trust[f"tokens_per_s_{end}"] for end in ("lo", "hi"))
     # Without what a token is worth: that is told beside it.
     price = objectives(cost.replace(efficiency=jnp.float32(1.0)), problem)
     usd = float(price[2])
@@ -56,13 +95,14 @@ def one_of(
     return {
         "plan": whole_plan(plan, spec.domains),
         "exchange": result.exchange.fields(),
-        "step_s": float(cost.step_s),
+        "step_s": step_s,
+        "step_s_band": [step_s * tokens_per_s / end for end in (fastest, slowest)],
         "tokens_per_s": tokens_per_s,
         "efficiency": centre,
         "efficiency_band": [low, high],
         "extrapolated": bool(band.extrapolated),
         "effective_tokens_per_s": centre * tokens_per_s,
-        "effective_tokens_per_s_band": [low * tokens_per_s, high * tokens_per_s],
+        "effective_tokens_per_s_band": [low * slowest, high * fastest],
         "usd_per_mtoken": usd,
         "usd_per_effective_mtoken": usd / centre,
         "memory_gb_max": float(np.max(cost.memory_gb)),
@@ -81,10 +121,8 @@ def worth_of(result: SpaceResult, problem: Problem) -> Band:
 
 def alternatives_text(told: dict[str, Any]) -> str:
     """For the terminal."""
-    head = f"{'best plan':<14}{'step':>9}{'tokens/s':>11}{'a token is worth':>26}"
-    head += f"{'effective':>11}{'USD per M':>11}{'WAN GB':>9}{'gap':>8}"
-    under = f"{'':<14}{'s':>9}{'':>11}{'centre (95 % band)':>26}"
-    under += f"{'tokens/s':>11}{'effective':>11}{'a step':>9}{'%':>8}"
+    head = f"{'best plan':<14}{'step':>9}{'tokens/s':>11}{'a token is worth':>26}{_HEAD}{'gap':>8}"
+    under = f"{'':<14}{'s':>9}{'':>11}{'centre (95 % band)':>26}{_UNDER}{'%':>8}"
     lines = [head, under]
     for name in SETTINGS:
         one = told[name]
@@ -96,8 +134,7 @@ def alternatives_text(told: dict[str, Any]) -> str:
         worth += " *" if one["extrapolated"] else ""
         lines.append(
             f"{name:<14}{one['step_s']:>9.2f}{one['tokens_per_s']:>11,.0f}{worth:>26}"
-            f"{one['effective_tokens_per_s']:>11,.0f}{one['usd_per_effective_mtoken']:>11.2f}"
-            f"{one['wan_gb_per_step']:>9.2f}{one['gap_pct']:>8.1f}"
+            f"{_effective(one)}{one['gap_pct']:>8.1f}"
         )
     lines += [f"  {name}: {_exchange(told[name])}" for name in SETTINGS if told[name]]
     if told["tie_efficiency"] is not None:
@@ -108,6 +145,70 @@ def alternatives_text(told: dict[str, Any]) -> str:
     if any(told[name] and told[name]["extrapolated"] for name in SETTINGS):
         lines.append("  * no published run is near: extrapolated")
     return "\n".join(lines) + "\n"
+
+
+_HEAD = f"{'effective tokens/s':>32}{'USD per M':>11}{'WAN GB':>9}"
+_UNDER = f"{'centre (both bands)':>32}{'effective':>11}{'a step':>9}"
+
+
+def _effective(one: dict[str, Any]) -> str:
+    """The cells below `_HEAD`."""
+    low, high = one["effective_tokens_per_s_band"]
+    speed = f"{one['effective_tokens_per_s']:,.0f} ({low:,.0f} to {high:,.0f})"
+    return f"{speed:>32}{one['usd_per_effective_mtoken']:>11.2f}{one['wan_gb_per_step']:>9.2f}"
+
+
+def suite_alternatives(scenes: dict[str, dict]) -> str:
+    """For the terminal, of the summaries of a suite: both settings of each scene of one job."""
+    told = {scene: x["alternatives"] for scene, x in scenes.items() if x.get("alternatives")}
+    if not told:
+        return ""
+    wide = max(len(scene) for scene in (*told, "best plan in")) + 2
+    lines = [
+        f"{'best plan in':<{wide}}{'setting':<13}{_HEAD}{'tie':>7}  where",
+        f"{'':<{wide}}{'':<13}{_UNDER}{'at':>7}",
+    ]
+    for scene, of in told.items():
+        for name in SETTINGS:
+            start = f"{scene if name == SETTINGS[0] else '':<{wide}}{name:<13}"
+            one, tie = of[name], of["tie_efficiency"] if name == SETTINGS[1] else None
+            if one is None:
+                lines.append(f"{start}none can run")
+                continue
+            at = "" if tie is None else f"{tie:.2f}"
+            lines.append(f"{start}{_effective(one)}{at:>7}  {_where(one)}")
+    lines.append(
+        "  at base links and mean load; tie at: where a token of the second is worth so much"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def alternatives_rows(scenes: dict[str, dict]) -> pd.DataFrame:
+    """alternatives.csv: both settings of every scene that tells them."""
+    rows = []
+    for scene, summary in scenes.items():
+        told = summary.get("alternatives") or {}
+        for name in SETTINGS:
+            one = told.get(name)
+            if one is None:
+                continue
+            ends = [end for key in BANDS for end in one[f"{key}_band"]]
+            numbers = [one[key] for key in NUMBERS]
+            tie = told["tie_efficiency"]
+            rows.append([scene, name, _exchange(one), tie, *numbers, *ends])
+    ends = [f"{key}_{end}" for key in BANDS for end in ("lo", "hi")]
+    columns = ["scene", "setting", "plan", "tie_efficiency", *NUMBERS, *ends]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _where(one: dict[str, Any]) -> str:
+    """How many domains in how many groups, and how often they talk."""
+    domains, groups = sum(len(p["domains"]) for p in one["plan"]), len(one["plan"])
+    counts = [
+        f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((domains, "domain"), (groups, "group"))
+    ]
+    way = f", H {one['exchange']['sync_period']}, {one['exchange']['wire_bits']} bits"
+    return " in ".join(counts) + (way if groups > 1 else "")
 
 
 def _exchange(one: dict[str, Any]) -> str:

@@ -36,7 +36,12 @@ from experiments.common import (
     suite_table,
 )
 from experiments.evaluate import low_communication
-from experiments.evaluate.alternatives import alternatives, alternatives_text
+from experiments.evaluate.alternatives import (
+    alternatives,
+    alternatives_rows,
+    alternatives_text,
+    suite_alternatives,
+)
 from experiments.evaluate.config import EvaluateConfig, recorded
 from experiments.evaluate.contestants import (
     HERE,
@@ -230,6 +235,7 @@ class Evaluation:
             "alternatives": partial(self._alternatives, evaluator),
         }
         summary |= dict(zip(last, side_by_side(list(last.values())), strict=True))
+        results.once("alternatives", lambda: alternatives_rows({self.spec.name: summary}))
         if self.apart:
             args = (self.apart, self.config, self.settings, self.weights, self.traces)
             rows = results.once("low_communication", lambda: low_communication.played(*args))
@@ -323,7 +329,7 @@ def evaluate(config: EvaluateConfig, given: list[str]) -> None:
     that the command line set. Raises InputError, RecordError, KeyboardInterrupt."""
     if config.suite is not None:
         summary, folder = run_suite(config, given, run_evaluation, check_inputs)
-        text = suite_table(summary)
+        text = suite_table(summary) + suite_alternatives(summary["scenes"])
     elif config.jobs is not None:
         summary, folder = run_evaluation(config)
         text = jobs_table(summary)

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from analysis.records import RunWriter, load
 from experiments.common import from_mapping, progress
+from experiments.evaluate.alternatives import alternatives_rows
 from jaxsim.files import InputError, is_file, listed, meant, read_yaml, shown, values
 
 SHIPPED = Path(__file__).parents[1] / "configs" / "suites" / "suites.yaml"
@@ -178,6 +179,7 @@ def _play(name: str, scenes: dict[str, Any], writer: RunWriter, evaluate: Evalua
             summaries[scene] = record.summary
             wall_s += _seconds(record.run) if kept else time.perf_counter() - start
             writer.write_table("scenes", _rows(summaries))
+            writer.write_table("alternatives", alternatives_rows(summaries))
             bar.update()
     return {"suite": name, "wall_s": wall_s, "scenes": summaries}
 
