@@ -24,7 +24,12 @@ from jaxsim.step_time.paths import (
     strictly,
 )
 from jaxsim.step_time.pipeline_inputs import PipelineInputs
-from jaxsim.step_time.topology import crossing, largest, transfers_per_micro_batch
+from jaxsim.step_time.topology import (
+    Topology,
+    crossing,
+    largest,
+    transfers_per_micro_batch,
+)
 
 
 def in_flight_limit(
@@ -114,6 +119,10 @@ def pipeline_time(
         return jnp.where(rough, rough_s(inputs, parts, way, limits, total, busiest(way)), paths)
 
     throttled_s = _throttled_s(inputs, wired, ends, limits[0], rough)
+    if Schedule.GPIPE in schedules:
+        throttled_s = jnp.where(
+            schedule == Schedule.GPIPE, _apart_s(topo, wired, ends), throttled_s
+        )
     return PipelineTime(
         total_s=longest(wired),
         ideal_s=longest(inside),
@@ -126,6 +135,14 @@ def _is_rough(schedule: Array, schedules: tuple[int, ...]) -> Array | None:
     """[K] bool: an order that keeps to none of the paths of `ordered_s`; None where none occurs."""
     rough = [schedule == k for k in (Schedule.INTERLEAVED, Schedule.GREEDY) if k in schedules]
     return functools.reduce(jnp.logical_or, rough) if rough else None
+
+
+def _apart_s(topo: Topology, way: Way, ends: Ends) -> Array:
+    """[K] [s] per micro-batch of GPipe, whose passes never overlap: no loop and no round trip holds it
+    up, and the slowest stage or link forward and the slowest one backward need not be the same."""
+    forward_s = jnp.maximum(ends.forward_s.max(axis=0), way.forward_link_s)
+    backward_s = jnp.maximum(ends.backward_s.max(axis=0), way.backward_link_s)
+    return largest_in(topo.together, forward_s) + largest_in(topo.together, backward_s)
 
 
 def _throttled_s(
