@@ -159,6 +159,27 @@ def test_nothing_in_the_space_is_faster_than_what_is_found(n, count, space):
         assert plain.exchange == Exchange() and float(plain.cost.efficiency) == 1.0
 
 
+def test_padding_changes_nothing_that_is_found():
+    small, view = search(2), next(views(2, 1))
+    cluster = cluster_spec(2, gpus=2).to_arrays(4)
+    large = SpaceSearch(Problem(WORK, cluster, calibration()), SPACE)
+    wide = base_view(cluster)
+    for name in ("bandwidth_gb_per_s", "rtt_s"):
+        values = np.array(getattr(wide, name))
+        values[:2, :2] = getattr(view, name)
+        wide = wide.replace(**{name: jnp.asarray(values)})
+    assert len(small.pipelines.dp) == len(large.pipelines.dp)
+    for ways in (None, [Exchange()]):
+        one, other = small.best(view, 10**6, ways), large.best(wide, 10**6, ways)
+        assert other.rate == pytest.approx(one.rate, rel=1e-6)
+        assert other.bound == pytest.approx(one.bound, rel=1e-6)
+        assert (other.exchange, other.partitions) == (one.exchange, one.partitions)
+        for name, value in vars(one.plan).items():
+            got = np.asarray(getattr(other.plan, name))
+            np.testing.assert_array_equal(got[:2] if got.ndim else got, value, err_msg=name)
+        assert np.all(other.plan.group[2:] == -1) and not other.cost.wan_gb[2:].any()
+
+
 def test_a_search_that_must_stop_early_says_how_far_off_it_may_be():
     everything, one = every_plan(2), search(2)
     view = next(views(2, 1))
