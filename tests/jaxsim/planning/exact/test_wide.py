@@ -74,12 +74,13 @@ def test_the_space_says_what_it_holds_and_refuses_what_nothing_is_known_of():
 
 
 @functools.cache
-def every_plan(n, name="talk"):
-    """Every plan of the space, written down anew: (group settings of every order) x exchanges."""
-    plans, space = [], SPACES[name]
+def every_plan(n, name="talk", gpus=None):
+    """Every plan of the space, written down anew: (group settings of every order) x exchanges. `gpus`:
+    of the domains, two each if None."""
+    plans, space, gpus = [], SPACES[name], gpus or (2,) * n
     for masks in partitions(n, space.max_pipeline):
         members = [[k for k in range(n) if mask >> k & 1] for mask in masks]
-        options = [list(settings_of(group, space.groups)) for group in members]
+        options = [list(settings_of(group, space.groups, gpus)) for group in members]
         rings = [(0, *rest) for rest in itertools.permutations(range(1, len(members)))]
         for ring, way in itertools.product(rings, space.exchanges()):
             for picked in itertools.product(*options):
@@ -87,33 +88,45 @@ def every_plan(n, name="talk"):
     return stack(plans)
 
 
-def settings_of(group, family):
-    """(order, dp, pp, cp, zero stage, choice) of a group of domains with two GPUs each."""
-    degrees = [
-        (dp, gpus // (dp * cp), cp)
-        for gpus in (2 // part for part in family.parts)
-        for cp in family.context_parallel
-        for dp in (1, 2)
-        if dp * cp <= gpus
-    ]
-    yield from (
-        (order, *one, zero, choice)
-        for order in itertools.permutations(group)
-        for one, zero, choice in itertools.product(degrees, family.zero_stages, CHOICES)
-    )
+def settings_of(group, family, gpus):
+    """(order, dp, pp of each of the order, cp, zero stage, choice) of a group of domains."""
+    for order in itertools.permutations(group):
+        degrees = {
+            (dp, tuple(gpus[k] // (part * dp * cp) for k in order), cp)
+            for part in family.parts
+            for cp in family.context_parallel
+            for dp in range(1, max(gpus) + 1)
+            if JOB.global_batch % dp == 0
+        }
+        able = sorted(one for one in degrees if min(one[1]) >= 1)
+        for one, zero, choice in itertools.product(able, family.zero_stages, CHOICES):
+            yield (order, *one, zero, choice)
 
 
 def written(groups, way, n):
     plan = {n: np.array(v) for n, v in vars(empty_plan(n)).items()}
-    for g, (order, dp, pp, cp, zero, choice) in enumerate(groups):
+    for g, (order, dp, stages, cp, zero, choice) in enumerate(groups):
+        layers, stages = layers_of(stages)
         plan["dp"][g] = dp
         plan["micro_batch"][g], plan["recompute"][g], plan["schedule"][g] = choice
         for i, k in enumerate(order):
             plan["group"][k], plan["position"][k] = g, i
-            plan["layers"][k] = 8 // len(order)
-            plan["pp"][k], plan["cp"][k], plan["zero_stage"][k] = pp, cp, zero
+            plan["layers"][k] = layers[i]
+            plan["pp"][k], plan["cp"][k], plan["zero_stage"][k] = stages[i], cp, zero
     plan |= {name: np.int32(value) for name, value in way.fields().items()}
     return empty_plan(n).replace(**plan)
+
+
+def layers_of(stages):
+    """(layers, stages) of each domain: stages of equal length, what is left over to the last domains.
+    No more stages than the model has layers."""
+    assert sum(stages) <= 8
+    each, extra = divmod(8, sum(stages))
+    layers = [each * s for s in stages]
+    for i in reversed(range(len(stages))):
+        more = min(extra, stages[i])
+        layers[i], extra = layers[i] + more, extra - more
+    return layers, stages
 
 
 @jax.jit
@@ -157,6 +170,63 @@ def test_nothing_in_the_space_is_faster_than_what_is_found(n, count, space):
         plain = one.best(view, 10**6, [Exchange()])
         assert plain.rate <= result.rate * (1 + 1e-6)
         assert plain.exchange == Exchange() and float(plain.cost.efficiency) == 1.0
+
+
+def drawn_cluster(rng, n):
+    """Domains of 1, 2 or 4 GPUs at any price, links of 30 Mbit/s to 30 Gbit/s, the two ways of a pair
+    apart, and 1 to 300 ms."""
+    apart = ~np.eye(n, dtype=bool)
+    rtt_ms = 10.0 ** rng.uniform(0.0, 2.5, (n, n))
+    spec = cluster_spec(n, gpus=2)
+    gpus = tuple(int(g) for g in rng.choice([1, 2, 4], n))
+    return dataclasses.replace(
+        spec,
+        gpus=gpus,
+        gpus_per_node=gpus,
+        usd_per_gpu_hour=tuple(rng.uniform(0.5, 4.0, n).tolist()),
+        bandwidth_gbps=np.where(apart, 10.0 ** rng.uniform(-1.5, 1.5, (n, n)), 0.0),
+        rtt_ms=np.where(apart, (rtt_ms + rtt_ms.T) / 2, 0.0),
+        egress_usd_per_gb=np.where(apart, rng.uniform(0.0, 0.2, (n, n)), 0.0),
+    )
+
+
+def in_blocks(plans, size=512):
+    """The same and the last one again and again, so that few shapes are compiled."""
+    count = plans.group.shape[0]
+    rows = np.minimum(np.arange(-(-count // size) * size), count - 1)
+    return jax.tree.map(lambda x: x[rows], plans)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n", "count", "seed"),
+    [
+        (2, 3, 0),
+        pytest.param(2, 140, 1, marks=pytest.mark.nightly),
+        pytest.param(3, 60, 2, marks=pytest.mark.nightly),
+    ],
+)
+def test_nothing_is_faster_on_a_cluster_that_is_drawn_as_well(n, count, seed):
+    """GPUs, prices, rates and round trips are drawn; synchronous plans alone, and any."""
+    rng = np.random.default_rng(seed)
+    kinds = set()
+    for _ in range(count):
+        spec = drawn_cluster(rng, n)
+        cluster = spec.to_arrays()
+        one = SpaceSearch(Problem(WORK, cluster, calibration()), SPACE)
+        view = base_view(cluster)
+        everything = in_blocks(every_plan(n, "talk", spec.gpus))
+        rates = np.asarray(rates_of(everything, view, one.problem))
+        plain = np.ones(len(rates), bool)
+        for name, value in Exchange().fields().items():
+            plain &= np.asarray(getattr(everything, name)) == value
+        for ways, best in ((None, rates.max()), ([Exchange()], rates[plain].max())):
+            result = one.best(view, 10**6, ways)
+            assert result.rate == pytest.approx(best, rel=1e-5), spec
+            assert result.exhaustive and result.gap_pct <= 0.02
+            assert result.bound >= best * (1 - 1e-6)
+            kinds.add((ways is None, int((result.plan.group >= 0).sum())))
+    assert len(kinds) > 2, "the best plans must differ from one cluster to another"
 
 
 def test_padding_changes_nothing_that_is_found():
