@@ -22,11 +22,18 @@ from jaxsim.plan import masked_sums
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import replicas_running
 
-MAPS = jaxsim.make("four-aws-regions", seed=0)
-K = MAPS.problem.cluster.mask.shape[0]
+K = 4
 
 
-def test_a_wrong_shape_is_refused():
+@pytest.fixture(scope="module")
+def maps(scoring_is_optimised):
+    """One scenario of K domains; not built on import, since every process imports every file."""
+    found = jaxsim.make("four-aws-regions", seed=0)
+    assert found.problem.cluster.mask.shape == (K,)
+    return found
+
+
+def test_a_wrong_shape_is_refused(maps):
     hot, vectors = jnp.ones((K, K), bool), jnp.ones((2, K))
     assert masked_sums(hot, vectors).shape == (2, K)
     with pytest.raises(TypeCheckError, match="vectors"):
@@ -34,12 +41,12 @@ def test_a_wrong_shape_is_refused():
     with pytest.raises(TypeCheckError, match="mask"):
         masked_sums(hot[:, 1:], vectors)  # not square
     with pytest.raises(TypeCheckError, match="available"):
-        allocate_gpus(MAPS.initial_plan, jnp.ones(1, bool), jnp.ones((1, K), jnp.int32))
+        allocate_gpus(maps.initial_plan, jnp.ones(1, bool), jnp.ones((1, K), jnp.int32))
 
 
-def test_a_wrong_kind_of_number_is_refused():
-    plan = jax.tree.map(lambda x: x[0], MAPS.initial_plan)
-    gpus = MAPS.problem.cluster.gpus
+def test_a_wrong_kind_of_number_is_refused(maps):
+    plan = jax.tree.map(lambda x: x[0], maps.initial_plan)
+    gpus = maps.problem.cluster.gpus
     assert replicas_running(plan, gpus).shape == (K,)
     with pytest.raises(TypeCheckError, match="gpus_available"):
         replicas_running(plan, gpus.astype(jnp.float32))
@@ -47,11 +54,11 @@ def test_a_wrong_kind_of_number_is_refused():
         link_uniforms(jax.random.key_data(jax.random.key(0)), K)
 
 
-def test_axes_of_one_name_agree_between_arguments():
+def test_axes_of_one_name_agree_between_arguments(maps):
     other = (jnp.ones((K, K)), jnp.ones((K, K)), jnp.ones((K + 1, K + 1)))
-    state = init_network(MAPS.network, jax.random.key(0))
+    state = init_network(maps.network, jax.random.key(0))
     with pytest.raises(TypeCheckError, match="uniforms"):
-        step_network(MAPS.network, state, jax.random.key(0), jnp.int32(0), other)
+        step_network(maps.network, state, jax.random.key(0), jnp.int32(0), other)
 
 
 def test_a_wrong_result_is_refused():
@@ -98,9 +105,6 @@ def public_functions():
                 yield f"{index.__name__}.{name}", inspect.unwrap(thing)
 
 
-PUBLIC = dict(public_functions())
-
-
 def bare(hint):
     """Is the hint, or a part of it, an array of any shape and kind?"""
     if hint in (jax.Array, np.ndarray):
@@ -111,7 +115,7 @@ def bare(hint):
 
 def test_public_functions_state_shape_and_kind_of_their_arrays():
     hints = {}
-    for name, function in PUBLIC.items():
+    for name, function in dict(public_functions()).items():
         if function.__module__ == "jaxsim.files.tables":  # pandas is imported when it is needed
             continue
         hints[name] = typing.get_type_hints(function)
@@ -145,19 +149,19 @@ def untrue_fields(instance):
                 yield f"{type(instance).__name__}.{field.name}: {jnp.shape(value)}, {hint}"
 
 
-def test_annotations_of_fields_are_true():
+def test_annotations_of_fields_are_true(maps):
     """Of a scenario, of what is played in it, and of a batch of both."""
     world = jaxsim.make_world("four-aws-regions")
-    state, timestep = jaxsim.reset(jax.random.key(0), MAPS)
-    stacked = jax.tree.map(lambda x: jnp.stack([x, x]), (MAPS, state, timestep))
-    found = [*instances((world, MAPS, state, timestep)), *instances(stacked)]
+    state, timestep = jaxsim.reset(jax.random.key(0), maps)
+    stacked = jax.tree.map(lambda x: jnp.stack([x, x]), (maps, state, timestep))
+    found = [*instances((world, maps, state, timestep)), *instances(stacked)]
     assert len({type(one) for one in found}) > 20
     wrong = {line for one in found for line in untrue_fields(one)}
     assert not wrong, sorted(wrong)
 
 
-def test_an_untrue_field_is_found():
-    plan = MAPS.initial_plan
+def test_an_untrue_field_is_found(maps):
+    plan = maps.initial_plan
     assert not list(untrue_fields(plan))
     assert len(list(untrue_fields(plan.replace(layers=plan.layers[:, 1:])))) == 1
     assert len(list(untrue_fields(plan.replace(tp=plan.tp.astype(jnp.float32))))) == 1
