@@ -2,7 +2,8 @@
 result that is not what a function's annotations say.
 
 Most of a cold run is compilation, of programs that run for milliseconds: the compiler optimises less,
-and emits code the older way, which takes it a third of the time.
+and emits code the older way, which takes it a third of the time. It emits it in one piece: to divide
+it for more cores than a test process has takes longer.
 """
 
 import gc
@@ -26,7 +27,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 # In the environment, so that processes which tests start compute the same bits.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-add_options("--xla_cpu_use_fusion_emitters=false")
+add_options("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")
 
 # Tracing makes many small objects that live on: looking through them at every 700th is a fifth of it.
 gc.set_threshold(100_000)
