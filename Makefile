@@ -12,9 +12,10 @@ WORKERS ?= 2
 
 .PHONY: install run test test-slow nightly mutants ddp wan bench notebooks lint clean
 
+# Without --no-compile, pip makes bytecode of all that is installed, and most of it is never imported.
 $(VENV)/core: pyproject.toml constraints-cpu.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[dev]"
+	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[dev]"
 	touch $@
 
 install: $(VENV)/core
@@ -45,7 +46,7 @@ mutants: $(VENV)/core $(VENV)/ddp
 
 $(VENV)/ddp: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[ddp]"
+	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[ddp]"
 	touch $@
 
 # The frameworks that `hippo comparative` compares; tests do without them.
