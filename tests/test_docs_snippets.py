@@ -33,6 +33,7 @@ def missing(code):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("scoring_is_optimised")
 @pytest.mark.parametrize("page", [p for p, found in PYTHON.items() if found], ids=name_of)
 def test_python_of_a_page_runs_from_top_to_bottom(page, monkeypatch, tmp_path):
     lacking = missing("\n".join(block.text for block in PYTHON[page]))

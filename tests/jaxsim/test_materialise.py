@@ -20,7 +20,9 @@ def test_a_materialised_function_gives_what_the_function_gives():
     np.testing.assert_allclose(slopes, 3 * x * x, rtol=1e-6)
 
 
-def test_the_random_numbers_of_an_interval_are_computed_once_and_not_by_each_of_their_readers():
+def test_the_random_numbers_of_an_interval_are_computed_once_and_not_by_each_of_their_readers(
+    scoring_is_optimised,
+):
     params = jaxsim.make("four-aws-regions", seed=0)
     keys = jax.random.split(jax.random.key(0), 4)
     states, _ = jax.jit(jax.vmap(jaxsim.reset, (0, None)))(keys, params)

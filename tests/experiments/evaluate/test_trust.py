@@ -108,6 +108,7 @@ def test_a_gpu_given_as_figures_has_the_priors_spread():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("scoring_is_optimised")
 @pytest.mark.parametrize("name", ["four-aws-regions"])
 def test_no_plan_of_a_table_is_above_the_record_without_the_flag_that_names_it(name):
     """Every plan of a named world, each with its best lower choice, on the links of its file."""
