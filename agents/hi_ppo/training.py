@@ -153,8 +153,7 @@ class Trainer:
         check_sizes(settings, horizon)
         self.settings, self.table, self.tapes, self.horizon = settings, table, tapes, horizon
         self.n_scenarios = tapes.rates.shape[0]
-        networks = settings.networks
-        self.upper, self.lower = upper_network(networks), lower_network(networks)
+        self.upper, self.lower = upper_network(settings.networks), lower_network(settings.networks)
         updates = epochs * (horizon // settings.rollout)
         self.upper_optimizer = make_optimizer(settings.upper, updates)
         self.lower_optimizer = make_optimizer(settings.lower, updates)
