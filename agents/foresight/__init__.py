@@ -11,6 +11,7 @@ from agents.foresight.programme import (
     first_deployment,
     make_course,
     migration_table,
+    options_of_rows,
     outcomes_of_moves,
     values_of_rows,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "first_deployment",
     "make_course",
     "migration_table",
+    "options_of_rows",
     "outcomes_of_moves",
     "sample_paths",
     "values_of_rows",

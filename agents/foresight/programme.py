@@ -96,6 +96,35 @@ def values_of_rows(
     while it is in force without training, and what a move's traffic costs (exact while the price of
     the GPUs in force stays the same during the move).
     """
+    values, (best, _) = _solved(rate, bandwidth_gb_per_s, moves, mask, setup, worth, staying)
+    return values, best
+
+
+def options_of_rows(
+    rate: Float[Array, "W T P"],
+    bandwidth_gb_per_s: Float[Array, "W T K K"],
+    moves: MigrationTable,
+    mask: Bool[Array, " P"],
+    setup: Setup,
+    worth: Worth | None = None,
+    staying: Float[Array, "W T P"] | None = None,
+) -> Float[Array, "P P"]:
+    """[P, P] training steps (or reward) to be had if in the first interval one moves from one row to
+    another, or stays, and does what is best from then on; of what is given see `values_of_rows`."""
+    _, (_, options) = _solved(rate, bandwidth_gb_per_s, moves, mask, setup, worth, staying)
+    return options[0]
+
+
+def _solved(
+    rate: Array,
+    bandwidth_gb_per_s: Array,
+    moves: MigrationTable,
+    mask: Array,
+    setup: Setup,
+    worth: Worth | None,
+    staying: Array | None,
+) -> tuple[Array, tuple[Array, Array]]:
+    """Values [T + 1, P], best rows [T, P] and what every option brings [T, P, P]."""
     interval = setup.interval_s
     _, length, n_rows = rate.shape
     courses = make_course(rate, bandwidth_gb_per_s, setup, worth)
@@ -117,7 +146,7 @@ def values_of_rows(
         best = jnp.argmax(options, axis=1).astype(jnp.int32)
         best = jnp.where(options.max(axis=1) > stay, best, jnp.arange(n_rows, dtype=jnp.int32))
         value = jnp.maximum(options.max(axis=1), stay)
-        return values.at[t].set(value), best
+        return values.at[t].set(value), (best, options)
 
     empty = jnp.zeros((length + 1, n_rows), jnp.float32)
     return jax.lax.scan(backward, empty, jnp.arange(length), reverse=True)

@@ -21,7 +21,12 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
 from agents.foresight.futures import GPUS, LINKS, Filter, Prospect, sample_paths
-from agents.foresight.programme import first_deployment, migration_table, values_of_rows
+from agents.foresight.programme import (
+    first_deployment,
+    migration_table,
+    options_of_rows,
+    values_of_rows,
+)
 from agents.protocol import (
     EvaluatedTable,
     Setup,
@@ -137,6 +142,23 @@ class Rollout(TableScheduler):
     ) -> Int[Array, ""]:
         """[] int32 the row to be in, of `rows` (the one in force first, unless idle), for futures
         with leaves [W, H, ...]: the first decision of the best policy over time and row."""
+        given = self._given(rows, seen, futures)
+        value, best = values_of_rows(**given)
+        start, _ = first_deployment(given["rate"], value, self.setup, t=0, worth=given["worth"])
+        return rows[jnp.where(seen.idle, start, best[0, 0])]
+
+    def gains_of(
+        self, rows: Int[Array, " R"], seen: EvaluatedTable, futures: NetworkView
+    ) -> Float[Array, " R"]:
+        """[R] training steps (or reward) that a move now from the first of `rows`, which is in force,
+        to each of them gains over staying, in the mean over futures as those of `best_of`."""
+        options = options_of_rows(**self._given(rows, seen, futures))[0]
+        return options - options[0]
+
+    def _given(
+        self, rows: Int[Array, " R"], seen: EvaluatedTable, futures: NetworkView
+    ) -> dict[str, Any]:
+        """What the programme is over: futures as those of `best_of`."""
         setup = self.setup
         plans = take(setup.table.plans, rows)
         size = futures.gpus_available.shape[:2]
@@ -145,12 +167,15 @@ class Rollout(TableScheduler):
         rate, worth = jax.tree.map(
             lambda x: x.reshape(*size, -1), score_rows(setup, plans, choice, flat)
         )
-        moves = migration_table(plans, setup.problem)
-        links = futures.bandwidth_gb_per_s
-        staying = self._staying(plans, seen, futures, rate, worth)
-        value, best = values_of_rows(rate, links, moves, self.rows[rows], setup, worth, staying)
-        start, _ = first_deployment(rate, value, setup, t=0, worth=worth)
-        return rows[jnp.where(seen.idle, start, best[0, 0])]
+        return {
+            "rate": rate,
+            "bandwidth_gb_per_s": futures.bandwidth_gb_per_s,
+            "moves": migration_table(plans, setup.problem),
+            "mask": self.rows[rows],
+            "setup": setup,
+            "worth": worth,
+            "staying": self._staying(plans, seen, futures, rate, worth),
+        }
 
     def _staying(
         self,

@@ -1,8 +1,8 @@
-"""Policy-guided search: the rows that a trained policy would choose from are tried on imagined futures.
+"""Policy-guided search: what a trained policy would choose from is tried on imagined futures.
 
-The policy is quick and sees the present; `agents.foresight.Rollout` looks ahead, at a price for every
-row. Here the policy proposes and the planner decides: of the best rows and the one in force, the one
-that the dynamic programme over sampled futures says to be in. The lower level is the policy's.
+The policy is quick and has learned how links behave; `agents.foresight.Rollout` looks ahead, over
+futures that it samples from a simpler model. Here the policy proposes, and what a move gains by the
+dynamic programme over the futures is added to its logits. The lower level is the policy's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jax import Array
 from jaxtyping import Float, Int, Key
 
 from agents.foresight import Rollout, RolloutMemory
-from agents.hi_ppo.features import update_statistics
+from agents.hi_ppo.features import PRIOR_SHARPNESS, update_statistics
 from agents.hi_ppo.filter import update_filter
 from agents.hi_ppo.scheduler import HiPPO, Memory, decide_lower, measure, score_upper
 from agents.protocol import Scheduler, Setup, evaluate_table
@@ -35,16 +35,18 @@ class SearchMemory(Pytree):
 class GuidedSearch(Pytree, Scheduler):
     """A policy whose best `rows` rows are tried on imagined futures before it acts.
 
-    With one row it is the bare policy, decided in every interval.
+    With one row it is the bare policy, decided in every interval; so it is before the first deployment.
 
     Attributes:
         policy: who proposes, and sets the lower level
-        planner: who decides; its shortlist is not used
+        planner: who looks ahead; its shortlist is not used
+        weight: [] of what it finds: logits per unit of relative gain, in those of the policy's prior
         rows: proposals per decision, the row in force apart
     """
 
     policy: HiPPO
     planner: Rollout
+    weight: Float[Array, "*batch"] | float = 0.5
     rows: int = struct.field(pytree_node=False, default=12)
 
     def bind(self, setup: Setup) -> Self:
@@ -65,12 +67,14 @@ class GuidedSearch(Pytree, Scheduler):
         logits = score_upper(*known_of, stats, known.stats.last, policy.reference, measured)
         seen = evaluate_table(setup, observation)
         planner = self.planner.learned(seen, memory.planner)
-        proposed = _proposed(logits, measured.row, self.rows)
-        if self.rows == 1:
-            wanted = proposed[0]
-        else:
+        wanted = jnp.argmax(logits).astype(jnp.int32)
+        if self.rows > 1:
+            rows = _proposed(logits, measured.row, self.rows)
             futures = self.planner.imagined(key, seen.view, planner)
-            wanted = self.planner.best_of(proposed, seen, futures)
+            span = policy.reference.scale * setup.interval_s * self.planner.horizon
+            gain = PRIOR_SHARPNESS * self.planner.gains_of(rows, seen, futures) / span
+            score = logits[rows] + jnp.float32(self.weight) * gain
+            wanted = jnp.where(seen.idle, wanted, rows[jnp.argmax(score)])
         row = jnp.where(seen.may_switch, wanted, measured.row)
         plan = decide_lower(*known_of, measured, filtered, row)
         after = known.replace(stats=stats, filtered=filtered, layouts=layouts)
@@ -78,8 +82,6 @@ class GuidedSearch(Pytree, Scheduler):
 
 
 def _proposed(logits: Float[Array, " P"], row: Int[Array, ""], count: int) -> Int[Array, " N"]:
-    """[N] the best rows, behind the one in force where there are several: it is always allowed."""
-    if count == 1:
-        return jax.lax.top_k(logits, 1)[1].astype(jnp.int32)
+    """[N] the row in force, and behind it the best others."""
     first = jnp.where(jnp.arange(logits.size) == row, jnp.inf, logits)
     return jax.lax.top_k(first, min(count + 1, logits.size))[1].astype(jnp.int32)

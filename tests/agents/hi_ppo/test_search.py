@@ -21,7 +21,7 @@ NETWORKS, STEPS, KEY = Networks(8), 8, jax.random.key(3)
 
 def test_proposals_are_the_best_rows_behind_the_one_in_force():
     logits = jnp.array([0.1, 5.0, -1.0, 3.0])
-    for count, expected in ((1, [1]), (2, [2, 1, 3]), (9, [2, 1, 3, 0])):
+    for count, expected in ((1, [2, 1]), (2, [2, 1, 3]), (9, [2, 1, 3, 0])):
         np.testing.assert_array_equal(_proposed(logits, jnp.int32(2), count), expected)
 
 
@@ -69,14 +69,16 @@ def rows_of(scheduler):
     return rows
 
 
-def test_of_one_row_it_is_the_bare_policy():
-    bare = rows_of(policy())
+def test_of_one_row_or_without_weight_it_is_the_bare_policy():
+    bare, planner = rows_of(policy()), Rollout(futures=2, horizon=3)
     assert len(set(bare)) > 1
-    assert rows_of(GuidedSearch(policy(), Rollout(futures=2, horizon=3), rows=1)) == bare
+    assert rows_of(GuidedSearch(policy(), planner, rows=1)) == bare
+    assert rows_of(GuidedSearch(policy(), planner, weight=0.0, rows=ROWS)) == bare
 
 
-def test_of_all_rows_it_is_the_planner_whoever_proposes():
+def test_with_all_the_weight_it_is_the_planner_whoever_proposes():
+    """But for the first deployment, which is the policy's."""
     planner = Rollout(futures=4, horizon=6)
     alone = rows_of(planner)
     assert len(set(alone)) > 1 and alone != rows_of(policy())
-    assert rows_of(GuidedSearch(policy(), planner, rows=ROWS)) == alone
+    assert rows_of(GuidedSearch(policy(), planner, weight=1e6, rows=ROWS)) == alone
