@@ -53,6 +53,8 @@ class Recording(Pytree):
     nodes: Float[Array, "*batch T K N"]  # of the WAN, as measured
     edges: Float[Array, "*batch T KK E"]
     switch_s: Float[Array, "*batch T P P"]  # [s] of training that moves seem to cost
+    # What a scenario's gains are to be counted in: the best row's at base where that is more than 1
+    unit: Float[Array, "*batch"]
     usd: Float[Array, "*batch P P"]  # [USD] of moves' traffic
     usd_worth: Float[Array, "*batch T P"]  # [reward / USD] of it, see `agents.protocol.usd_worths`
     stayed: Float[Array, "*batch T P"]  # gained by a row that stays in force
@@ -91,6 +93,7 @@ def record(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: in
     return Recording(
         *(stats, reference, rows, nodes, edges),
         switch_s=jax.vmap(lambda view: _switch_s(setup, moves, view))(before),
+        unit=_unit(setup, reference),
         usd=jnp.tensordot(moves.bytes_gb, setup.problem.cluster.egress_usd_per_gb, axes=2),
         usd_worth=jax.vmap(lambda view: usd_worths(setup, view))(before),
         stayed=stayed,
@@ -104,6 +107,14 @@ def record(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: in
         started=start[0],
         after_start=start[1],
     )
+
+
+def _unit(setup: Setup, reference: Reference) -> Array:
+    """[] of `Recording.unit`. What is asked for may be out of reach, and then costs many times what
+    progress brings; progress is counted in that of the best static plan already."""
+    if setup.objective is None:
+        return jnp.float32(1.0)
+    return jnp.maximum(reference.scale * setup.interval_s, 1.0)
 
 
 _SHIFTED = slice(None, -1), slice(1, None)

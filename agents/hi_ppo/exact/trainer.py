@@ -141,15 +141,15 @@ class ExactTrainer:
         return jax.tree.map(lambda x: x / which.size, total)
 
     def _loss(self, params: Any, recording: Recording) -> tuple[Array, Array]:
-        """The loss of one scenario in per cent, and what it makes from idle domains.
-
-        What is asked for may be out of reach, and then costs many times what progress brings: a
-        scenario counts in units of the best at base, where that is more than one, and what is worse
-        than to lose WORST of them is not told apart. Else a few scenarios would be all of the gradient.
+        """The loss of one scenario in per cent, and what it makes from idle domains; both in the
+        recording's unit. What is worse than to lose WORST of them is not told apart: else a few
+        scenarios would be all of the gradient.
         """
-        unit = jnp.maximum(recording.reference.scale * recording.interval_s, 1.0)
         bounded = recording.replace(
-            **{name: jnp.maximum(getattr(recording, name) / unit, -WORST) for name in GAINS}
+            **{
+                name: jnp.maximum(getattr(recording, name) / recording.unit, -WORST)
+                for name in GAINS
+            }
         )
         idle, anywhere = expected_progress(self.network, params, bounded)
         return -50.0 * (idle + anywhere), idle

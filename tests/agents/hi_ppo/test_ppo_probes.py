@@ -22,7 +22,7 @@ from agents.hi_ppo.training import _decisions, _sample
 from jaxsim.env.observation import EDGE_FEATURES
 from jaxsim.trees import stack, take
 
-ACTIONS, OBSERVATIONS, STEPS, BATCH, UPDATES = 3, 2, 2, 64, 100
+ACTIONS, OBSERVATIONS, STEPS, BATCH, UPDATES = 3, 2, 2, 64, 160
 # The upper network's last layer counts for many logits.
 RATES = {"upper": 0.002, "lower": 0.02}
 SETTINGS = PPOSettings(epochs=2, minibatches=2)

@@ -10,7 +10,9 @@ import pytest
 
 from agents.hi_ppo.checkpoint import load_checkpoint, restore, save_checkpoint
 from agents.hi_ppo.exact import ExactTrainer, Recording
+from agents.hi_ppo.exact.trainer import GAINS
 from agents.hi_ppo.features import ROW_FEATURES, Statistics, make_reference
+from agents.hi_ppo.scheduler import init_policy
 from agents.hi_ppo.settings import ExactSettings, TrainSettings
 from jaxsim.env import EDGE_FEATURES, NODE_FEATURES
 from jaxsim.trees import stack
@@ -41,6 +43,7 @@ def scenario(seed):
         "nodes": rng.normal(size=(LENGTH, DOMAINS, NODE_FEATURES)),
         "edges": rng.normal(size=(LENGTH, DOMAINS**2, EDGE_FEATURES)),
         "switch_s": np.full((LENGTH, ROWS, ROWS), 60.0) * (1 - np.eye(ROWS)),
+        "unit": 1.0,
         "usd": np.zeros((ROWS, ROWS)),
         "usd_worth": np.zeros((LENGTH, ROWS)),
         "stayed": stayed,
@@ -163,3 +166,17 @@ def test_what_is_recorded_of_an_epoch():
 def test_settings_without_sense_are_refused(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         ExactSettings(**change)
+
+
+def test_a_scenario_counts_in_its_own_units_and_no_loss_is_endless():
+    """Ten times the gains in units of ten are the same scenario; beyond WORST nothing gets worse."""
+    trainer().init(SEEDS)
+    params = init_policy(jax.random.key(0), SETTINGS.networks).upper
+    one = scenario(1)
+    loss = jax.jit(trainer()._loss)
+    tenfold = {name: 10.0 * getattr(one, name) for name in GAINS}
+    scaled = one.replace(**tenfold, unit=jnp.float32(10.0))
+    for a, b in zip(loss(params, one), loss(params, scaled), strict=True):
+        assert float(a) == pytest.approx(float(b), rel=1e-6)
+    losses = [loss(params, one.replace(moved=jnp.full_like(one.moved, x)))[0] for x in (-5.0, -1e9)]
+    assert float(losses[0]) == float(losses[1]) > float(loss(params, one)[0])
