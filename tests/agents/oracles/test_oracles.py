@@ -460,9 +460,11 @@ def two_futures():
 
 @jax.jit
 @jax.vmap
-def observed(params, key):
-    """Views [T + 1] and observations [T] while the first plan stays in force, the rates that the table
-    has under them at hand; and the rates at first."""
+def decisions(params, key, truth):
+    """Views [T + 1] observed, {name: Plan [T]} decided while the first plan stays in force.
+
+    The rates that the table has, under the views and at first, are scored once for all.
+    """
     setup = setup_of(params)
     state, first = reset(key, params)
 
@@ -473,51 +475,28 @@ def observed(params, key):
     _, later = jax.lax.scan(body, state, length=STEPS)
     seen = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first.observation, later)
     views, seen = seen.view, jax.tree.map(lambda x: x[:-1], seen)
-    scored = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), seen.view, one_view(setup.prior))
-    rates = table_rates(setup, scored)
-    return views, seen.replace(rates=rates[:-1]), rates[-1]
-
-
-@jax.jit
-@functools.partial(jax.vmap, in_axes=(None, None, 0, 0, 0, 0, 0))
-@functools.partial(jax.vmap, in_axes=(None, 0, None, None, None, None, None))
-def decisions(alike, i, params, key, truth, seen, prior):
-    """Plans [2, N, T] that schedulers `alike` [N], those numbered i [N], decide on what is observed."""
+    seen = seen.replace(rates=table_rates(setup, seen.view))
+    prior = table_rates(setup, one_view(setup.prior))[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mast, "score_prior", lambda setup, some: best_choices(prior, some))
         patch.setattr(static, "expected_rates", lambda setup, some: best_choices(prior, some).rate)
-        one = take(alike, i).bind(setup_of(params))
-    told = (truth,) if one.oracle else ()
+        made = {name: one.bind(setup) for name, one in MADE.items()}
 
     def act(memory, observation):
-        plan, memory = one.decide(key, observation, memory, *told)
-        return memory, plan
+        decided = {
+            name: one.decide(key, observation, memory[name], *([truth] if one.oracle else []))
+            for name, one in made.items()
+        }
+        memory = {name: after for name, (_, after) in decided.items()}
+        return memory, {name: plan for name, (plan, _) in decided.items()}
 
-    return jax.lax.scan(act, one.init(key), seen)[1]
-
-
-def kinds():
-    """Names of MADE that are alike but for their numbers, which one program serves."""
-    found = {}
-    for name, one in MADE.items():
-        leaves, shape = jax.tree.flatten(one)
-        found.setdefault((shape, *(x.shape for x in leaves)), []).append(name)
-    return found.values()
+    _, out = jax.lax.scan(act, {name: one.init(key) for name, one in made.items()}, seen)
+    return views, out
 
 
 @pytest.fixture(scope="module")
 def decided(two_futures):
-    """Views [2, T + 1] observed, and {name: Plan [2, T]} decided while the first plan stays."""
-    params, keys, truth = two_futures
-    views, *seen = observed(params, keys)
-    plans = {}
-    for kind in kinds():
-        alike, numbers = stack([MADE[name] for name in kind]), jnp.arange(len(kind))
-        together = jax.tree.map(np.asarray, decisions(alike, numbers, params, keys, truth, *seen))
-        plans |= {
-            name: jax.tree.map(lambda x, i=i: x[:, i], together) for i, name in enumerate(kind)
-        }
-    return jax.tree.map(np.asarray, views), plans
+    return jax.tree.map(np.asarray, decisions(*two_futures))
 
 
 def test_the_tape_is_what_the_environment_shows(two_futures, decided):
