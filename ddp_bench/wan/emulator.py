@@ -236,7 +236,7 @@ def be_first() -> None:
 
 def stay_awake() -> int | None:
     """Ask the kernel to keep idle processors awake while the file that is returned is open: after a
-    long pause a sleeping one takes a quarter of a millisecond to come back. None where it cannot."""
+    long pause a sleeping one takes fractions of a millisecond to come back. None where it cannot."""
     try:
         file = os.open(CPU_LATENCY, os.O_WRONLY)
     except OSError:
