@@ -11,7 +11,6 @@ from agents.foresight.programme import (
     first_deployment,
     make_course,
     migration_table,
-    options_of_rows,
     outcomes_of_moves,
     values_of_rows,
 )
@@ -26,7 +25,6 @@ __all__ = [
     "first_deployment",
     "make_course",
     "migration_table",
-    "options_of_rows",
     "outcomes_of_moves",
     "sample_paths",
     "values_of_rows",

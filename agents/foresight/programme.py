@@ -74,6 +74,16 @@ def make_course(
     return Course(rate, worth, speed, jnp.concatenate([nothing, done_gb], axis=-2))
 
 
+class Solved(NamedTuple):
+    """What the programme finds for every row and interval, see `values_of_rows`."""
+
+    value: Float[Array, "_ P"]  # [T + 1, P] training steps (or reward) still to be had
+    best: Int[Array, "T P"]  # the best row to be in or to move to
+    options: Float[
+        Array, "T P P"
+    ]  # to be had by staying, or by moving to each row, and the best then
+
+
 def values_of_rows(
     rate: Float[Array, "W T P"],
     bandwidth_gb_per_s: Float[Array, "W T K K"],
@@ -82,9 +92,9 @@ def values_of_rows(
     setup: Setup,
     worth: Worth | None = None,
     staying: Float[Array, "W T P"] | None = None,
-) -> tuple[Float[Array, "_ P"], Int[Array, "T P"]]:
-    """[T + 1, P] training steps (or reward) still to be had from the start of each interval in each
-    row, in the mean over W futures of T intervals, and [T, P] int32 the best row to be in or move to.
+) -> Solved:
+    """Training steps (or reward) still to be had from the start of each interval in each row, in the
+    mean over W futures of T intervals, and the best row to be in or move to.
 
     From row p at the start of interval t one either stays, rate[t, p] x interval steps richer, or
     moves to q: a restart, then each link carries its bytes through the intervals as they come; the
@@ -96,35 +106,6 @@ def values_of_rows(
     while it is in force without training, and what a move's traffic costs (exact while the price of
     the GPUs in force stays the same during the move).
     """
-    values, (best, _) = _solved(rate, bandwidth_gb_per_s, moves, mask, setup, worth, staying)
-    return values, best
-
-
-def options_of_rows(
-    rate: Float[Array, "W T P"],
-    bandwidth_gb_per_s: Float[Array, "W T K K"],
-    moves: MigrationTable,
-    mask: Bool[Array, " P"],
-    setup: Setup,
-    worth: Worth | None = None,
-    staying: Float[Array, "W T P"] | None = None,
-) -> Float[Array, "P P"]:
-    """[P, P] training steps (or reward) to be had if in the first interval one moves from one row to
-    another, or stays, and does what is best from then on; of what is given see `values_of_rows`."""
-    _, (_, options) = _solved(rate, bandwidth_gb_per_s, moves, mask, setup, worth, staying)
-    return options[0]
-
-
-def _solved(
-    rate: Array,
-    bandwidth_gb_per_s: Array,
-    moves: MigrationTable,
-    mask: Array,
-    setup: Setup,
-    worth: Worth | None,
-    staying: Array | None,
-) -> tuple[Array, tuple[Array, Array]]:
-    """Values [T + 1, P], best rows [T, P] and what every option brings [T, P, P]."""
     interval = setup.interval_s
     _, length, n_rows = rate.shape
     courses = make_course(rate, bandwidth_gb_per_s, setup, worth)
@@ -149,7 +130,8 @@ def _solved(
         return values.at[t].set(value), (best, options)
 
     empty = jnp.zeros((length + 1, n_rows), jnp.float32)
-    return jax.lax.scan(backward, empty, jnp.arange(length), reverse=True)
+    value, found = jax.lax.scan(backward, empty, jnp.arange(length), reverse=True)
+    return Solved(value, *found)
 
 
 class OutcomesOfMoves(NamedTuple):

@@ -21,12 +21,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
 from agents.foresight.futures import GPUS, LINKS, Filter, Prospect, sample_paths
-from agents.foresight.programme import (
-    first_deployment,
-    migration_table,
-    options_of_rows,
-    values_of_rows,
-)
+from agents.foresight.programme import first_deployment, migration_table, values_of_rows
 from agents.protocol import (
     EvaluatedTable,
     Setup,
@@ -143,16 +138,18 @@ class Rollout(TableScheduler):
         """[] int32 the row to be in, of `rows` (the one in force first, unless idle), for futures
         with leaves [W, H, ...]: the first decision of the best policy over time and row."""
         given = self._given(rows, seen, futures)
-        value, best = values_of_rows(**given)
-        start, _ = first_deployment(given["rate"], value, self.setup, t=0, worth=given["worth"])
-        return rows[jnp.where(seen.idle, start, best[0, 0])]
+        found = values_of_rows(**given)
+        start, _ = first_deployment(
+            given["rate"], found.value, self.setup, t=0, worth=given["worth"]
+        )
+        return rows[jnp.where(seen.idle, start, found.best[0, 0])]
 
     def gains_of(
         self, rows: Int[Array, " R"], seen: EvaluatedTable, futures: NetworkView
     ) -> Float[Array, " R"]:
         """[R] training steps (or reward) that a move now from the first of `rows`, which is in force,
         to each of them gains over staying, in the mean over futures as those of `best_of`."""
-        options = options_of_rows(**self._given(rows, seen, futures))[0]
+        options = values_of_rows(**self._given(rows, seen, futures)).options[0, 0]
         return options - options[0]
 
     def _given(

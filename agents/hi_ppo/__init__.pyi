@@ -21,7 +21,7 @@ from .features import (
 )
 from .filter import ViewFilter, expected_view, init_filter, update_filter
 from .networks import GraphInputs, UpperNetwork, upper_network
-from .scheduler import HiPPO, PolicyParams, decide_lower, decide_upper, init_policy, measure
+from .scheduler import HiPPO, PolicyParams, decide_lower, init_policy, measure, score_upper
 from .search import GuidedSearch
 from .settings import ENCODERS, ExactSettings, Networks, TrainSettings, check_sizes
 from .training import EpochMetrics, Trainer, make_tape
@@ -45,7 +45,6 @@ __all__ = [
     "ViewFilter",
     "check_sizes",
     "decide_lower",
-    "decide_upper",
     "expected_view",
     "init_filter",
     "init_policy",
@@ -63,6 +62,7 @@ __all__ = [
     "row_features",
     "save_checkpoint",
     "schedulers",
+    "score_upper",
     "update_filter",
     "update_statistics",
     "upper_network",

@@ -137,11 +137,6 @@ def score_upper(
     return upper_network(networks).apply(params.upper, inputs)[0]
 
 
-def decide_upper(*seen: Any) -> Int[Array, ""]:
-    """[] int32 row of the table that the upper level would be in; what is seen is `score_upper`'s."""
-    return jnp.argmax(score_upper(*seen)).astype(jnp.int32)
-
-
 def decide_lower(
     setup: Setup,
     params: PolicyParams,
@@ -159,6 +154,13 @@ def decide_lower(
     settings, _ = lower_network(networks).apply(params.lower, inputs)
     choice = jnp.argmax(settings).astype(jnp.int32)
     return carry_out(setup, row, choice, expected_view(filtered, observation.view))
+
+
+class Looked(Pytree):
+    """What the policy sees before a decision."""
+
+    measured: Measurement
+    logits: Float[Array, "*batch P"]  # of the upper level
 
 
 class HiPPO(Pytree, Scheduler):
@@ -191,14 +193,25 @@ class HiPPO(Pytree, Scheduler):
         self, key: Key[Array, ""], observation: Observation, memory: Memory, *truth: Any
     ) -> tuple[Plan, Memory]:
         del key, truth
-        known_of = (self.setup, self.policy, self.networks, observation)
+        looked, known = self.look(observation, memory)
+        wanted = jnp.argmax(looked.logits).astype(jnp.int32)
+        row = jnp.where(memory.clock == 0, wanted, looked.measured.row)
+        clock = jax.lax.rem(memory.clock + 1, jnp.int32(self.every))
+        return self.carried_out(observation, looked, known, row), known.replace(clock=clock)
+
+    def look(self, observation: Observation, memory: Memory) -> tuple[Looked, Memory]:
+        """What is measured and how the upper level scores the rows, and the memory that holds it."""
         known = self.reference, memory.layouts
         measured, layouts = measure(self.setup, observation, *known)
         stats = update_statistics(memory.stats, measured.rates.max(axis=-1), measured.lost)
         filtered = update_filter(memory.filtered, observation.view)
-        seen = (stats, memory.stats.last, self.reference, measured)
-        wanted = decide_upper(*known_of, *seen)
-        row = jnp.where(memory.clock == 0, wanted, measured.row)
-        plan = decide_lower(*known_of, measured, filtered, row)
-        clock = jax.lax.rem(memory.clock + 1, jnp.int32(self.every))
-        return plan, Memory(stats, filtered, layouts, clock)
+        of = self.setup, self.policy, self.networks, observation
+        logits = score_upper(*of, stats, memory.stats.last, self.reference, measured)
+        return Looked(measured, logits), Memory(stats, filtered, layouts, memory.clock)
+
+    def carried_out(
+        self, observation: Observation, looked: Looked, known: Memory, row: Int[Array, ""]
+    ) -> Plan:
+        """The row's plan as the lower level sets it up; `known` holds the measurement."""
+        of = self.setup, self.policy, self.networks, observation
+        return decide_lower(*of, looked.measured, known.filtered, row)

@@ -16,9 +16,8 @@ from jax import Array
 from jaxtyping import Float, Int, Key
 
 from agents.foresight import Rollout, RolloutMemory
-from agents.hi_ppo.features import PRIOR_SHARPNESS, update_statistics
-from agents.hi_ppo.filter import update_filter
-from agents.hi_ppo.scheduler import HiPPO, Memory, decide_lower, measure, score_upper
+from agents.hi_ppo.features import PRIOR_SHARPNESS
+from agents.hi_ppo.scheduler import HiPPO, Memory
 from agents.protocol import Scheduler, Setup, evaluate_table
 from jaxsim.env import Observation
 from jaxsim.plan import Plan
@@ -59,26 +58,20 @@ class GuidedSearch(Pytree, Scheduler):
         self, key: Key[Array, ""], observation: Observation, memory: SearchMemory, *truth: Any
     ) -> tuple[Plan, SearchMemory]:
         del truth
-        policy, setup, known = self.policy, self.policy.setup, memory.policy
-        known_of = setup, policy.policy, policy.networks, observation
-        measured, layouts = measure(setup, observation, policy.reference, known.layouts)
-        stats = update_statistics(known.stats, measured.rates.max(axis=-1), measured.lost)
-        filtered = update_filter(known.filtered, observation.view)
-        logits = score_upper(*known_of, stats, known.stats.last, policy.reference, measured)
+        policy, setup = self.policy, self.policy.setup
+        looked, known = policy.look(observation, memory.policy)
         seen = evaluate_table(setup, observation)
         planner = self.planner.learned(seen, memory.planner)
-        wanted = jnp.argmax(logits).astype(jnp.int32)
+        wanted = jnp.argmax(looked.logits).astype(jnp.int32)
         if self.rows > 1:
-            rows = _proposed(logits, measured.row, self.rows)
+            rows = _proposed(looked.logits, looked.measured.row, self.rows)
             futures = self.planner.imagined(key, seen.view, planner)
             span = policy.reference.scale * setup.interval_s * self.planner.horizon
             gain = PRIOR_SHARPNESS * self.planner.gains_of(rows, seen, futures) / span
-            score = logits[rows] + jnp.float32(self.weight) * gain
+            score = looked.logits[rows] + jnp.float32(self.weight) * gain
             wanted = jnp.where(seen.idle, wanted, rows[jnp.argmax(score)])
-        row = jnp.where(seen.may_switch, wanted, measured.row)
-        plan = decide_lower(*known_of, measured, filtered, row)
-        after = known.replace(stats=stats, filtered=filtered, layouts=layouts)
-        return plan, SearchMemory(after, planner)
+        row = jnp.where(seen.may_switch, wanted, looked.measured.row)
+        return policy.carried_out(observation, looked, known, row), SearchMemory(known, planner)
 
 
 def _proposed(logits: Float[Array, " P"], row: Int[Array, ""], count: int) -> Int[Array, " N"]:

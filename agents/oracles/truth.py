@@ -48,7 +48,7 @@ def solve_truth(setup: Setup, views: NetworkView, rates: Float[Array, "T P V"]) 
     staying = staying_rates(setup, setup.table.plans, views, estimate.rate, parts)
     staying = None if staying is None else staying[None]
     args = (one_future, links, moves, setup.table.mask, setup, worth, staying)
-    value, best = values_of_rows(*args)
+    value, best, _ = values_of_rows(*args)
     start, start_value = first_deployment(one_future, value, setup, worth=worth)
     return Truth(views, estimate, value, best, start, start_value, rates)
 

@@ -24,9 +24,9 @@ LONGEST_WAIT_S = 0.25  # between two looks at the trace and at signals
 # A packet is written early by what waking up takes, which is measured all the time, and by what the
 # kernel needs to hand it over: 0.25 ms for a ping and its answer over links without delay.
 HANDOVER_S = 0.1e-3
-CPU_LATENCY = "/dev/cpu_dma_latency"  # Linux: the longest time to wake up that is allowed [us]
 MOST_EARLY_S = 0.8e-3
 LEARNING, OUTLIER_S = 0.1, 1e-3  # of that measurement: its rate, and where it cuts off
+CPU_LATENCY = "/dev/cpu_dma_latency"  # Linux: the longest time to wake up that is allowed [us]
 
 
 class Emulator:

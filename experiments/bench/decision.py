@@ -21,10 +21,10 @@ from agents import registry
 from agents.hi_ppo import (
     HiPPO,
     decide_lower,
-    decide_upper,
     init_filter,
     init_statistics,
     measure,
+    score_upper,
     update_filter,
     update_statistics,
 )
@@ -117,7 +117,7 @@ def _upper(ours: HiPPO, observation):
     fresh = init_statistics(ours.reference)
     stats = update_statistics(fresh, measured.rates.max(axis=-1), measured.lost)
     networks = (ours.setup, ours.policy, ours.networks, observation)
-    return decide_upper(*networks, stats, fresh.last, ours.reference, measured)
+    return jnp.argmax(score_upper(*networks, stats, fresh.last, ours.reference, measured))
 
 
 @jax.jit

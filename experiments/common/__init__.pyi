@@ -3,7 +3,16 @@ from .arguments import Parser, number, parse_command, seed, whole, whole_seconds
 from .compiler_options import add_options
 from .errors import CheckError, one_line, run_command
 from .files import check_output, put_result, write_text
-from .known import GPUS, LEARNED, LINK_KINDS, MOST_JOBS, OPTIONS, SHARING, did_you_mean
+from .known import (
+    GPUS,
+    LEARNED,
+    LINK_KINDS,
+    MOST_JOBS,
+    OPTIONS,
+    SEARCH,
+    SHARING,
+    did_you_mean,
+)
 from .options import (
     BASE_SPREAD,
     GLOBAL_BATCH,
@@ -47,6 +56,7 @@ __all__ = [
     "MOST_OF_A_WORLD",
     "MOST_SCENARIOS",
     "OPTIONS",
+    "SEARCH",
     "SHARING",
     "CheckError",
     "Parser",

@@ -19,7 +19,7 @@ SCHEDULERS = (
     *("replan_oracle", "clairvoyant"),
 )
 LEARNED = "hi_ppo"
-SEARCH = "+search"  # behind a policy that is to search
+SEARCH = "+search"  # ends the name of a policy whose best rows are tried on imagined futures
 LOW_COMMUNICATION = ("diloco", "streaming_diloco", "halos")
 ORACLES = ("replan_oracle", "clairvoyant")
 EVERYBODY = (*SCHEDULERS, LEARNED, *LOW_COMMUNICATION)
@@ -75,9 +75,8 @@ def _is_narrowed(name: str) -> bool:
 
 def _is_policy(name: str) -> bool:
     """A checkpoint, or a policy that searches."""
-    searching = name.endswith(SEARCH)
     bare = name.removesuffix(SEARCH)
-    return _exists(name) or (searching and (bare == LEARNED or _exists(bare)))
+    return _exists(name) or _exists(bare) or (bare != name and bare == LEARNED)
 
 
 _PATH = ("a checkpoint", _is_policy)

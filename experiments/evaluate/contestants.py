@@ -9,12 +9,12 @@ from agents.foresight import Rollout
 from agents.hi_ppo import Checkpoint, GuidedSearch, load_trained, schedulers
 from agents.protocol import Scheduler
 from agents.registry import Settings
+from experiments.common import SEARCH
 from jaxsim.files import InputError, is_there
 from jaxsim.scenario import World
 
 PLAN = "plan"  # who plays the plan of --plan
 HERE = "@here"  # ends the name of a rival that was tuned on the world it plays in
-SEARCH = "+search"  # ends the name of a policy whose best rows are tried on imagined futures
 
 
 class Contestant(NamedTuple):

@@ -2,7 +2,8 @@
 replicas that stand apart."""
 
 import jax.numpy as jnp
-from helpers.toy_world import make_plan
+import numpy as np
+from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_plan
 
 from jaxsim.planning.table import PlanTable
 from jaxsim.trees import stack
@@ -20,3 +21,17 @@ TABLE = PlanTable(
     single_domain=jnp.zeros(ROWS, bool),
     even_split=jnp.zeros(ROWS, bool),
 )
+
+
+def restless_world(steps, restart_s):
+    """A scenario of `steps` intervals for the table, whose links move a lot; the first plan is in force
+    and a move stops the job for `restart_s`."""
+    trace = np.exp(np.random.default_rng(6).normal(0, 0.8, (steps + 2, 3, 3))).astype(np.float32)
+    return env_params(
+        cluster_spec(3, gpus=4, gbps=2.0),
+        JOB,
+        PLANS[0],
+        network={"trace": jnp.asarray(trace)},
+        efficiency=calibration(restart_s=restart_s),
+        horizon=jnp.int32(steps),
+    )

@@ -105,11 +105,14 @@ def test_it_does_not_wait_for_what_only_some_futures_hold():
     rate[0, 1:, 1], rate[0, 1:, 2] = 2.2, 0.1
     rate[1, 1:, 2], rate[1, 1:, 1] = 2.2, 0.1
     apart = [programme()(jnp.asarray(rate[i : i + 1]))[0][0, 0] for i in range(2)]
-    together, best = programme()(jnp.asarray(rate))
+    together, best, options = programme()(jnp.asarray(rate))
     assert float(together[0, 0]) < 0.8 * float(np.mean(apart))
     # By hand: a move at 0 trains 20 s at 1.0, then three intervals at (2.2 + 0.1) / 2 = 1.15.
     np.testing.assert_allclose(together[0, 0], max(240.0, 20.0 + 180.0 * 1.15), rtol=1e-5)
     assert int(best[0, 0]) == 0
+    # What is still to be had is what the best of the options brings; to move now, 20 s less the sum.
+    np.testing.assert_allclose(options.max(axis=2), together[:-1], rtol=1e-6)
+    np.testing.assert_allclose(options[0, 0, 1], 20.0 + 180.0 * 1.15, rtol=1e-5)
 
 
 def test_more_futures_do_not_hurt_in_the_mean():

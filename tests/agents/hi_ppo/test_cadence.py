@@ -25,7 +25,7 @@ def test_between_its_decisions_the_row_in_force_stays(every, monkeypatch):
     monkeypatch.setattr(scheduler, "reference_rates", lambda *_: jnp.ones(3))
     monkeypatch.setattr(scheduler, "expected_losses", lambda *_: jnp.zeros(3))
     monkeypatch.setattr(scheduler, "measure", lambda *_: (measured(), None))
-    monkeypatch.setattr(scheduler, "decide_upper", lambda *_: jnp.int32(WANTED))
+    monkeypatch.setattr(scheduler, "score_upper", lambda *_: jax.nn.one_hot(WANTED, 3))
     monkeypatch.setattr(scheduler, "decide_lower", lambda *args: args[-1])  # the row as it is told
     monkeypatch.setattr(scheduler, "init_filter", lambda _: 0)
     monkeypatch.setattr(scheduler, "update_filter", lambda count, _: count + 1)

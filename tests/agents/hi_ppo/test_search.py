@@ -5,8 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from helpers.toy_table import PLANS, ROWS, TABLE
-from helpers.toy_world import JOB, calibration, cluster_spec, env_params
+from helpers.toy_table import ROWS, TABLE, restless_world
 
 from agents.foresight import Rollout
 from agents.hi_ppo.scheduler import HiPPO, PolicyParams, init_policy
@@ -27,15 +26,7 @@ def test_proposals_are_the_best_rows_behind_the_one_in_force():
 
 @functools.cache
 def params():
-    trace = np.exp(np.random.default_rng(6).normal(0, 0.8, (STEPS + 2, 3, 3))).astype(np.float32)
-    return env_params(
-        cluster_spec(3, gpus=4, gbps=2.0),
-        JOB,
-        PLANS[0],
-        network={"trace": jnp.asarray(trace)},
-        efficiency=calibration(restart_s=1.0),
-        horizon=jnp.int32(STEPS),
-    )
+    return restless_world(STEPS, restart_s=1.0)
 
 
 @functools.cache

@@ -40,12 +40,17 @@ def run(folder, *argv):
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
+def figures_of(folder, what):
+    """What a small benchmark prints as JSON, and nothing else."""
+    argv = ["--what", what, "--domains", "2", "--envs", "4", "--repeats", "1"]
+    done = run(folder, *argv, "--json", "-", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.mark.nightly
 def test_the_json_has_every_promised_key_and_stands_alone(tmp_path):
-    argv = ["--what", "env", "--domains", "2", "--envs", "4", "--repeats", "1"]
-    done = run(tmp_path, *argv, "--json", "-", "--out", "run")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = figures_of(tmp_path, "env")
     assert set(result) >= KEYS | {"device", "peers"}
     assert (result["what"], result["domains"], result["envs"]) == ("env", 2, 4)
     for name in ("per_s", "compile_s", "peak_memory_gb"):
@@ -167,10 +172,7 @@ def test_a_benchmark_of_many_jobs_says_what_they_did(tmp_path, monkeypatch, many
 
 @pytest.mark.nightly
 def test_training_is_timed_by_both_algorithms(tmp_path):
-    argv = ["--what", "train", "--domains", "2", "--envs", "4", "--repeats", "1"]
-    done = run(tmp_path, *argv, "--json", "-", "--out", "run")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = figures_of(tmp_path, "train")
     assert result["per_s"] > 0 and result["peers"]["exact gradient"] > 0
 
 

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.toy_table import PLANS, ROWS, TABLE
-from helpers.toy_world import JOB, calibration, cluster_spec, env_params
+from helpers.toy_table import ROWS, TABLE, restless_world
 
 from agents.hi_ppo.exact import record
 from agents.hi_ppo.exact.value import Outcomes, policy_values, start_value
@@ -141,15 +140,7 @@ WEIGHTS = (0.5, 0.2, 0.3, 0.0)
 @functools.cache
 def toy(weighed):
     """A world of three domains whose links move a lot, its recording, and functions to play it."""
-    trace = np.exp(np.random.default_rng(6).normal(0, 0.8, (STEPS + 2, 3, 3))).astype(np.float32)
-    params = env_params(
-        cluster_spec(3, gpus=4, gbps=2.0),
-        JOB,
-        PLANS[0],
-        network={"trace": jnp.asarray(trace)},
-        efficiency=calibration(restart_s=70.0),
-        horizon=jnp.int32(STEPS),
-    )
+    params = restless_world(STEPS, restart_s=70.0)
     if weighed:
         objective = Objective.of(WEIGHTS)
         params = params.replace(weights=objective.weights, objective=objective)
