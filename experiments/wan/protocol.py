@@ -52,6 +52,7 @@ class Condition:
     slow: tuple[str, str, float] | None = None  # source, destination, factor of one link's rate
     outage: Outage | None = None
     steps: int | None = None  # of every plan here; None = as many as elsewhere
+    deeper: int = 1  # the model has so many times the layers here, and so has every stage
     calibrate: bool = False
 
     @property
@@ -113,6 +114,15 @@ class Protocol:
     pace_ms: float = 0.0  # of a layer for a sequence, beside its real computation
     model: str = str(MODEL)
 
+    def plans_of(self, deeper: int) -> dict[str, Any]:
+        """The plans' descriptions for a model of so many times the layers."""
+        return {
+            name: {**body, "layers": {d: n * deeper for d, n in body["layers"].items()}}
+            if "layers" in body
+            else dict(body)
+            for name, body in self.plans.items()
+        }
+
     def counted(self, condition: Condition, sync_period: int) -> int:
         """Steps of a plan that are measured: whole periods where it synchronises every H steps."""
         steps = (condition.steps or self.steps) - WARM_UP
@@ -148,6 +158,8 @@ def read_protocol(path: str | Path) -> Protocol:
         raise InputError(
             f"{path}: conditions: expected some with calibrate: true, and some without"
         )
+    if any(c.calibrate and c.deeper > 1 for c in conditions):
+        raise InputError(f"{path}: conditions: expected deeper: 1 where calibrate is true")
     names = [c.name for c in conditions]
     if len(set(names)) < len(names):
         raise InputError(f"{path}: conditions: a name stands there twice")
@@ -176,7 +188,7 @@ def _families(body: Any, plans: Mapping[str, Any], where: str) -> dict[str, str]
 
 def _condition(body: Any, where: str, domains: tuple[str, ...]) -> Condition:
     keys = ("name", "rate_mbps", "rtt_ms")
-    further = ("jitter", "slow", "outage", "steps", "calibrate")
+    further = ("jitter", "slow", "outage", "steps", "deeper", "calibrate")
     body = values.mapping(body, where, keys, further)
     name = values.name(body["name"], f"{where}.name")
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,23}", name):
@@ -190,6 +202,7 @@ def _condition(body: Any, where: str, domains: tuple[str, ...]) -> Condition:
         slow=_slow(body.get("slow"), f"{where}.slow", domains),
         outage=_outage(body.get("outage"), f"{where}.outage", domains),
         steps=None if steps is None else values.count(steps, f"{where}.steps", WARM_UP + 1),
+        deeper=values.count(body.get("deeper", 1), f"{where}.deeper"),
         calibrate=bool(body.get("calibrate", False)),
     )
 

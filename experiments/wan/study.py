@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,34 @@ from experiments.wan.runs import RunFailed, carried_out
 from experiments.wan.training import TrainingOptions, job_spec, plan_of, resolved_job
 from jaxsim.cluster import ClusterSpec, load_cluster
 from jaxsim.network import read_network_trace
+from jaxsim.plan import Plan
+from jaxsim.workload import JobSpec
 
 TRACE_INTERVAL_S = 1.0  # of a condition's trace file, whose rows are ROW_S of real time
 NEAR_PCT = 5.0  # a choice this close to the best counts as right
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A model, and the plans that it is trained by."""
+
+    job: JobSpec
+    predictor: Predictor
+    plans: Mapping[str, Plan]
+    trained: Mapping[str, Any]  # the same as `ddp_bench.parallel` reads them
+
+
+def _subject(protocol: Protocol, job: JobSpec, deeper: int, spec: ClusterSpec) -> Subject:
+    """Of a model of `deeper` times the layers of the protocol's."""
+    job = dataclasses.replace(
+        job, model=dataclasses.replace(job.model, layers=deeper * job.model.layers)
+    )
+    found = {
+        name: plan_of(body, f"plans: {name}", spec, job)
+        for name, body in protocol.plans_of(deeper).items()
+    }
+    plans, trained = ({n: pair[i] for n, pair in found.items()} for i in (0, 1))
+    return Subject(job, Predictor(job), plans, trained)
 
 
 class Study:
@@ -45,20 +71,21 @@ class Study:
             seed=protocol.seed,
             ranks_per_domain=RANKS_PER_DOMAIN,
         )
-        self._job = job_spec(self._options)
-        self._predictor = Predictor(self._job)
+        job = job_spec(self._options)
         self._specs = {c.name: self._write_cluster(c) for c in protocol.conditions}
         first = next(iter(self._specs.values()))
-        found = {n: plan_of(b, f"plans: {n}", first, self._job) for n, b in protocol.plans.items()}
-        self._plans = {name: plan for name, (plan, _) in found.items()}
-        self._trained = {name: trained for name, (_, trained) in found.items()}
+        sizes = {c.deeper for c in protocol.conditions} | {1}
+        of = {n: _subject(protocol, job, n, first) for n in sorted(sizes)}
+        self._base = of[1]  # what does not depend on the number of layers is read from it
+        self._subjects = {c.name: of[c.deeper] for c in protocol.conditions}
 
     def _begins(self, condition: Condition) -> list[int]:
         """The first step of every plan, and the end."""
-        counted, periods = self.protocol.counted, (t["sync_period"] for t in self._trained.values())
-        return list(
-            itertools.accumulate((WARM_UP + counted(condition, p) for p in periods), initial=0)
+        lengths = (
+            WARM_UP + self.protocol.counted(condition, trained["sync_period"])
+            for trained in self._base.trained.values()
         )
+        return list(itertools.accumulate(lengths, initial=0))
 
     def run(self) -> dict[str, Any]:
         """Measure, fit, predict, measure; the summary. Raises RunFailed."""
@@ -113,13 +140,10 @@ class Study:
                 name=f"study-{condition.name}"[:24].rstrip("-"),
             )
         )
-        names, spec, begins = (
-            list(self._plans),
-            self._specs[condition.name],
-            self._begins(condition),
-        )
-        first, *others = (self._trained[name] for name in names)
-        job = resolved_job(self._options, spec, self._job, first, network["name"])
+        subject, spec = self._subjects[condition.name], self._specs[condition.name]
+        names, begins = list(subject.trained), self._begins(condition)
+        first, *others = subject.trained.values()
+        job = resolved_job(self._options, spec, subject.job, first, network["name"])
         job["then"] = list(zip(begins[1:-1], others, strict=True))
         job |= {"steps": begins[-1], "pace_s": self.protocol.pace_ms / 1e3}
         out = self._writer.dir / "conditions" / condition.name
@@ -142,7 +166,7 @@ class Study:
             kept = sorted(own["step"].unique())[WARM_UP:]
             later = own[own["step"].isin(kept)]
             seconds = ended.loc[kept]
-            period = self._trained[name]["sync_period"]
+            period = self._base.trained[name]["sync_period"]
             local = period > 1
             # Steps at whose end nothing is sent: what computing takes where all ranks do it at once.
             still = seconds[(seconds.index + 1) % period != 0]
@@ -183,31 +207,31 @@ class Study:
         trace = self._writer.dir / "conditions" / f"{condition}.csv"
         if trace.exists():  # what the links will do is known before they do it
             factors = read_network_trace(trace, spec, TRACE_INTERVAL_S)
-        return Case(self._plans[plan], spec, measured_s, factors)
+        return Case(self._subjects[condition].plans[plan], spec, measured_s, factors)
 
     def _fit(self, steps: pd.DataFrame) -> Fit:
         """From the conditions that are calibrated on."""
         cases = [self._case(r.condition, r.plan, r.measured_s) for r in steps.itertuples()]
-        whole = [n for n, t in self._trained.items() if len(t["pipelines"][0]["domains"]) == 1]
-        counts = {n: self._trained[n]["pipelines"][0]["micro_batches"] for n in whole}
-        sizes = {n: self._trained[n]["pipelines"][0]["micro_batch"] for n in whole}
+        whole = [n for n, t in self._base.trained.items() if len(t["pipelines"][0]["domains"]) == 1]
+        counts = {n: self._base.trained[n]["pipelines"][0]["micro_batches"] for n in whole}
+        sizes = {n: self._base.trained[n]["pipelines"][0]["micro_batch"] for n in whole}
         # A rank that holds the whole model: its CPU time is that of all layers and micro-batches.
         each = [
-            r.compute_s / (counts[r.plan] * self._job.model.layers)
+            r.compute_s / (counts[r.plan] * self._base.job.model.layers)
             + sizes[r.plan] * self.protocol.pace_ms / 1e3
             for r in steps[steps["plan"].isin(whole)].itertuples()
         ]
         layer_s = float(np.median(each))
-        return self._predictor.fit(cases, layer_s, self._at_once_s(steps, counts, layer_s))
+        return self._base.predictor.fit(cases, layer_s, self._at_once_s(steps, counts, layer_s))
 
     def _at_once_s(self, steps: pd.DataFrame, counts: dict[str, int], layer_s: float) -> float:
         """[s] of a layer for a micro-batch where all ranks compute at once, by steps of local plans at
         whose end nothing is sent; where there are none it is that of ranks that compute in turn."""
         local = steps[steps["still_s"].notna() & steps["plan"].isin(list(counts))]
         each = [
-            r.still_s / (counts[r.plan] * self._job.model.layers)
+            r.still_s / (counts[r.plan] * self._base.job.model.layers)
             for r in local.itertuples()
-            if self._trained[r.plan].get("fragments", 1) == 1
+            if self._base.trained[r.plan].get("fragments", 1) == 1
         ]
         return float(np.median(each)) if each else layer_s
 
@@ -219,24 +243,27 @@ class Study:
                     "plan": plan,
                     "family": self.protocol.families[plan],
                     "calibrated_on": condition.calibrate,
-                    "synchronous": self._trained[plan]["sync_period"] == 1,
-                    "predicted_s": self._predictor.predict(self._case(condition.name, plan), fit),
+                    "synchronous": self._base.trained[plan]["sync_period"] == 1,
+                    "predicted_s": self._subjects[condition.name].predictor.predict(
+                        self._case(condition.name, plan), fit
+                    ),
                 }
                 for condition in self.protocol.conditions
-                for plan in self._plans
+                for plan in self._base.plans
             ]
         )
 
     def _transition_s(self, row: Any, restart_s: float, trips: float) -> float:
-        old, new = self._plans[row.before], self._plans[row.after]
-        return self._predictor.transition_s(old, new, self._specs[row.condition], restart_s, trips)
+        subject, spec = self._subjects[row.condition], self._specs[row.condition]
+        old, new = subject.plans[row.before], subject.plans[row.after]
+        return subject.predictor.transition_s(old, new, spec, restart_s, trips)
 
     def _restart(self, moves: pd.DataFrame) -> tuple[float, float]:
         """Of a change of plan beside the bytes that it moves: [s] of a restart, by changes that move
         none, and the round trips that domains wait for, by those that do."""
         rows = list(moves.itertuples())
         # Where replicas of a local plan come together first, more than a restart is lost.
-        apart = {name for name, trained in self._trained.items() if trained["sync_period"] > 1}
+        apart = {name for name, trained in self._base.trained.items() if trained["sync_period"] > 1}
         still = [r.lost_s for r in rows if r.sent_mb == 0.0 and r.before not in apart]
         restart_s = float(np.median(still)) if still else 0.0
         trips = []

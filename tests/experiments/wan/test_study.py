@@ -12,7 +12,7 @@ from analysis.records import load
 from experiments.cli import main
 from experiments.wan.predict import OUTER, PRIOR, RINGS, Case, Fit, Predictor
 from experiments.wan.protocol import SHIPPED, Condition, Outage, read_protocol
-from experiments.wan.study import summary
+from experiments.wan.study import _subject, summary
 from experiments.wan.training import TrainingOptions, job_spec, plan_of
 from jaxsim.files import InputError
 from jaxsim.network import read_network_trace
@@ -29,6 +29,19 @@ def test_protocols_that_ship_are_read_and_their_plans_can_be_trained():
         for name, body in protocol.plans.items():
             plan_of(body, name, spec, JOB)
     assert sum(c.calibrate for c in PROTOCOL.conditions) < len(PROTOCOL.conditions) / 2
+
+
+def test_a_deeper_model_has_deeper_stages_and_takes_twice_as_long():
+    plans = PROTOCOL.plans_of(2)
+    assert plans["pipeline_1f1b"]["layers"] == {"a": 2, "b": 4, "c": 2}
+    assert PROTOCOL.plans["pipeline_1f1b"]["layers"] == {"a": 1, "b": 2, "c": 1}
+    spec, fit = Condition("fast", 1e5, 0.0).cluster(PROTOCOL.domains), Fit(0.01, 0.01, {}, {})
+    seconds = []
+    for deeper in (1, 2):
+        of = _subject(PROTOCOL, JOB, deeper, spec)
+        seconds.append(of.predictor.predict(Case(of.plans["pipeline_gpipe"], spec), fit))
+        assert of.job.model.layers == deeper * JOB.model.layers
+    assert seconds[1] == pytest.approx(2 * seconds[0], rel=1e-3)
 
 
 def test_a_condition_is_a_cluster_and_a_trace(tmp_path):
@@ -71,6 +84,15 @@ def test_a_condition_is_a_cluster_and_a_trace(tmp_path):
                 ]
             },
             "conditions[0].outage.every_s: expected 0.5 s more than lasts_s",
+        ),
+        (
+            {
+                "conditions": [
+                    {"name": "a", "rate_mbps": 5, "rtt_ms": 5, "calibrate": True, "deeper": 2},
+                    {"name": "b", "rate_mbps": 5, "rtt_ms": 5},
+                ]
+            },
+            "conditions: expected deeper: 1 where calibrate is true",
         ),
         ({"extra": 1}, "extra"),
     ],
