@@ -25,7 +25,8 @@ def wan_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
     caption = (
         "Step times that the simulator predicted and that real training over emulated links took, "
         "left against each other, right as errors by condition. Filled marks were predicted before "
-        "they were measured; hollow ones are of conditions that the calibration has seen."
+        "they were measured; hollow ones are of conditions that the calibration has seen. Bars are one "
+        "standard deviation over steps."
     )
     summary = record.summary
     text = (
