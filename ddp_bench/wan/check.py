@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shutil
 import statistics
 import subprocess
@@ -16,7 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -116,15 +118,16 @@ def uneven_network(domains: int = 8) -> Network:
 
 @contextmanager
 def brought_up(network: Network) -> Iterator[Callable[..., dict[str, Any]]]:
-    """The network, up within this block; what it gives sends commands to the emulator."""
+    """The network, up within this block and no longer than this process lives; what it gives sends
+    commands to the emulator."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "network.json"
         write_json(file, network.to_json())
-        lifecycle.up(file)
-        try:
-            yield lambda **request: ask(lifecycle.socket_of(network.name), network.name, **request)
-        finally:
-            lifecycle.down(network.name)
+        lifecycle.up(file, owner=os.getpid())
+    try:
+        yield lambda **request: ask(lifecycle.socket_of(network.name), network.name, **request)
+    finally:
+        lifecycle.down(network.name)
 
 
 @contextmanager
@@ -152,7 +155,7 @@ def _many_domains(quick: bool, load: dict) -> Iterator[Row]:
     """Round trips of all pairs of eight uneven domains; rates of some links, one at a time."""
     network = uneven_network()
     pairs = [(i, j) for (i, j) in network.links if i < j]
-    with brought_up(network):
+    with brought_up(network) as tell:
         worst = None
         for i, j in pairs[::5] if quick else pairs:
             asked = network.links[i, j].delay_ms + network.links[j, i].delay_ms
@@ -166,9 +169,31 @@ def _many_domains(quick: bool, load: dict) -> Iterator[Row]:
         for i, j in ((1, 6), (6, 1), (2, 3))[: 1 if quick else 3]:
             spec = network.links[i, j]
             rtt = spec.delay_ms + network.links[j, i].delay_ms
-            yield _rate_row(
-                f"8 uneven domains, rate d{i}>d{j}", spec.rate_mbps, _flow((i, j), rtt, quick)
-            )
+            what = f"8 uneven domains, rate d{i}>d{j}"
+            yield _rate_row(what, spec.rate_mbps, _flow((i, j), rtt, quick))
+            if shutil.which("iperf3"):
+                yield _rate_row(what, spec.rate_mbps, _iperf3(i, j, rtt, quick), "iperf3")
+        with _cpu_share(tell, load, "8 domains, all sending"):
+            yield _ring_row(network, tell, quick)
+
+
+def _ring_row(network: Network, tell: Callable[..., dict], quick: bool) -> Row:
+    """All domains send at once, each to the next: the link that is furthest off its own rate."""
+    size = len(network.domains)
+    ring = [(k, (k + 1) % size) for k in range(size)]
+    with ExitStack() as flows:
+        rates = [flows.enter_context(clients.stream(NAME, *pair)) for pair in ring]
+        rates[0](RAMP_S + 1e-3 * RAMP_TRIPS * 100.0)
+        found = _delivered_mbps(tell, lambda: rates[0](2.0 if quick else 6.0))
+    rows = [
+        _rate_row(
+            f"8 uneven domains, all sending, worst d{i}>d{j}",
+            network.links[i, j].rate_mbps,
+            found[f"d{i}", f"d{j}"],
+        )
+        for i, j in ring
+    ]
+    return max(rows, key=lambda row: row.error)
 
 
 def _flow(pair: tuple[int, int], rtt_ms: float, quick: bool) -> float:
@@ -197,14 +222,21 @@ def _one_link(quick: bool, load: dict) -> Iterator[Row]:
                 yield _rate_row(f"one flow, {rtt} ms", mbps, _iperf3(0, 1, rtt, quick), "iperf3")
 
 
-def _iperf3(src: int, dst: int, rtt_ms: float, quick: bool) -> float:
-    """[Mbit/s] that iperf3 receives, its first seconds left out. Its client asks the server to send,
-    so that the rates of its windows are those of the receiving end."""
+def _iperf3(
+    src: int, dst: int, rtt_ms: float, quick: bool, offered_mbps: float | None = None
+) -> float:
+    """[Mbit/s] that iperf3 receives, its first seconds left out: by TCP, or of datagrams that are sent
+    at a constant rate. Its client asks the server to send, so that the rates of its windows are those
+    of the receiving end."""
     ramp = str(int(RAMP_S + 1e-3 * RAMP_TRIPS * rtt_ms) + 1)
     server = lifecycle.command(NAME, f"d{src}", ["iperf3", "-s", "-1"])
     seconds = str(math.ceil(WINDOW_S * _windows(quick)))  # it takes whole ones
     words = ["iperf3", "-J", "-R", "-c", clients.tun.address(src), "-O", ramp, "-t", seconds]
     words += ["-i", str(WINDOW_S)]
+    on_wire = 1.0
+    if offered_mbps is not None:
+        words += ["-u", "-b", f"{offered_mbps}M", "-l", str(clients.DATAGRAM)]
+        on_wire = (clients.DATAGRAM + clients.HEADERS) / clients.DATAGRAM
     process = subprocess.Popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         time.sleep(0.3)
@@ -212,13 +244,19 @@ def _iperf3(src: int, dst: int, rtt_ms: float, quick: bool) -> float:
         done = subprocess.run(client, capture_output=True, text=True, check=False, timeout=60)
         windows = [each["sum"] for each in json.loads(done.stdout)["intervals"]]
         kept = [w for w in windows if not w["omitted"] and w["seconds"] > 0.5 * WINDOW_S]
-        return clients.median([w["bits_per_second"] / 1e6 for w in kept])
+        return clients.median([on_wire * w["bits_per_second"] / 1e6 for w in kept])
     except (ValueError, KeyError, statistics.StatisticsError) as error:
         print(f"iperf3 failed: {error}", file=sys.stderr)
         return float("nan")
     finally:
         process.kill()
         process.wait()
+
+
+def _at_once(measure: Callable[..., float], arguments: Sequence[tuple]) -> list[float]:
+    """What a measurement finds for each of several arguments, taken at the same time."""
+    with ThreadPoolExecutor(len(arguments)) as pool:
+        return list(pool.map(lambda one: measure(*one), arguments))
 
 
 def _two_flows(quick: bool, load: dict) -> Iterator[Row]:
@@ -230,6 +268,10 @@ def _two_flows(quick: bool, load: dict) -> Iterator[Row]:
         with _cpu_share(tell, load, "two flows of 1000 Mbit/s"):
             found = _delivered_mbps(tell, lambda: rates[0](1.5 if quick else 4.0))
         yield _rate_row("two flows, sum", 2000.0, sum(found[f"d{i}", f"d{j}"] for i, j in pairs))
+    if shutil.which("iperf3"):
+        with brought_up(pair_network(1000, 20, domains=4)):
+            rates = _at_once(_iperf3, [(*pair, 20, quick) for pair in pairs])
+        yield _rate_row("two flows, sum", 2000.0, sum(rates), "iperf3")
 
 
 def _delivered_mbps(tell: Callable[..., dict], wait: Callable) -> dict[tuple[str, str], float]:
@@ -284,6 +326,10 @@ def _directions(quick: bool, load: dict) -> Iterator[Row]:
         found = _delivered_mbps(tell, lambda: time.sleep(seconds - 1.0))
         for flood in floods:
             flood.join()
-        for (i, j), mbps in asked.items():
-            what = f"both directions at once, d{i}>d{j}"
-            yield _rate_row(what, mbps, found[f"d{i}", f"d{j}"])
+        clients_found = {"own": [found[f"d{i}", f"d{j}"] for i, j in asked]}
+        if shutil.which("iperf3"):
+            over = [(*pair, 20, quick, 1.3 * mbps) for pair, mbps in asked.items()]
+            clients_found["iperf3"] = _at_once(_iperf3, over)
+        for client, rates in clients_found.items():
+            for ((i, j), mbps), rate in zip(asked.items(), rates, strict=True):
+                yield _rate_row(f"both directions at once, d{i}>d{j}", mbps, rate, client)

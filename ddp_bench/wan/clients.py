@@ -20,7 +20,7 @@ from ddp_bench.wan import tun
 from ddp_bench.wan.namespaces import namespace
 
 PIECE = 1 << 18  # [B] of one send
-DATAGRAM = 8192  # [B] of payload
+DATAGRAM, HEADERS = 8192, 28  # [B] of payload; of UDP and IPv4
 # SO_SNDBUFFORCE, SO_RCVBUFFORCE, SO_TIMESTAMPNS of Linux
 SEND_BUFFER, RECEIVE_BUFFER, TIMESTAMP = 32, 33, 35
 
@@ -139,7 +139,7 @@ def rates_over_time(
     with tun.inside(namespace(network, src)):
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sender.setsockopt(socket.SOL_SOCKET, SEND_BUFFER, 1 << 25)
-    datagram, size = bytes(DATAGRAM), (DATAGRAM + 28) * 8e-6  # [Mbit] with UDP's and IPv4's headers
+    datagram, size = bytes(DATAGRAM), (DATAGRAM + HEADERS) * 8e-6  # [Mbit]
     begun = time.time()
 
     def send() -> None:

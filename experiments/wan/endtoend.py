@@ -26,7 +26,7 @@ from experiments.respond import RespondConfig, Responder, make_responder
 from experiments.wan import start
 from experiments.wan.predict import plain_step_s
 from experiments.wan.resolve import NetworkOptions, resolve
-from experiments.wan.runs import RunFailed, carried_out
+from experiments.wan.runs import RunFailed, carried_out, steps_done
 from experiments.wan.scene import Scene, busiest, read_scene
 from experiments.wan.times import Fitted, Times
 from experiments.wan.training import TrainingOptions, job_spec, resolved_job
@@ -329,12 +329,8 @@ class EndToEnd:
     def _measured(self, name: str) -> tuple[Float[np.ndarray, " R"], int, float | None]:
         """Steps done by the end of every row; changes of plan; the last loss."""
         record = load(self._writer.dir / name / "training")
-        links = record.table("links").drop_duplicates("step")
-        at = links["at_s"].to_numpy()
-        back = np.flatnonzero(np.diff(at) < 0)  # where the trace began anew
-        at = at[back[-1] + 1 if len(back) else 0 :]
         ends = np.arange(1, self.scene.rows + 1) * self.scene.row_s
-        done = np.interp(ends, np.concatenate([[0.0], at]), np.arange(len(at) + 1.0))
+        done = steps_done(record.table("links"), record.table("steps"), ends)
         summary = record.summary
         return done, int(summary["replans"]), summary["loss_last"]
 

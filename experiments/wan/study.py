@@ -289,6 +289,8 @@ def summary(runs: pd.DataFrame, moves: pd.DataFrame) -> dict[str, Any]:
     worst = new.reindex(new["error_pct"].abs().sort_values(ascending=False).index).head(3)
     chosen = {str(name): _choice(group) for name, group in new.groupby("condition")}
     loss = [c["loss_pct"] for c in chosen.values()]
+    moves = moves[moves["condition"].isin(chosen)]
+    of_moves = _errors(100.0 * (moves["predicted_s"] / moves["lost_s"] - 1.0))
     return {
         "families": families,
         "all": _errors(new["error_pct"]),
@@ -297,13 +299,7 @@ def summary(runs: pd.DataFrame, moves: pd.DataFrame) -> dict[str, Any]:
         "largest_errors": worst[
             ["condition", "plan", "measured_s", "predicted_s", "error_pct"]
         ].to_dict("records"),
-        "moves": {
-            "n": len(moves),
-            "lost_s_median": float(moves["lost_s"].median()),
-            "median_ape_pct": float(
-                100.0 * (moves["predicted_s"] / moves["lost_s"] - 1.0).abs().median()
-            ),
-        },
+        "moves": {"lost_s_median": float(moves["lost_s"].median()), **of_moves},
     }
 
 

@@ -42,7 +42,7 @@ def host_state():
         "devices": ip("-br", "link"),
         "routes": ip("route"),
         "processes": sorted(processes),
-        "temporary": sorted(map(str, Path(tempfile.gettempdir()).glob("tmp*/job.json"))),
+        "temporary": sorted(map(str, Path(tempfile.gettempdir()).glob("tmp*/network.json"))),
         "files": sorted(os.listdir("/run/hippo-wan")) if os.path.isdir("/run/hippo-wan") else [],
     }
 

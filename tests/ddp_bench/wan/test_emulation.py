@@ -4,6 +4,7 @@ Limits here are wider than the emulator's own (`python -m ddp_bench.wan check`),
 other work.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -165,6 +166,33 @@ def test_a_network_ends_with_its_owner(tmp_path):
     assert not namespaces.existing(check.NAME) and not lifecycle.is_up(check.NAME)
     with pytest.raises(ConfigError, match=f"there is no process {owner.pid}"):
         lifecycle.up(file, owner=owner.pid)
+
+
+def test_nothing_is_left_of_a_check_that_is_killed(tmp_path):
+    code = (
+        "from ddp_bench.wan import check\n"
+        "with check.brought_up(check.pair_network(20, 10)): print('up', flush=True); input()"
+    )
+    words = [sys.executable, "-c", code]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"up\n" and len(namespaces.existing(check.NAME)) == 2
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 10.0
+    while lifecycle.is_up(check.NAME) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not namespaces.existing(check.NAME)  # the rest is compared by the fixture
+
+
+def test_eight_domains_and_both_directions_of_a_link_at_once():
+    network = check.uneven_network(8)
+    asked = {pair: network.links[pair].rate_mbps for pair in ((0, 1), (1, 0), (2, 3))}
+    with check.brought_up(network) as tell, contextlib.ExitStack() as flows:
+        rates = [flows.enter_context(clients.stream(check.NAME, *pair)) for pair in asked]
+        rates[0](2.5)
+        found = check._delivered_mbps(tell, lambda: rates[0](1.5))
+    for (i, j), mbps in asked.items():
+        assert found[f"d{i}", f"d{j}"] == pytest.approx(mbps, rel=0.08), (i, j)
 
 
 def test_the_foreground_ends_on_a_signal_and_clears_up(tmp_path):

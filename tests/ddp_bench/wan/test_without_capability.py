@@ -1,5 +1,10 @@
 """Without the capability: one line, nothing made."""
 
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from ddp_bench.errors import ConfigError
@@ -37,3 +42,14 @@ def test_what_is_missing_is_told_for_scripts(powerless, capsys, monkeypatch):
     monkeypatch.setattr(capability.sys, "platform", "linux")
     assert main(["capability"]) == 0
     assert capsys.readouterr().out == "\n"
+
+
+def test_make_wan_is_one_line_and_no_failure():
+    root = Path(__file__).parents[3]
+    drop = ["setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin"]
+    if os.geteuid() != 0 or not shutil.which("setpriv") or not (root / ".venv" / "ddp").exists():
+        pytest.skip("needs root, setpriv, and what `make install .venv/ddp` installs")
+    words = [*drop, "make", "--no-print-directory", "-o", ".venv/core", "-o", ".venv/ddp", "wan"]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("skipped: ") and done.stdout.count("\n") == 1

@@ -8,6 +8,7 @@ import yaml
 from analysis.records import RunWriter
 from experiments.cli import main
 from experiments.wan.protocol import Condition
+from experiments.wan.runs import steps_done
 from experiments.wan.scene import SHIPPED, busiest, read_scene
 from experiments.wan.times import Fitted, Times
 from experiments.wan.training import TrainingOptions, job_spec, plan_of
@@ -37,6 +38,20 @@ def test_a_wrong_scene_is_one_line(change, said, tmp_path):
     with pytest.raises(InputError) as refusal:
         read_scene(file)
     assert said in str(refusal.value) and str(file) in str(refusal.value)
+
+
+def test_steps_count_from_the_moment_at_which_the_trace_began_anew():
+    """Steps of 2 s. The trace begins anew 1.5 s before the end of step 1: three quarters of it count,
+    and nothing of step 0. Ranks that say the same twice count once."""
+    at = [5.0, 1.5, 3.5, 5.5]
+    steps = pd.DataFrame({"step": np.arange(4), "wall_s": 2.0})
+    links = pd.DataFrame({"step": np.arange(4), "at_s": at})
+    links = pd.concat([links, links]).sort_values("step", kind="stable")
+    ends = np.array([1.5, 3.5, 4.5])
+    assert steps_done(links, steps, ends) == pytest.approx([0.75, 1.75, 2.25])
+    # Step 0 ended just after the trace began anew: hardly anything of it was done since then.
+    late = pd.DataFrame({"step": np.arange(3), "at_s": [0.02, 2.02, 4.02]})
+    assert steps_done(late, steps, np.array([4.02])) == pytest.approx([2.01])
 
 
 def study_folder(tmp_path, rows):

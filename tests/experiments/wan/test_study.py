@@ -219,12 +219,19 @@ def test_the_summary_leaves_out_what_was_calibrated_on():
     columns = ["condition", "plan", "family", "calibrated_on", "synchronous"]
     runs = pd.DataFrame(rows, columns=[*columns, "predicted_s", "measured_s"])
     runs["error_pct"] = 100 * (runs["predicted_s"] / runs["measured_s"] - 1)
-    moves = pd.DataFrame({"lost_s": [1.0, 2.0], "predicted_s": [1.1, 1.0]})
+    moves = pd.DataFrame(
+        {
+            "condition": ["new", "new", "seen"],
+            "lost_s": [1.0, 2.0, 9.0],
+            "predicted_s": [1.1, 1.0, 1.0],
+        }
+    )
     found = summary(runs, moves)
     assert found["all"]["n"] == 3 and found["families"]["g"]["median_ape_pct"] == 0.0
     assert found["choices"]["new"]["chosen"] == "y" and found["choices"]["new"]["best"] == "x"
     assert found["choices"]["new"]["loss_pct"] == pytest.approx(20.0)
     assert found["choices_near_best_pct"] == 0.0
+    assert found["moves"]["n"] == 2 and found["moves"]["lost_s_median"] == 1.5
     assert found["moves"]["median_ape_pct"] == pytest.approx(30.0)
     assert found["largest_errors"][0]["plan"] == "y"
 
