@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -150,11 +152,15 @@ class Evaluation:
                 some = left[start : start + AT_ONCE]
                 bar.set_postfix_str(", ".join(some))
                 make_room_for_programs()
-                play = partial(self._play, evaluator=evaluator, bound=bound, which=which)
-                played = side_by_side([partial(play, name, tuned) for name in some])
-                for name, (scheduler, rows) in zip(some, played, strict=True):
-                    results.add({**rows, "decisions": _decisions(name, scheduler, evaluator)})
-                    bar.update()
+                play = partial(self._play, tuned, evaluator, bound, which)
+                found: dict[str, tuple[Scheduler, dict[str, Any]]] = {}
+                try:
+                    side_by_side([partial(_kept, found, name, play) for name in some])
+                finally:  # who was done when another one was interrupted need not play again
+                    for name in takewhile(found.__contains__, some):
+                        scheduler, rows = found[name]
+                        results.add({**rows, "decisions": _decisions(name, scheduler, evaluator)})
+                        bar.update()
         return self._summary(results, evaluator, tuned)
 
     def _alternatives(self, evaluator: Evaluator) -> dict:
@@ -174,7 +180,7 @@ class Evaluation:
         return pd.DataFrame([tuned])
 
     def _play(
-        self, name: str, tuned: Settings, evaluator: Evaluator, bound, which: int
+        self, tuned: Settings, evaluator: Evaluator, bound, which: int, name: str
     ) -> tuple[Scheduler, dict[str, Any]]:
         """One scheduler, and its rows of all tables but `decisions`: the first policy seed's timeline
         stands for all."""
@@ -241,6 +247,11 @@ class Evaluation:
             rows = results.once("low_communication", lambda: low_communication.played(*args))
             summary["low_communication"] = low_communication.summaries(rows)
         return summary
+
+
+def _kept(found: dict[str, Any], name: str, play: Callable[[str], Any]) -> None:
+    """Put what `play` returns where it stays if another thread raises."""
+    found[name] = play(name)
 
 
 def _decisions(name: str, scheduler: Scheduler, evaluator: Evaluator) -> list[dict]:

@@ -423,19 +423,18 @@ def test_headroom_is_what_clairvoyant_gains_over_each(evaluated):
 
 
 @pytest.mark.nightly
-def test_an_interrupted_evaluation_goes_on_with_the_same_numbers(
-    trained, evaluated, tmp_path, capsys
-):
+def test_an_interrupted_evaluation_goes_on_with_the_same_numbers(trained, evaluated, capsys):
     names = f"best_static,clairvoyant,{trained}"
     argv = [*EVALUATE, "--schedulers", names, "--out", "run"]
     whole, played = evaluation_module.Evaluation._play, []
 
-    def play(self, name, *rest, **named):
+    def play(self, *known):
+        name = known[-1]
         if name == "clairvoyant" and "clairvoyant" not in played:
             played.append(name)
             raise KeyboardInterrupt
         played.append(name)
-        return whole(self, name, *rest, **named)
+        return whole(self, *known)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation_module.Evaluation, "_play", play)
@@ -444,7 +443,7 @@ def test_an_interrupted_evaluation_goes_on_with_the_same_numbers(
         assert "--resume run" in capsys.readouterr().err
         assert load("run").run["status"] == "interrupted"
         # A row of one that was not finished, as a kill between two tables leaves it.
-        timeline = tmp_path / "run" / "timeline.csv"
+        timeline = Path("run", "timeline.csv")
         timeline.write_text(timeline.read_text() + "clairvoyant,0.0,1.0,1.0,0,0,torn\n")
         assert "seeds" in refused(capsys, "evaluate", ["--resume", "run", "--seeds", "9"])
         assert evaluate.main(["--resume", "run", "--json", "again.json"]) == 0
