@@ -20,7 +20,41 @@ from jaxsim.scenario import ScenarioSettings
 FAST = (1.0, 0.0, 0.0, 0.0)
 PREFERENCES = ("fixed", "drawn")
 MOST_POLICIES = 64  # trained side by side
+NOT_RECORDED = ("out", "resume", "processes")  # what is trained does not depend on it
 OF_ONE_WORLD = ("cluster", "model", "global_batch", "seq", "trace", "load", "scenario")
+
+
+@dataclasses.dataclass(frozen=True)
+class Processes:
+    """Who trains beside this process; each sums the gradient over its share of every batch.
+
+    Attributes:
+        coordinator: HOST:PORT at which process 0 listens and all others find it
+        count: processes that train one policy together
+        index: which of them this one is, from 0; process 0 keeps the records
+    """
+
+    coordinator: str | None = None
+    count: int = 1
+    index: int = 0
+
+    def __post_init__(self):
+        if self.count < 1:
+            raise ValueError(f"processes.count: expected an integer >= 1, got {self.count}")
+        if not 0 <= self.index < self.count:
+            last = self.count - 1
+            raise ValueError(f"processes.index: expected 0 to {last}, got {self.index}")
+        host, _, port = (self.coordinator or "").rpartition(":")
+        if self.count > 1 and not (host and port.isdecimal() and 0 < int(port) < 2**16):
+            raise ValueError(
+                f"processes.coordinator: expected HOST:PORT beside processes.count {self.count}, got "
+                f"{self.coordinator!r}"
+            )
+
+    @property
+    def first(self) -> bool:
+        """Whether this process keeps the records."""
+        return self.index == 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +91,8 @@ class TrainConfig:
         table_size: plans in the table at most
         tuning_scenarios: training scenarios of each world on which rivals are tuned, to play beside the
             policy; 0 = none
+        processes: those that train one policy together, each started with the same other options; the
+            exact gradient only
         out: run folder; outputs/train-<time> if none is given
         resume: run folder to go on with; its own configuration holds, but for a new `epochs`, over
             which the learning rate then decays
@@ -83,6 +119,7 @@ class TrainConfig:
     checkpoint_every: int = 10
     table_size: int = 48
     tuning_scenarios: int = 0
+    processes: Processes = dataclasses.field(default_factory=Processes)
     out: str | None = None
     resume: str | None = None
 
@@ -102,6 +139,8 @@ class TrainConfig:
             raise ValueError(f"{own[0]}: not allowed beside worlds, whose names say it")
         if self.train.algorithm == "ppo" and len(self.names) > 1:
             raise ValueError("worlds: ppo learns from one; train.algorithm exact learns from many")
+        if self.train.algorithm == "ppo" and self.processes.count > 1:
+            raise ValueError("processes: ppo trains in one; train.algorithm exact in many")
         if self.preferences == "drawn":
             if self.train.algorithm == "ppo":
                 raise ValueError(
@@ -139,7 +178,7 @@ def _are_seeds(seeds: tuple[int, ...]) -> bool:
 def recorded(config: TrainConfig) -> dict:
     """The settings that determine a training run's results, as its run folder records them."""
     body = dataclasses.asdict(config)
-    return {k: v for k, v in body.items() if k not in ("out", "resume")}
+    return {k: v for k, v in body.items() if k not in NOT_RECORDED}
 
 
 def resumed_config(config: TrainConfig, given: list[str]) -> TrainConfig:
@@ -148,12 +187,15 @@ def resumed_config(config: TrainConfig, given: list[str]) -> TrainConfig:
 
     Raises InputError for any other key: a run's results are those of one configuration.
     """
-    others = [key for key in given if key not in ("resume", "epochs")]
+    others = [
+        key for key in given if key not in ("resume", "epochs") and not key.startswith("processes")
+    ]
     if others:
         raise InputError(
             f"train: {others[0]}: cannot be changed with --resume, {config.resume} keeps its own "
-            "configuration; allowed beside it: epochs"
+            "configuration; allowed beside it: epochs, processes.*"
         )
     own = {**load(config.resume).run["config"], "resume": config.resume}
     changed = {"epochs": config.epochs} if "epochs" in given else {}
-    return from_mapping(TrainConfig, {**own, **changed}, config.resume)
+    kept = from_mapping(TrainConfig, {**own, **changed}, config.resume)
+    return dataclasses.replace(kept, processes=config.processes)

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from tqdm import tqdm
 
 from agents.hi_ppo import (
@@ -31,6 +32,7 @@ from analysis.records import RunWriter, load
 from experiments.common import note_efficiency, progress
 from experiments.evaluate import Evaluator, tune
 from experiments.train.config import TrainConfig, recorded
+from experiments.train.processes import Unrecorded, agreed, join, own, shared
 from experiments.train.worlds import asked_of, training_worlds
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
@@ -42,7 +44,8 @@ RULES = ("hysteresis", "smoothed_hysteresis", "self_tuning_hysteresis")
 class TrainingRun:
     """The host loop around compiled epochs."""
 
-    def __init__(self, config: TrainConfig):
+    def __init__(self, config: TrainConfig, mesh: Mesh | None = None):
+        """`mesh`: of the devices of all processes that train this policy together."""
         self.config = config
         try:
             if config.train.algorithm == "ppo":
@@ -59,8 +62,10 @@ class TrainingRun:
             note_efficiency(world.spec)
             sizes = f"{world.info.plans_in_table} plans of {world.info.plans_scored}"
             tqdm.write(f"{world.name}: {sizes}")
+        self.mesh = mesh
         self.trainer = self._make_trainer(trainings)
-        self.state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
+        state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
+        self.state = shared(own(state), mesh)
         self.rivals: dict[str, float] = {}  # their settings, tuned on the same worlds
         self.trained_s = 0.0  # spent in epochs, compilation included
 
@@ -104,17 +109,21 @@ class TrainingRun:
             for of, (params, keys) in zip(self.worlds, trainings, strict=True)
         ]
         if exact:
-            return ExactTrainer(settings, banks, self.config.epochs)
+            banks = shared(own(banks), self.mesh)
+            try:
+                return ExactTrainer(settings, banks, self.config.epochs, self.mesh)
+            except ValueError as error:
+                raise InputError(f"train: {error}") from None
         of = self.worlds[0]
         return Trainer(settings, of.world.table, banks[0], of.scenario.horizon, self.config.epochs)
 
-    def resume(self, writer: RunWriter) -> tuple[int, float]:
+    def resume(self, writer: RunWriter | Unrecorded) -> tuple[int, float]:
         """Take up where the last checkpoint left off, forget what was recorded after it, and return
         the epochs done and the time they took [s]."""
         checkpoint = load_checkpoint(writer.dir)
-        self.state = restore(checkpoint, self.state)
+        self.state = shared(own(restore(checkpoint, own(self.state))), self.mesh)
         self.rivals = dict(checkpoint.meta.get("rivals") or {})
-        done = int(self.state.epoch[0])
+        done = int(np.asarray(self.state.epoch)[0])
         writer.truncate("metrics", "update", done + 1)
         for name in ("eval", "worlds"):
             writer.truncate(name, "update", done)
@@ -124,22 +133,24 @@ class TrainingRun:
         self.trained_s = float(metrics["train_s"].max()) if "train_s" in metrics else 0.0
         return done, float(metrics["wall_s"].max())
 
-    def save(self, writer: RunWriter) -> None:
+    def save(self, writer: RunWriter | Unrecorded) -> None:
         """Write the checkpoint, whole or not at all."""
+        if isinstance(writer, Unrecorded):
+            return
         settings = self.config.train
         meta = {
             "hidden": settings.hidden,
             "encoder": settings.encoder,
             "every": settings.cadence,
             "seeds": list(self.config.seeds),
-            "epoch": int(self.state.epoch[0]),
+            "epoch": int(np.asarray(self.state.epoch)[0]),
             "config": recorded(self.config),
             "rivals": self.rivals,
             "conditioned_on_weights": self.config.preferences == "drawn",
         }
-        save_checkpoint(writer.dir / FILE_NAME, self.state, meta)
+        save_checkpoint(writer.dir / FILE_NAME, own(self.state), meta)
 
-    def loop(self, writer: RunWriter) -> dict[int, float]:
+    def loop(self, writer: RunWriter | Unrecorded) -> dict[int, float]:
         """Run the epochs that are left; Ctrl-C saves the last whole epoch, then raises.
 
         Returns the regret [%] of every seed on held-out scenarios.
@@ -154,7 +165,9 @@ class TrainingRun:
                 self.save(writer)
             raise
 
-    def _epochs(self, writer: RunWriter, done: int, started: float) -> dict[int, float]:
+    def _epochs(
+        self, writer: RunWriter | Unrecorded, done: int, started: float
+    ) -> dict[int, float]:
         config = self.config
         per_epoch = self.trainer.steps_per_epoch * len(config.seeds)
         regrets = self.evaluate(writer, done) if self._evaluates(done) else {}
@@ -173,7 +186,7 @@ class TrainingRun:
                     bar.set_postfix(progress=f"{metrics.progress_rel.mean():.3f}")
                     if epoch % config.checkpoint_every == 0 or epoch == config.epochs:
                         self.save(writer)
-                if interrupt.seen:
+                if agreed(interrupt.seen, self.mesh):
                     raise KeyboardInterrupt
                 if self._evaluates(epoch):
                     regrets = self.evaluate(writer, epoch)
@@ -183,7 +196,7 @@ class TrainingRun:
         return epoch % self.config.eval_every == 0 or epoch == self.config.epochs
 
     def _record(
-        self, writer: RunWriter, epoch: int, metrics: Any, wall_s: float, speed: float
+        self, writer: RunWriter | Unrecorded, epoch: int, metrics: Any, wall_s: float, speed: float
     ) -> None:
         rows = []
         for i, seed in enumerate(self.config.seeds):
@@ -193,12 +206,12 @@ class TrainingRun:
             rows.append({"seed": seed, "update": epoch, "env_steps": steps, **time, **own})
         writer.append("metrics", rows)
 
-    def evaluate(self, writer: RunWriter, epoch: int) -> dict[int, float]:
+    def evaluate(self, writer: RunWriter | Unrecorded, epoch: int) -> dict[int, float]:
         """Regret on held-out scenarios, per policy seed; one row each in eval.csv, the mean over
         worlds, and one of each world in worlds.csv."""
         rows, of_worlds, regrets = [], [], {}
         for i, seed in enumerate(self.config.seeds):
-            policy = take(self.state.policy, i)
+            policy = jax.tree.map(jnp.asarray, take(own(self.state.policy), i))
             settings = self.config.train
             scheduler = HiPPO(policy, jnp.int32(settings.cadence), settings.networks)
             spreads = [_regret(evaluator, scheduler) for evaluator in self.evaluators]
@@ -260,7 +273,8 @@ def _in_chunks(make, params, table, keys, horizon: int, chunk: int = 32):
 
 
 def train(config: TrainConfig) -> Path:
-    """Train and return the run folder; a `config` with `resume` must be that of `resumed_config`.
+    """Train and return the run folder, which is kept by the first of several processes; a `config` with
+    `resume` must be that of `resumed_config`.
 
     Raises InputError, RecordError, KeyboardInterrupt.
     """
@@ -270,8 +284,13 @@ def train(config: TrainConfig) -> Path:
         if config.epochs < done:
             raise InputError(f"train: epochs: {done} are done already, got {config.epochs}")
     folder = config.resume or config.out
+    mesh = join(config.processes)
+    if not config.processes.first:
+        run = TrainingRun(config, mesh)
+        run.loop(unrecorded := Unrecorded(config.resume))
+        return unrecorded.dir
     RunWriter.check("train", folder, resume=bool(config.resume))
-    run = TrainingRun(config)
+    run = TrainingRun(config, mesh)
     with RunWriter.create(
         "train", recorded(config), list(config.seeds), folder, resume=bool(config.resume)
     ) as writer:

@@ -7,7 +7,7 @@ trainer    Gradient ascent on it, over batches of scenarios
 """
 
 from agents.hi_ppo.exact.recording import Recording, record
-from agents.hi_ppo.exact.trainer import ExactMetrics, ExactTrainer
+from agents.hi_ppo.exact.trainer import PARTS, ExactMetrics, ExactTrainer
 from agents.hi_ppo.exact.value import expected_progress
 
-__all__ = ["ExactMetrics", "ExactTrainer", "Recording", "expected_progress", "record"]
+__all__ = ["PARTS", "ExactMetrics", "ExactTrainer", "Recording", "expected_progress", "record"]

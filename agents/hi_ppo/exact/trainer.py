@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Float, Int, UInt32
 
 from agents.hi_ppo import PolicyParams, TrainSettings, init_policy, upper_network
@@ -20,6 +21,7 @@ from jaxsim.trees import take
 
 GAINS = ("stayed", "moved", "started")  # of a recording
 WORST = 5.0  # intervals of the best at base, lost
+PARTS = "parts"  # axis of a mesh of devices, each of which sums over its share of a batch
 
 
 class ExactState(Pytree):
@@ -56,13 +58,30 @@ class ExactTrainer:
     There may be several banks of recordings, of worlds of any sizes. Each update draws as many
     scenarios from every one; their progress counts in units of the best static plan's, so a world
     weighs as much as there is to be gained in it.
+
+    With a `mesh` of N devices along PARTS each sums the gradient over an Nth of every batch. State and
+    banks are arrays of the mesh then, the same on all devices; results are those of one device but for
+    the order in which scenarios are added.
     """
 
-    def __init__(self, settings: TrainSettings, banks: Sequence[Recording], epochs: int):
-        self.settings, self.banks = settings, tuple(banks)
+    def __init__(
+        self,
+        settings: TrainSettings,
+        banks: Sequence[Recording],
+        epochs: int,
+        mesh: Mesh | None = None,
+    ):
+        """Raises ValueError where a batch cannot be dealt out to the mesh's devices evenly."""
+        self.settings, self.banks, self.mesh = settings, tuple(banks), mesh
         exact = settings.exact
         of_each = max(1, exact.batch // len(self.banks))
         self.batches = [min(of_each, bank.stayed.shape[0]) for bank in self.banks]
+        parts = 1 if mesh is None else mesh.size
+        if any(size % parts for size in self.batches):
+            raise ValueError(
+                f"train.exact.batch: expected a multiple of {parts}, the devices, for each world; "
+                f"got {', '.join(map(str, self.batches))}"
+            )
         rate = optax.cosine_decay_schedule(exact.learning_rate, max(1, epochs * exact.updates))
         clip = optax.clip_by_global_norm(exact.max_grad_norm)
         self.optimizer = optax.chain(clip, optax.adam(rate))
@@ -129,16 +148,30 @@ class ExactTrainer:
         return jax.tree.map(lambda *xs: sum(xs) / len(xs), *found)
 
     def _gradient(self, params: Any, bank: Recording, which: Array) -> tuple[Any, Array]:
-        """The gradient of the loss in per cent, in the mean over scenarios `which` [B], one after the
-        other: together they would not fit a small machine's memory."""
+        """The gradient of the loss in per cent, in the mean over scenarios `which` [B]."""
+        summed = self._summed
+        if self.mesh is not None:
+            alike, dealt = PartitionSpec(), PartitionSpec(PARTS)
+            # What a device adds up is its own until `psum`, which the check of replication cannot see.
+            summed = jax.shard_map(
+                lambda *args: jax.lax.psum(self._summed(*args), PARTS),
+                mesh=self.mesh,
+                in_specs=(alike, alike, dealt),
+                out_specs=alike,
+                check_vma=False,
+            )
+        return jax.tree.map(lambda x: x / which.size, summed(params, bank, which))
+
+    def _summed(self, params: Any, bank: Recording, which: Array) -> tuple[Any, Array]:
+        """The sum over scenarios `which` [B], one after the other: together they would not fit a small
+        machine's memory."""
 
         def add(total, index):
             one = jax.grad(self._loss, has_aux=True)(params, take(bank, index))
             return jax.tree.map(jnp.add, total, one), None
 
         nothing = jax.tree.map(jnp.zeros_like, (params, jnp.float32(0.0)))
-        total, _ = jax.lax.scan(add, nothing, which)
-        return jax.tree.map(lambda x: x / which.size, total)
+        return jax.lax.scan(add, nothing, which)[0]
 
     def _loss(self, params: Any, recording: Recording) -> tuple[Array, Array]:
         """The loss of one scenario in per cent, and what it makes from idle domains; both in the
