@@ -20,6 +20,7 @@ from jaxsim.scenario import ScenarioSettings
 FAST = (1.0, 0.0, 0.0, 0.0)
 PREFERENCES = ("fixed", "drawn")
 MOST_POLICIES = 64  # trained side by side
+MOST_PROCESSES = 1024
 NOT_RECORDED = ("out", "resume", "processes")  # what is trained does not depend on it
 OF_ONE_WORLD = ("cluster", "model", "global_batch", "seq", "trace", "load", "scenario")
 
@@ -39,16 +40,12 @@ class Processes:
     index: int = 0
 
     def __post_init__(self):
-        if self.count < 1:
-            raise ValueError(f"processes.count: expected an integer >= 1, got {self.count}")
-        if not 0 <= self.index < self.count:
-            last = self.count - 1
-            raise ValueError(f"processes.index: expected 0 to {last}, got {self.index}")
+        check_counts(self, {"count": MOST_PROCESSES})
+        check_counts(self, {"index": self.count - 1}, least=0)
         host, _, port = (self.coordinator or "").rpartition(":")
         if self.count > 1 and not (host and port.isdecimal() and 0 < int(port) < 2**16):
             raise ValueError(
-                f"processes.coordinator: expected HOST:PORT beside processes.count {self.count}, got "
-                f"{self.coordinator!r}"
+                f"coordinator: expected HOST:PORT beside count {self.count}, got {self.coordinator!r}"
             )
 
     @property

@@ -48,9 +48,10 @@ def _compiled_run():
         return TrainingRun(tiny_config())
 
 
-def shared_run(config=None):
+def shared_run(config=None, mesh=None):
     """The one TrainingRun, back at its start; a new one where `config` differs in more than its
     folders."""
+    assert mesh is None
     config = tiny_config() if config is None else config
     if dataclasses.replace(config, out=None, resume=None) != tiny_config():
         return TrainingRun(config)

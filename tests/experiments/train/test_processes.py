@@ -20,11 +20,11 @@ TINY += " --train.hidden 8 --train.exact.batch 4 --train.exact.updates 1 --scena
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"count": 0}, "processes.count: expected an integer >= 1"),
-        ({"coordinator": "a:1", "count": 2, "index": 2}, "processes.index: expected 0 to 1, got 2"),
-        ({"count": 2}, "processes.coordinator: expected HOST:PORT"),
-        ({"coordinator": "host", "count": 2}, "processes.coordinator: expected HOST:PORT"),
-        ({"coordinator": "host:99999", "count": 2}, "processes.coordinator: expected HOST:PORT"),
+        ({"count": 0}, "count: expected an integer >= 1"),
+        ({"coordinator": "a:1", "count": 2, "index": 2}, "index: expected an integer >= 0 and <= 1"),
+        ({"count": 2}, "coordinator: expected HOST:PORT"),
+        ({"coordinator": "host", "count": 2}, "coordinator: expected HOST:PORT"),
+        ({"coordinator": "host:99999", "count": 2}, "coordinator: expected HOST:PORT"),
     ],
 )
 def test_who_trains_is_checked(fields, said):
