@@ -87,6 +87,9 @@ def test_factors_are_positive_and_finite(body, rtt_body, regime, outage, tau, se
     assert np.all(np.isfinite(rtt)) and rtt.min() > 0
 
 
+BLOCKS = 32
+
+
 @settings(deadline=None, max_examples=20)
 @given(tails, chains, st.integers(0, 1000))
 def test_the_mean_is_what_is_stated(body, regime, seed):
@@ -94,8 +97,9 @@ def test_the_mean_is_what_is_stated(body, regime, seed):
     regime = regime.replace(stay=min(regime.stay, 4.0))
     process = network_process(K, **LIMITS, tail=body, regime=regime)
     bandwidth, _ = play(seed, tail=body, regime=regime)
-    samples = bandwidth.reshape(8, -1)  # blocks longer than any memory
-    sure = 5.0 * samples.mean(axis=1).std() / 8**0.5
+    # Blocks longer than any memory; so many that five standard errors are sure.
+    samples = bandwidth.reshape(BLOCKS, -1)
+    sure = 5.0 * samples.mean(axis=1).std(ddof=1) / BLOCKS**0.5
     np.testing.assert_allclose(bandwidth.mean(), mean_factor(process), atol=max(sure, 0.01))
 
 
