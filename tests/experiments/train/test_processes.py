@@ -21,7 +21,10 @@ TINY += " --train.hidden 8 --train.exact.batch 4 --train.exact.updates 1 --scena
     ("fields", "said"),
     [
         ({"count": 0}, "count: expected an integer >= 1"),
-        ({"coordinator": "a:1", "count": 2, "index": 2}, "index: expected an integer >= 0 and <= 1"),
+        (
+            {"coordinator": "a:1", "count": 2, "index": 2},
+            "index: expected an integer >= 0 and <= 1",
+        ),
         ({"count": 2}, "coordinator: expected HOST:PORT"),
         ({"coordinator": "host", "count": 2}, "coordinator: expected HOST:PORT"),
         ({"coordinator": "host:99999", "count": 2}, "coordinator: expected HOST:PORT"),
