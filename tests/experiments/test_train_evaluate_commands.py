@@ -158,7 +158,7 @@ def test_the_clock_of_a_resumed_run_goes_on(interrupted):
 def test_a_resumed_run_may_be_made_longer_or_shorter(interrupted, monkeypatch):
     run = shared_run()
 
-    def same_pieces(config):
+    def same_pieces(config, mesh=None):
         run.config = config
         return run
 
