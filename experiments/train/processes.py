@@ -39,10 +39,10 @@ def join(processes: Processes) -> Mesh | None:
 
 
 def shared(tree: Any, mesh: Mesh | None) -> Any:
-    """Arrays that all processes hold alike, as arrays of the mesh."""
+    """Arrays that all processes hold alike, as arrays of the mesh; a process alone keeps its own."""
     if mesh is None:
         return tree
-    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+    return jax.device_put(own(tree), NamedSharding(mesh, PartitionSpec()))
 
 
 def own(tree: Any) -> Any:

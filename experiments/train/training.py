@@ -65,7 +65,7 @@ class TrainingRun:
         self.mesh = mesh
         self.trainer = self._make_trainer(trainings)
         state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
-        self.state = shared(own(state), mesh)
+        self.state = shared(state, mesh)
         self.rivals: dict[str, float] = {}  # their settings, tuned on the same worlds
         self.trained_s = 0.0  # spent in epochs, compilation included
 
@@ -109,7 +109,7 @@ class TrainingRun:
             for of, (params, keys) in zip(self.worlds, trainings, strict=True)
         ]
         if exact:
-            banks = shared(own(banks), self.mesh)
+            banks = shared(banks, self.mesh)
             try:
                 return ExactTrainer(settings, banks, self.config.epochs, self.mesh)
             except ValueError as error:
@@ -121,7 +121,7 @@ class TrainingRun:
         """Take up where the last checkpoint left off, forget what was recorded after it, and return
         the epochs done and the time they took [s]."""
         checkpoint = load_checkpoint(writer.dir)
-        self.state = shared(own(restore(checkpoint, own(self.state))), self.mesh)
+        self.state = shared(restore(checkpoint, own(self.state)), self.mesh)
         self.rivals = dict(checkpoint.meta.get("rivals") or {})
         done = int(np.asarray(self.state.epoch)[0])
         writer.truncate("metrics", "update", done + 1)
