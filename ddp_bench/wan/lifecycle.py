@@ -130,6 +130,8 @@ def serve(network: Network, owner: int | None = None) -> None:
             if not held.enter_context(_lock(_file(network.name, "lock"), wait=False)):
                 raise ConfigError(f"network {network.name!r} is up already")
             sweep()
+            # A dead network of this very name: the lock makes it look alive to the sweep.
+            namespaces.remove(namespaces.existing(network.name))
             held.callback(_clear, network.name)
             devices = [namespaces.create(network, k) for k in range(len(network.domains))]
         server = held.enter_context(contextlib.closing(Server(socket_of(network.name))))
@@ -179,30 +181,31 @@ def up(file: Path, owner: int | None = None) -> Network:
     STATE.mkdir(mode=0o755, exist_ok=True)
     if is_up(network.name):
         raise ConfigError(f"network {network.name!r} is up already")
-    log = STATE / f"{network.name}.log"
     words = [
         "serve",
         str(Path(file).resolve()),
         *(("--owner", str(owner)) if owner is not None else ()),
     ]
-    with open(log, "wb") as output:
+    # Read by its handle: an emulator that fails removes its files, this one too.
+    with open(_file(network.name, "log"), "w+", errors="replace") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "ddp_bench.wan", *words],
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            stdout=log,
+            stderr=log,
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(ConfigError):
-            ask(socket_of(network.name), network.name, do="counters")
-            return network
-        time.sleep(0.02)
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-    said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and process.poll() is None:
+            with contextlib.suppress(ConfigError):
+                ask(socket_of(network.name), network.name, do="counters")
+                return network
+            time.sleep(0.02)
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        log.seek(0)
+        said = log.read().strip().splitlines()
     with _alone():
         sweep()
     raise ConfigError(said[-1].removeprefix("wan: ") if said else "the emulator did not start")

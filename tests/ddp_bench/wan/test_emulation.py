@@ -11,15 +11,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from helpers.wan import host_state, needs_networks
 
 from analysis.records import write_json
 from ddp_bench.errors import ConfigError
-from ddp_bench.wan import check, clients, lifecycle, namespaces
+from ddp_bench.wan import check, clients, lifecycle, namespaces, tun
 from ddp_bench.wan.__main__ import main
-from ddp_bench.wan.network import LinkSpec, Network, Trace
+from ddp_bench.wan.network import Endpoints, LinkSpec, Network, Trace
 
 pytestmark = needs_networks
 
@@ -137,6 +139,27 @@ def test_what_a_killed_emulator_left_is_cleared_by_the_next_network(tmp_path):
     with check.brought_up(check.pair_network(20, 10)):
         assert not namespaces.existing("first") and len(namespaces.existing(check.NAME)) == 2
         assert sleeper.wait(5) != 0
+
+
+def test_what_a_rebooted_machine_kept_is_cleared_by_the_same_network(tmp_path):
+    """Where /run is on a disk, a reboot leaves the files of namespaces that are no more."""
+    lifecycle.STATE.mkdir(exist_ok=True)
+    for kind in ("lock", "json", "sock", "log"):
+        (lifecycle.STATE / f"{check.NAME}.{kind}").touch()
+    for domain in range(4):
+        (tun.NETNS / namespaces.namespace(check.NAME, domain)).touch()
+    with check.brought_up(check.pair_network(20, 10)):
+        assert len(namespaces.existing(check.NAME)) == 2
+
+
+def test_an_emulator_that_fails_says_why_and_leaves_nothing(tmp_path):
+    if "cubic" in Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text():
+        pytest.skip("the kernel knows every congestion control that a file may ask for")
+    file = tmp_path / "network.json"
+    network = replace(check.pair_network(20, 10), endpoints=Endpoints(congestion="cubic"))
+    write_json(file, network.to_json())
+    with pytest.raises(ConfigError, match="'cubic' is refused"):
+        lifecycle.up(file)
 
 
 def test_down_all_clears_the_living_and_the_dead(tmp_path, capsys):
