@@ -119,8 +119,8 @@ class Scheduler(Protocol):
 
     # Oracles read the future: `decide` takes the truth as a fourth argument.
     oracle: ClassVar[bool] = False
-    # A fixed scheduler never moves a job that is deployed.
-    fixed: ClassVar[bool] = False
+    fixed: ClassVar[bool] = False  # never moves a job that is deployed
+    scores_table: ClassVar[bool] = True  # before it decides, unless `Observation.rates` holds that
 
     def bind(self, setup: Setup) -> Self:
         """The scheduler for one scenario."""

@@ -59,6 +59,7 @@ class FixedPlan(Pytree, Scheduler):
     """
 
     fixed: ClassVar[bool] = True
+    scores_table: ClassVar[bool] = False
 
     plan: Plan
 

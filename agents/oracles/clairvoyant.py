@@ -23,6 +23,7 @@ class Clairvoyant(Pytree, Scheduler):
     """Follow the optimum that `Truth` holds. It reads the whole future."""
 
     oracle: ClassVar[bool] = True
+    scores_table: ClassVar[bool] = False
 
     setup: Setup = struct.field(default=None)  # set by `bind`
 

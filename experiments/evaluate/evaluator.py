@@ -26,17 +26,18 @@ from experiments.evaluate.programs import (
     expected_views,
     first_timestep,
     plan_rates,
+    rates_now,
     rates_under,
     truths,
     worths,
 )
-from jaxsim.env import EnvParams, world_tape
+from jaxsim.env import EnvParams, Observation, world_tape
 from jaxsim.network import network_process
 from jaxsim.plan import Plan
 from jaxsim.planning import Objective, Preference
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.step_time import NetworkView
-from jaxsim.trees import take
+from jaxsim.trees import take, take_at_once
 
 BLOCK = 8  # scenarios that are played at once: banks of 8 and more share compiled programs
 # Plans of the family, with lower choices, that the bound is over; see `Evaluator.bound`.
@@ -236,7 +237,7 @@ class Evaluator:
         size = min(count, BLOCK)
         for start in range(0, count, size):
             index = np.arange(start, start + size) % count
-            part = function(*take(args, index))
+            part = function(*take_at_once(args, index))
             parts.append(jax.tree.map(np.asarray, part))
         return jax.tree.map(lambda *xs: np.concatenate(xs)[:count], *parts)
 
@@ -325,25 +326,35 @@ class Evaluator:
 
     def decision_ms(self, scheduler: Scheduler, calls: int = 200) -> np.ndarray:
         """[calls] time of one decision of both levels at batch 1 [ms]: from an observation on the
-        host to a plan on the host. What the scheduler computes once lies ready on the device."""
-        one = take((self.taped, self.scored, self.keys, self.truth), 0)
+        host to a plan on the host. What the scheduler computes once lies ready on the device. The
+        table is scored by a program that all share, which is timed with the decision."""
+        one = take_at_once((self.taped, self.scored, self.keys, self.truth), 0)
         params, scored, key, truth = jax.device_put(one)
         setup = make_setup(params, self.world.table).replace(scored=scored)
-        return decision_times_ms(scheduler, setup, truth, params, key, calls)
+        score = functools.partial(rates_now, setup) if scheduler.scores_table else None
+        return decision_times_ms(scheduler, setup, truth, params, key, calls, score)
 
 
 def decision_times_ms(
-    scheduler: Scheduler, setup: Any, truth: Any, params: EnvParams, key: jax.Array, calls: int
+    scheduler: Scheduler,
+    setup: Any,
+    truth: Any,
+    params: EnvParams,
+    key: jax.Array,
+    calls: int,
+    score: Callable[[Observation], jax.Array] | None = None,
 ) -> np.ndarray:
     """[calls] time of one decision on what is observed at reset [ms]: from an observation on the host
-    to a plan on the host. `setup` and `truth` are those of one job or of many."""
+    to a plan on the host. `setup` and `truth` are those of one job or of many. `score` gives the
+    table's rates [P, V] to a decision that does not score it itself."""
     observation = jax.tree.map(np.asarray, first_timestep(key, params)[1].observation)
     bound, memory = bound_scheduler(scheduler, setup)
     extra = (truth,) if bound.oracle else ()
     taken = []
     for call in range(calls + 3):
         start = time.perf_counter()
-        plan, memory = decide(bound, extra, observation, memory)
+        seen = observation if score is None else observation.replace(rates=score(observation))
+        plan, memory = decide(bound, extra, seen, memory)
         jax.tree.map(np.asarray, plan)
         if call >= 3:  # the first calls compile
             taken.append(1e3 * (time.perf_counter() - start))

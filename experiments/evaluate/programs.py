@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.oracles import Truth, family_bound, solve_truth
-from agents.protocol import Scheduler, Setup, make_setup, table_rates
+from agents.protocol import Scheduler, Setup, make_setup, measured_rates, table_rates
 from jaxsim.env import EnvParams, Observation, reset
 from jaxsim.learning import TokenEfficiency
 from jaxsim.plan import Plan
@@ -77,6 +77,7 @@ def decide(scheduler: Scheduler, truth: tuple, observation: Observation, memory:
 
 
 first_timestep = jax.jit(reset)
+rates_now = jax.jit(measured_rates)
 bound_of_family = jax.jit(family_bound)
 
 

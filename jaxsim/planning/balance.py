@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
@@ -70,6 +73,8 @@ def complete(
     return share_batch(chosen, problem, view)
 
 
+# Traced once for all its callers, as `jaxsim.step_time.stages` is.
+@functools.partial(jax.jit, inline=True)
 def share_batch(plan: Plan, problem: Problem, view: NetworkView) -> tuple[Plan, Bool[Array, ""]]:
     """Share the global batch among the groups of a plan whose other fields are set (one job).
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -38,6 +40,8 @@ def score_plans(
     return rates.max(axis=-1), jnp.argmax(rates, axis=-1).astype(jnp.int32)
 
 
+# Traced once for all its callers, as `jaxsim.step_time.stages` is.
+@functools.partial(jax.jit, inline=True)
 def choice_rates(
     plans: Plan,
     views: NetworkView,
@@ -73,6 +77,7 @@ def spread(values: Array, n_plans: int, n_choices: int, pairs: Array | None) -> 
     return values.reshape(-1, n_plans, n_choices)
 
 
+@functools.partial(jax.jit, inline=True)
 def row_rates(
     plans: Plan,
     choice: Int[Array, "W P"],
