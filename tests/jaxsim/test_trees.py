@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsim.trees import stack, take
+from jaxsim.trees import stack, take, take_at_once
 
 MANY = {"a": np.arange(6, dtype=np.int32).reshape(3, 2), "b": (np.array([True, False, True]),)}
 
@@ -28,6 +28,15 @@ def test_an_index_is_what_the_leaves_take(index):
 def test_the_index_may_be_traced():
     found = jax.jit(lambda i: take(jax.tree.map(jnp.asarray, MANY), i)["a"])(2)
     np.testing.assert_array_equal(found, [4, 5])
+
+
+@pytest.mark.parametrize("index", [1, -1, np.array([2, 0, 0])])
+def test_taking_at_once_is_taking_and_leaves_the_host_what_it_has(index):
+    many = {**MANY, "on device": jax.tree.map(jnp.asarray, MANY)}
+    taken = take_at_once(many, index)
+    jax.tree.map(np.testing.assert_array_equal, taken, take(many, index))
+    jax.tree.map(lambda x: isinstance(x, jax.Array) or pytest.fail(), taken["on device"])
+    assert isinstance(taken["a"], (np.ndarray, np.generic))
 
 
 def test_trees_that_differ_are_refused():

@@ -73,6 +73,23 @@ def test_another_scheduler_compiles_its_decision_alone(world, bank):
     assert programs.decided._cache_size() == compiled[1] + 1
 
 
+def test_a_timed_decision_is_the_one_that_scores_the_table_itself(world, bank):
+    """What scores the table is one program for all, and the plan is the same."""
+    before = evaluator.rates_now._cache_size()
+    for name in ("hysteresis", "best_static"):
+        assert np.all(bank.decision_ms(named(name, world, {}), calls=2) > 0)
+    assert evaluator.rates_now._cache_size() == before + 1
+    params, scored, key = jax.device_put(take((bank.taped, bank.scored, bank.keys), 0))
+    setup = make_setup(params, world.table).replace(scored=scored)
+    seen = evaluator.first_timestep(key, params)[1].observation
+    bound, memory = evaluator.bound_scheduler(named("hysteresis", world, {}), setup)
+    rates = evaluator.rates_now(setup, seen)
+    alone, told = (
+        evaluator.decide(bound, (), one, memory)[0] for one in (seen, seen.replace(rates=rates))
+    )
+    jax.tree.map(np.testing.assert_array_equal, alone, told)
+
+
 def test_what_is_computed_once_is_not_computed_in_every_interval(world, bank):
     """Ray's rates without links: they reach the decision as an argument."""
     scheduler = named("ray", world, {})
