@@ -47,11 +47,19 @@ from jaxsim.planning.scoring import (
     row_rates,
     score_plans,
 )
-from jaxsim.planning.space import ALLOWED, PARTS, Exchange, PlanSpace, partitions
+from jaxsim.planning.space import (
+    ALLOWED,
+    ASKED_PARTS,
+    PARTS,
+    Exchange,
+    PlanSpace,
+    partitions,
+)
 from jaxsim.planning.table import PlanTable, TableInfo, build_table
 
 __all__ = [
     "ALLOWED",
+    "ASKED_PARTS",
     "BUDGET_SHARES",
     "NEVER",
     "PARTS",

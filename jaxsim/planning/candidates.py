@@ -55,7 +55,7 @@ def propose_candidates(
     rules: Mapping[str, PlanRules],
     factors: Iterable[Float[np.ndarray, "K K"]] = (),
     learning: TokenEfficiency | None = None,
-    parts: tuple[int, ...] = WHOLE,
+    parts: tuple[float, ...] = WHOLE,
 ) -> tuple[LowerChoices, dict[str, list[Plan]]]:
     """Ask everyone for plans: for the links of the file, for these times each of `factors` [K, K], and
     for 1 / part of every domain's GPUs where local jobs may hold the rest.
@@ -81,9 +81,9 @@ def propose_candidates(
     return _menu(default, wanted), {name: list(own.values()) for name, own in proposed.items()}
 
 
-def _part_of(spec: ClusterSpec, part: int) -> ClusterSpec:
+def _part_of(spec: ClusterSpec, part: float) -> ClusterSpec:
     """The cluster with 1 / part of each domain's GPUs, one at least."""
-    gpus = tuple(max(n // part, 1) for n in spec.gpus)
+    gpus = tuple(max(int(n / part), 1) for n in spec.gpus)
     per_node = tuple(map(min, spec.gpus_per_node, gpus))
     return dataclasses.replace(spec, gpus=gpus, gpus_per_node=per_node)
 

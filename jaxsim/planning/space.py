@@ -28,6 +28,8 @@ ACTIVATION_BITS = (16, 8)
 CONTEXT_PARALLEL = (1, 2, 4)  # of sequences of LONG_SEQUENCE tokens and more
 LONG_SEQUENCE = 16_384
 PARTS = (1, 2, 4)  # 1 / part of a domain's GPUs, where local jobs hold some
+# What planners with plans of their own are asked for: few plans each, which do not shrink as well.
+ASKED_PARTS = (*PARTS, 4 / 3)
 STREAMS = ((1, 0), (8, 1))  # fragments and overlap: blocking, or streaming behind one step
 
 

@@ -27,6 +27,7 @@ from jaxsim.network import (
 )
 from jaxsim.plan import Plan, Problem, Recompute, Schedule, empty_plan
 from jaxsim.planning import (
+    ASKED_PARTS,
     PARTS,
     WHOLE,
     Objective,
@@ -152,10 +153,10 @@ def _core(arguments: bytes) -> _Core:
     (spec, job, calibration, learning), rules, sizes = pickle.loads(arguments)
     calibration, learning = (jax.tree.map(jnp.asarray, x) for x in (calibration, learning))
     table_size, layout_limit, seed, loaded, preferences = sizes
-    parts = PARTS if loaded else WHOLE
+    parts, asked_parts = (PARTS, ASKED_PARTS) if loaded else (WHOLE, WHOLE)
     factors = _proposed_for(spec.n_domains, seed) if rules else ()
     asked = (spec, build_workload([job]).job(0), calibration)
-    choices, proposed = propose_candidates(*asked, rules, factors, learning, parts)
+    choices, proposed = propose_candidates(*asked, rules, factors, learning, asked_parts)
     builder = TableBuilder(*asked, choices, parts=parts, learning=learning)
     views = sample_views(builder.problem.cluster, VIEWS, seed, loaded)
     found = build_table(builder, views, table_size, layout_limit, preferences)
