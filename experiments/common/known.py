@@ -109,7 +109,13 @@ def check_names(key: str, value: str | None, names: Names) -> None:
             )
 
 
+LEAST_OF_NAME = 3  # letters of a name that begins a longer one
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean NAME?` where a known name is close to `name`, else nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    """`; did you mean NAME?` where a known name is close to `name` or begins it, else nothing."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1) or [
+        one for one in names if len(one) >= LEAST_OF_NAME and name.startswith(one)
+    ]
     return f"; did you mean {close[0]}?" if close else ""

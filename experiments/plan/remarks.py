@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 SETTINGS = {"synchronous": "best synchronous plan", "any": "best of any plan"}
@@ -54,8 +55,13 @@ def _doubts(told: dict[str, dict[str, Any] | None]) -> list[str]:
     lines = [f"note: {doubt}" for doubt in both]
     for name, doubts in of.items():
         lines += [f"note on the {SETTINGS[name]}: {d}" for d in doubts if d not in both]
-    if any(one and one["memory_gb_max_hi"] > one["memory_gb_held"] for one in told.values()):
-        lines.append("A plan that leaves memory free: --reserve-pct 10, for example.")
+    tight = [x for x in told.values() if x and x["memory_gb_max_hi"] > x["memory_gb_held"]]
+    if tight:
+        # So much free that the upper end of a band as wide as theirs fits.
+        pct = max(100.0 * (1.0 - x["memory_gb_max"] / x["memory_gb_max_hi"]) for x in tight)
+        lines.append(
+            f"A plan that fits at the upper end of its band, too: --reserve-pct {math.ceil(pct)}."
+        )
     return lines
 
 

@@ -21,6 +21,9 @@ PREDICTED = {
     "step_s": 2.0,
     "step_s_band": [1.0, 3.0],
     "effective_tokens_per_s": 1e4,
+    "memory_gb_max": 50.0,
+    "memory_gb_max_hi": 70.0,
+    "memory_gb_held": 85.0,
     "bound_by": {"stage": {"domain": "a", "stage_s": 0.03}},
 }
 PASSES = Passes(0.01, 0.02, 0.001, 0.002, 1e-4)

@@ -19,9 +19,20 @@ def export(job: Job) -> Export:
             "export to torchtitan or megatron"
         )
     if pipeline.pp > 1 and pipeline.micro_batches % pipeline.pp:
+        unit = pipeline.pp * pipeline.sequences // pipeline.micro_batches * len(job.pipelines)
+        below = pipeline.micro_batches // pipeline.pp * unit
+        batches = f"{below} or {below + unit}" if below else f"{unit}"
         raise InputError(
             f"format: MaxText wants a multiple of the {pipeline.pp} stages as micro-batches, this plan "
-            f"has {pipeline.micro_batches}: export to torchtitan or megatron"
+            f"has {pipeline.micro_batches}: try --global-batch {batches}, or export to torchtitan or "
+            "megatron"
+        )
+    sizes = {site.nodes * site.per_node for group in job.pipelines for site in group.sites}
+    if len(sizes) > 1:
+        held = " and ".join(map(str, sorted(sizes)))
+        raise InputError(
+            f"format: MaxText's slices are of one size, and the domains of this plan hold {held} GPUs: "
+            "export to torchtitan or megatron"
         )
     if job.model.ffn_matrices != 3:
         raise InputError(

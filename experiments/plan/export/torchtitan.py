@@ -309,6 +309,17 @@ def _run(job: Job, several: bool) -> tuple[str, ...]:
             f"{len(job.pipelines)} --bind 0.0.0.0:29510`. MASTER_ADDR is one host for each group."
         )
     lines.append(
-        "Then, on every node of a domain: `NODE_RANK=0 MASTER_ADDR=... ./launch-DOMAIN.sh`."
+        f"Data, learning rate and warm-up are placeholders in `{MODULE}.py`: give `dataset` and `lr` "
+        "there. torchtitan's own data set, `c4_test`, is a file of its repository, not of its package."
     )
+    lighthouse = "TORCHFT_LIGHTHOUSE=http://HOST:29510 " if several else ""
+    lines.append(
+        "Then, on every node of a domain: `NODE_RANK=0 MASTER_ADDR=... HF_ASSETS=... "
+        f"{lighthouse}./launch-DOMAIN.sh`. MASTER_PORT is 29500 unless you set it."
+    )
+    if several:
+        lines.append(
+            "Between domains the lighthouse's port must be open and those that gloo takes (any above "
+            "1024; GLOO_SOCKET_IFNAME names the interface)."
+        )
     return tuple(lines)

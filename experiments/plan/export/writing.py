@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from experiments.plan.export.layout import Job, Pipeline, Site
 from jaxsim.files import InputError
@@ -73,7 +74,9 @@ def readme(job: Job, made: Export) -> str:
         "",
         f"Plan: {told['plan']['label']} ({told['talks']}). Predicted: {told['step_s']:.2f} s a step "
         f"({low:.2f} to {high:.2f}), {told['effective_tokens_per_s']:,.0f} effective tokens/s, for the "
-        f"stack {job.stack} and the plan as it is. Where other things run (below), it does not hold.",
+        f"stack {job.stack} and the plan as it is. Where other things run (below), it does not hold."
+        f"{_other_stack(job, made)}",
+        *_memory(told),
         "",
         "| group | domain | nodes | processes a node | stages | layers |",
         "|---|---|---|---|---|---|",
@@ -89,6 +92,26 @@ def readme(job: Job, made: Export) -> str:
     lines += ["", "## Not expressed, and what runs instead", ""]
     lines += [f"- {text}" for text in made.nearest] or ["- nothing"]
     return "\n".join(lines) + "\n"
+
+
+def _other_stack(job: Job, made: Export) -> str:
+    """What is said where step times are of another stack than the one that is launched."""
+    if made.framework.lower().startswith(job.stack.partition("-")[0]):
+        return ""
+    framework = made.framework.split()[0]
+    return f" {framework} is another stack: name its own in the cluster file, if one is known."
+
+
+def _memory(told: Mapping[str, Any]) -> list[str]:
+    """Whether the fullest GPU may be too small."""
+    most, high, held = (told[f"memory_gb_{k}"] for k in ("max", "max_hi", "held"))
+    if high <= held:
+        return []
+    return [
+        "",
+        f"Memory is tight: {most:.0f} GB on the fullest GPU, up to {high:.0f} at the upper end of its "
+        f"band, of {held:.0f}. See in a short run that it fits, or plan again with `--reserve-pct`.",
+    ]
 
 
 def script(site: Site, first_node: int, nodes: int, body: list[str]) -> str:

@@ -33,3 +33,9 @@ def test_a_file_of_link_processes_is_told_from_a_misspelt_kind():
         assert FILE_NAME.search(name) and is_file_name(name)
     for name in ("heavi", "yaml", "mine.csv", ".yaml.gz"):
         assert not FILE_NAME.search(name) and not is_file_name(name)
+
+
+def test_a_name_that_is_close_or_the_beginning_of_what_was_typed_is_suggested():
+    assert known.did_you_mean("seqq", ["seq", "seeds"]) == "; did you mean seq?"
+    assert known.did_you_mean("sequence", ["seeds", "seq"]) == "; did you mean seq?"
+    assert known.did_you_mean("sequence", ["s", "model"]) == ""

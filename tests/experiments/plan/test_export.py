@@ -1,5 +1,6 @@
 """Launch files: they add up, frameworks read them with their own parsers, the impossible is refused."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -11,12 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers import read_by_frameworks
-from helpers.launches import EVEN, LAUNCHES, MODEL, launch, named
+from helpers.launches import EVEN, LAUNCHES, MODEL, PREDICTED, launch, named
 
 from experiments.doctor.checks import RELEASES
 from experiments.plan.config import EXPORT_FORMATS, PlanConfig
 from experiments.plan.export import export_plan, exported
 from experiments.plan.export.megatron import arguments
+from experiments.plan.export.writing import readme
 from jaxsim.files.errors import InputError
 
 SELDOM = {"sync_period": 30, "wire_bits": 8, "fragments": 8, "overlap": 1}
@@ -128,6 +130,11 @@ def test_nodes_of_one_job_are_counted_through():
         (named("one"), "deepspeed", "splits tensors without pipelines only"),
         (named("one", tp=1, dp=4, zero_stage=3), "deepspeed", "ZeRO 0 or 1, this plan has 3"),
         (named("replicas"), "maxtext", "every stage as many layers"),
+        (named("one", model=EVEN, batch=60), "maxtext", "try --global-batch 56 or 64, or export"),
+        (
+            launch((["a", "b"],), (12, 4, 8), EVEN, tp=1, dp=4, pp={"a": 3, "b": 1}, micro_batch=1),
+            *("maxtext", "the domains of this plan hold 4 and 12 GPUs"),
+        ),
         (named("replicas", schedule="gpipe"), "megatron", "needs GPipe's order"),
         (
             launch((["a", "b"], ["c", "d"]), (8, 8, 8, 8), tp=2, dp=2, micro_batch=1),
@@ -141,6 +148,17 @@ def test_what_a_framework_cannot_run_at_all_is_refused_and_leaves_nothing(
     with pytest.raises(InputError, match=said) as error:
         export_plan(job, form, tmp_path / "out")
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+
+
+def test_the_readme_warns_of_tight_memory_and_of_another_stack():
+    job = named("one")
+    made = exported(job, "megatron")
+    assert "Memory is tight" not in readme(job, made)
+    assert "Megatron-LM is another stack" in readme(
+        dataclasses.replace(job, stack="torchtitan"), made
+    )
+    tight = dataclasses.replace(job, predicted={**PREDICTED, "memory_gb_max_hi": 90.0})
+    assert "up to 90 at the upper end of its band, of 85" in readme(tight, made)
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path):
