@@ -60,8 +60,10 @@ def search_plans(
     objective: Objective | None,
     quick: bool = False,
     tell: Callable[[str], None] = lambda text: None,
+    known: Iterable[Plan] = (),
 ) -> Candidates:
-    """Search both settings; `quick` leaves out the pool of other links, `tell` hears what is done."""
+    """Search both settings; `quick` leaves out the pool of other links, `tell` hears what is done.
+    Plans that are `known` from elsewhere join the pool."""
     search = SpaceSearch(question.problem, question.space, MOST_COMBINED)
     view, ways = question.view, search.space.exchanges()
     tell("searching synchronous plans")
@@ -74,8 +76,11 @@ def search_plans(
         whole = [way for way in ways if way.activation_bits == FULL_PRECISION_BITS]
         for factor in ELSEWHERE:
             pool += leaders(search, question.scaled(factor), whole, PER_SIZE_ELSEWHERE)
-    pool = distinct([*(r.plan for r in results.values() if r.rate > 0), *pool])
+    pool = distinct([*(r.plan for r in results.values() if r.rate > 0), *pool, *known])
     every = carried(pool, question)
+    best = surest(every)
+    if best is not None and not quick:
+        every = carried(distinct([*pool, *_in_other_words(best.plan, ways)]), question)
     single = [
         one
         for one in every
@@ -87,6 +92,14 @@ def search_plans(
         surest(single),
         _even(search, question),
     )
+
+
+def _in_other_words(plan: Plan, ways: Iterable[Exchange]) -> list[Plan]:
+    """The same groups, talking in each of the ways: on other links they may do better so, before
+    other groups do."""
+    if int(np.asarray(plan.group).max()) < 1:
+        return []
+    return [plan.replace(**{k: np.int32(v) for k, v in way.fields().items()}) for way in ways]
 
 
 def _found(

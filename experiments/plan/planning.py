@@ -103,7 +103,7 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
         changed = None
         if config.what_if is not None:
             bar.set_description_str(f"asking what if {config.what_if}")
-            changed = _what_if(config, best)
+            changed = _what_if(config, candidates, best)
     found = candidates.found[config.allow]
     body = told[config.allow] or {}
     top = ("plan", "step_s", "tokens_per_s", "memory_gb_max", "wan_gb_per_step", "usd_per_mtoken")
@@ -233,10 +233,12 @@ def _tie(candidates: Candidates) -> float | None:
     return plain.least * float(other.cost.step_s) * float(np.exp(other.reach))
 
 
-def _what_if(config: PlanConfig, best: Carried | None) -> dict[str, Any]:
-    """The same question with the changes: the plan of before, the best one now, and the switch."""
+def _what_if(config: PlanConfig, before: Candidates, best: Carried | None) -> dict[str, Any]:
+    """The same question with the changes: the plan of before, the best one now, and the switch. Plans
+    of the pool are looked at as well, so that the answer agrees with the thresholds."""
     question = asked(config, with_changes=True)
-    again = search_plans(question, objective_of(config), quick=True)
+    known = [one.plan for one in before.pool if not _gone(one.plan, question)]
+    again = search_plans(question, objective_of(config), quick=True, known=known)
     now = again.found[config.allow].best
     keeps = None if best is None else _kept(best, question)
     stays = keeps.least if keeps is not None else 0.0
@@ -264,9 +266,14 @@ def _what_if(config: PlanConfig, best: Carried | None) -> dict[str, Any]:
 
 def _kept(best: Carried, question: Question) -> Carried | None:
     """The plan of before under the changes; None where a domain of it is gone."""
+    return None if _gone(best.plan, question) else carried([best.plan], question)[0]
+
+
+def _gone(plan: Plan, question: Question) -> bool:
+    """Has a domain of the plan no GPUs left?"""
     names = question.spec.domains
-    used = [names[k] for k in np.flatnonzero(np.asarray(best.plan.group) >= 0)]
-    return None if question.gone & set(used) else carried([best.plan], question)[0]
+    used = {names[k] for k in np.flatnonzero(np.asarray(plan.group) >= 0)}
+    return bool(question.gone & used)
 
 
 def _asked(config: PlanConfig, question: Question, source: dict) -> dict[str, Any]:
