@@ -21,8 +21,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -317,9 +319,11 @@ def watch(config: WatchConfig, stdin: TextIO, stdout: TextIO) -> None:
         try:
             if config.metrics is not None:
                 server = MetricsServer(watcher.metrics, config.metrics)
-            say(_greeting(watcher, source, server))
-            watcher.save()
-            _follow(watcher, source, config.seconds)
+            with _told_to_end() as told:
+                say(_greeting(watcher, source, server))
+                _note_of_one_domain(watcher.responder)
+                watcher.save()
+                _follow(watcher, source, config.seconds, told)
         finally:
             source.close()
             if server is not None:
@@ -327,10 +331,34 @@ def watch(config: WatchConfig, stdin: TextIO, stdout: TextIO) -> None:
     say({"end": True, **{x: getattr(watcher, x) for x in ("lines", "refused", "decisions")}})
 
 
-def _follow(watcher: Watcher, source: Source, seconds: float | None) -> None:
-    """Until the source or the time ends; a command that runs then is waited for."""
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[threading.Event]:
+    """Set by SIGTERM, by which services are stopped: it is as if the input ended."""
+    told = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield told
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
+    try:
+        yield told
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _note_of_one_domain(responder: Responder) -> None:
+    """Who watches links of which the plan uses none will wait for a decision in vain."""
+    if int((np.asarray(responder.plan.group) >= 0).sum()) == 1 < len(responder.spec.domains):
+        line = (
+            "note: the plan in force uses no link; --allow any has more plans over several domains"
+        )
+        print(line, file=sys.stderr, flush=True)
+
+
+def _follow(watcher: Watcher, source: Source, seconds: float | None, told: threading.Event) -> None:
+    """Until the source or the time ends, or the process is told to; a command that runs then is waited
+    for."""
     ends = np.inf if seconds is None else time.monotonic() + seconds
-    while time.monotonic() < ends:
+    while time.monotonic() < ends and not told.is_set():
         wait_s = WAIT_FOR_HOOK_S if watcher.applying else WAIT_S
         batch = source.read(max(0.0, min(wait_s, ends - time.monotonic())))
         if batch is None:

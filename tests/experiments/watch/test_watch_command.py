@@ -38,6 +38,17 @@ def dead(*names):
 
 
 @pytest.mark.nightly
+def test_a_service_that_is_stopped_says_how_it_ended():
+    watch = started()
+    assert line(watch)["ready"]
+    tell(watch, {"domain": "ohio", "gpus_available": 0}, {"domain": "nowhere"})
+    assert line(watch)["decision"] == 1
+    watch.terminate()
+    assert watch.wait(20) == 0
+    assert json.loads(watch.stdout.read().splitlines()[-1])["end"] is True
+
+
+@pytest.mark.nightly
 def test_after_a_kill_the_next_decision_is_the_same(tmp_path):
     file = tmp_path / "state"
     first = started("--state", str(file), "--interval_s", "100000")
