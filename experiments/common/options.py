@@ -9,7 +9,7 @@ import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from jsonargparse import (
     ActionConfigFile,
@@ -279,9 +279,20 @@ def _given(
                 next(tokens)
         elif leaves.get(key) is bool and not equals and alone:
             rest += [f"--{key}", "true"]  # a flag
+        elif get_origin(leaves.get(key)) is list and (equals or not alone) and value[:1] != "[":
+            rest.append(f"--{key}={_listed(value, leaves[key])}")
+            if not equals:
+                next(tokens)
         else:
             rest.append(f"--{key}{equals}{value}" if equals else f"--{key}")
     return rest, files
+
+
+def _listed(value: str, kind: Any) -> str:
+    """One value, or some with commas between, as a list in YAML. Numbers with commas between are one
+    value where texts are wanted (weights)."""
+    numbers = re.fullmatch(r"[-+.\deE]+(,[-+.\deE]+)+", value)
+    return f"['{value}']" if numbers and get_args(kind) == (str,) else f"[{value}]"
 
 
 def _read(file: str, prog: str) -> dict:

@@ -142,6 +142,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from experiments.probe.handshake import read_token
+    from experiments.probe.results import base_of
     from experiments.probe.rounds import Protocol, Sample, measured, most_mbytes
     from experiments.probe.wire import Address, Limits
 
@@ -149,6 +150,7 @@ def _run(options: argparse.Namespace) -> None:
     limits = Limits(options.mbytes, options.seconds)
     protocol = Protocol(limits, options.flows, options.pings, options.rounds, options.every)
     token = read_token(options.token)
+    base_of(tuple(hosts), _machines(options), "")  # before anything is sent
     print(f"{most_mbytes(hosts, protocol):,g} MB will be sent at most", flush=True)
 
     def tell(sample: Sample) -> None:
@@ -167,14 +169,20 @@ def _iperf3(options: argparse.Namespace) -> None:
 def _write(options: argparse.Namespace, samples: list) -> None:
     from pathlib import Path
 
-    from experiments.probe.results import Machines, write_cluster, write_trace
+    from experiments.probe.results import write_cluster, write_trace
 
-    given = {name: getattr(options, name) for name in Machines.__dataclass_fields__}
-    spec = write_cluster(Path(options.out), samples, Machines(**given))
+    spec = write_cluster(Path(options.out), samples, _machines(options))
     print(f"{options.out}: {spec.n_domains} domains, {len(samples)} measurements")
     if options.trace is not None:
         write_trace(Path(options.trace), samples, spec)
         print(f"{options.trace}: {len(samples)} rows")
+
+
+def _machines(options: argparse.Namespace):
+    """What no probe can see, as it was given."""
+    from experiments.probe.results import Machines
+
+    return Machines(**{name: getattr(options, name) for name in Machines.__dataclass_fields__})
 
 
 if __name__ == "__main__":

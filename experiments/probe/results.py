@@ -30,15 +30,7 @@ class Machines:
 def spec_of(samples: Sequence[Sample], machines: Machines, name: str) -> ClusterSpec:
     """The cluster with the mean bandwidth and the median round trip of each link. Raises InputError."""
     names = tuple(dict.fromkeys(x for sample in samples for x in (sample.src, sample.dst)))
-    if machines.cluster is None:
-        base = _stated(names, machines, name)
-    else:
-        base = load_cluster(machines.cluster)
-        if set(base.domains) != set(names):
-            raise InputError(
-                f"{machines.cluster}: domains: has {', '.join(base.domains)}; measured were "
-                f"{', '.join(names)}"
-            )
+    base = base_of(names, machines, name)
     rate, rtt = np.zeros((2, base.n_domains, base.n_domains))
     for i, src in enumerate(base.domains):
         for j, dst in enumerate(base.domains):
@@ -49,6 +41,20 @@ def spec_of(samples: Sequence[Sample], machines: Machines, name: str) -> Cluster
                 rate[i, j] = np.mean([x[0] for x in found])
                 rtt[i, j] = np.median([x[1] for x in found])
     return dataclasses.replace(base, bandwidth_gbps=rate, rtt_ms=rtt)
+
+
+def base_of(names: tuple[str, ...], machines: Machines, name: str) -> ClusterSpec:
+    """The cluster of these domains but for its links. Raises InputError where the cluster file has
+    others, or another number of GPU counts is given."""
+    if machines.cluster is None:
+        return _stated(names, machines, name)
+    base = load_cluster(machines.cluster)
+    if set(base.domains) != set(names):
+        raise InputError(
+            f"{machines.cluster}: domains: has {', '.join(base.domains)}; measured are "
+            f"{', '.join(names)}"
+        )
+    return base
 
 
 def _stated(names: tuple[str, ...], machines: Machines, name: str) -> ClusterSpec:

@@ -74,7 +74,8 @@ def sweep(config: SweepConfig) -> None:
 def check_inputs(config: SweepConfig) -> list[Point]:
     """The points of the design, once all that it names was read. Raises InputError, and says where a
     package is missing."""
-    load_pyarrow()
+    if not config.dry_run:
+        load_pyarrow()
     if config.executor == "ray":
         executors.load_ray()
     if config.json not in (None, "-"):

@@ -21,6 +21,7 @@ from experiments.kpi.config import KpiConfig
 from experiments.plan.config import PlanConfig
 from experiments.respond.config import RespondConfig
 from experiments.runs.config import RunsConfig
+from experiments.sweep.config import SweepConfig
 from experiments.train.config import TrainConfig
 from experiments.validate.config import ValidateConfig
 from experiments.watch.config import WatchConfig
@@ -222,6 +223,20 @@ def test_later_files_are_stronger_and_the_command_line_is_strongest(tmp_path):
     config = parse(TrainConfig, argv, "train")
     assert (config.epochs, config.scenarios) == (4, 7)
     assert sorted(given_keys(TrainConfig, argv)) == ["epochs", "scenarios"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "key", "expected"),
+    [
+        (["--cluster", "four-aws-regions"], "cluster", ["four-aws-regions"]),
+        (["--jitter=uniform,ou"], "jitter", ["uniform", "ou"]),
+        (["--jitter", "[uniform,ou]"], "jitter", ["uniform", "ou"]),
+        (["--strength", "0.1"], "strength", [0.1]),
+        (["--weights", "1,0,1,0"], "weights", ["1,0,1,0"]),
+    ],
+)
+def test_a_list_may_be_one_value_or_have_commas_between(argv, key, expected):
+    assert getattr(parse(SweepConfig, argv, "sweep"), key) == expected
 
 
 def test_weights_that_are_all_zero_are_refused():

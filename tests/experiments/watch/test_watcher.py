@@ -46,6 +46,10 @@ class Rule:
         )
         self.choice, self.intervals = 0, 0
 
+    @property
+    def plan(self):
+        return Plan.build(SPEC, JOB, [[SPEC.domains[self.choice]]])
+
     def propose(self):
         rate = self.measured.bandwidth_gb_per_s * 8 + 9 * np.eye(SPEC.n_domains)
         choice = int(rate.min() < 1)
@@ -328,7 +332,7 @@ def test_a_program_that_is_not_there_is_refused_before_anything_is_loaded(monkey
 # --- the whole loop -------------------------------------------------------------------------------
 
 
-def test_from_a_stream_to_its_end(tmp_path, monkeypatch):
+def test_from_a_stream_to_its_end(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(module, "make_responder", lambda config: Rule())
     text = "".join(json.dumps(x) + "\n" for x in (FAST, SLOW)) + "broken\n"
     words = f"{sys.executable} -c pass"
@@ -337,6 +341,7 @@ def test_from_a_stream_to_its_end(tmp_path, monkeypatch):
     watch(config, io.StringIO(text), out)
     ready, decision, done, end = (json.loads(line) for line in out.getvalue().splitlines())
     assert ready["ready"] and ready["restored"] is False
+    assert "--allow any" in capsys.readouterr().err  # the rule's plans use one domain
     assert ready["metrics"].startswith("http://127.0.0.1:")
     assert decision["plan"] == "plan 1" and done["in_force"]
     assert end == {"end": True, "lines": 3, "refused": 1, "decisions": 1}
