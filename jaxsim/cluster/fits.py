@@ -186,7 +186,11 @@ def _why(fits: Mapping[str, MachineFit], gpu: str, stack: str, used: str | None)
     if stack == POOLED:
         return _POOLED_WHY
     if fits[used].domain is None:
-        return f"stack: no run of {stack} on {gpu} was measured; what is documented of it is used"
+        on = [k.partition("/")[0] for k, x in fits.items() if x.domain and k.endswith(f"/{stack}")]
+        measured = f", those on {listed(on)} were" if on else ""
+        return (
+            f"stack: no run of {stack} on {gpu} was measured{measured}; what is documented is used"
+        )
     return ""
 
 

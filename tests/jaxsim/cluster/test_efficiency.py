@@ -297,7 +297,7 @@ FIGURES = {"peak_tflops": 312.0, "memory_gb": 85.9, "memory_gb_per_s": 2039, "nv
             "torchtitan",
             "A100-80GB",
             "A100-80GB/torchtitan",
-            ["stack: no run of torchtitan on A100-80GB was measured"],
+            ["stack: no run of torchtitan on A100-80GB was measured, those on H100-96GB-500W were"],
         ),
         ("GH-96", "deepspeed-eager", "GH200-96GB", "GH200-96GB/deepspeed-eager", []),
         (
