@@ -80,7 +80,8 @@ def search_plans(
     every = carried(pool, question)
     best = surest(every)
     if best is not None and not quick:
-        every = carried(distinct([*pool, *_in_other_words(best.plan, ways)]), question)
+        more = distinct([*pool, *_in_other_words(best.plan, ways)])[len(pool) :]
+        every += carried(more, question)
     single = [
         one
         for one in every
