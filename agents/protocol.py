@@ -30,6 +30,7 @@ from jaxsim.planning import (
     complete,
     row_rates,
     row_worths,
+    same_gpus,
 )
 from jaxsim.pytree import Pytree
 from jaxsim.scenario import mean_view
@@ -164,6 +165,7 @@ class EvaluatedTable(Pytree):
 def table_rates(setup: Setup, views: NetworkView) -> Float[Array, "T P V"]:
     """[T, P, V] training steps per second of every row and lower choice under views [T, ...], 0 where
     illegal or not among the table's `pairs`; under an objective the reward per second."""
+    views = views if setup.gpus_vary else same_gpus(views)
     args, pairs = (setup.table.plans, views, setup.problem), setup.table.pairs
     if setup.objective is None:
         rates = choice_rates(*args, pairs)
@@ -192,6 +194,7 @@ def score_rows(
 ) -> tuple[Float[Array, "T R"], Worth | None]:
     """[T, R] rates of plans [R, ...], each with one lower choice per view [T, ...], and under an
     objective what they are made of."""
+    views = views if setup.gpus_vary else same_gpus(views)
     if setup.objective is None:
         return row_rates(plans, choice, views, setup.problem), None
     scale = (setup.objective, setup.reference, setup.interval_s)

@@ -12,7 +12,7 @@ from agents.protocol import Scheduler, Setup, make_setup, measured_rates, table_
 from jaxsim.env import EnvParams, Observation, reset
 from jaxsim.learning import TokenEfficiency
 from jaxsim.plan import Plan
-from jaxsim.planning import PlanTable, choice_rates
+from jaxsim.planning import PlanTable, choice_rates, same_gpus
 from jaxsim.step_time import NetworkView
 
 
@@ -84,4 +84,5 @@ bound_of_family = jax.jit(family_bound)
 @jax.jit
 def plan_rates(params: EnvParams, plans: Plan, views: NetworkView):
     """[W, P, V] training steps per second."""
+    views = views if params.gpus_vary else same_gpus(views)
     return choice_rates(plans, views, params.problem.job(0))

@@ -26,10 +26,10 @@ def _prepare(argv: list[str]) -> Callable[[], object]:
     if config.resume is not None:
         config = resumed_config(config, given_keys(SweepConfig, argv))
 
-    from experiments.common import compile_for_evaluation
+    from experiments.common import use_compile_cache
     from experiments.sweep.sweeping import sweep
 
-    compile_for_evaluation()
+    use_compile_cache()  # few programs that run for long: compiled as well as can be
     return partial(sweep, config)
 
 

@@ -22,10 +22,10 @@ from analysis.statistics import sweep as statistics
 from experiments.common import (
     as_text,
     check_output,
-    compile_for_evaluation,
     load_regions,
     progress,
     put_result,
+    use_compile_cache,
 )
 from experiments.evaluate import requested
 from experiments.sweep import executors
@@ -146,7 +146,7 @@ def _played(
 
 def _player(config: SweepConfig, points: list[Point]) -> Player:
     """A player in a process of its own."""
-    compile_for_evaluation()
+    use_compile_cache()
     return Player(config, points)
 
 

@@ -45,6 +45,7 @@ from jaxsim.planning.scoring import (
     choice_rates,
     one_view,
     row_rates,
+    same_gpus,
     score_plans,
 )
 from jaxsim.planning.space import (
@@ -97,6 +98,7 @@ __all__ = [
     "row_key",
     "row_rates",
     "row_worths",
+    "same_gpus",
     "score_plans",
     "share_batch",
     "usd_per_hour",

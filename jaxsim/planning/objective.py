@@ -12,9 +12,10 @@ from jaxtyping import Float, Int
 
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning.balance import complete
-from jaxsim.planning.scoring import VIEWS_AT_ONCE, pairs_of, spread
+from jaxsim.planning.scoring import pairs_of, spread, under_each
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost
+from jaxsim.vmap_last import vmap_last
 
 # Of plans that are equal in all that the weights name the faster is better.
 LEAST_PROGRESS = 1e-3
@@ -143,10 +144,8 @@ def choice_worths(
     n_plans, n_choices = plans.group.shape[0], problem.choices.size
     row, choice = pairs_of(n_plans, n_choices, pairs)
     each = jax.tree.map(lambda x: x[row], plans)
-    by_pair = jax.vmap(
-        _worth_of(problem, objective, progress_ref, interval_s), in_axes=(None, 0, 0)
-    )
-    worth, runs = jax.lax.map(lambda view: by_pair(view, each, choice), views)
+    by_pair = vmap_last(_worth_of(problem, objective, progress_ref, interval_s), (None, 0, 0))
+    worth, runs = under_each(lambda view: by_pair(view, each, choice), views)
     # What a plan is worth by being in force is the same with every choice that it has.
     known = spread(jnp.ones_like(runs), n_plans, n_choices, pairs)
     gained = spread(worth.trained + worth.held, n_plans, n_choices, pairs)
@@ -165,14 +164,8 @@ def row_worths(
     interval_s: Float[Array, ""],
 ) -> Worth:
     """[W, P] worth of plans [P, ...], each with one lower choice in each of the views [W, ...]."""
-    by_plan = jax.vmap(
-        _worth_of(problem, objective, progress_ref, interval_s), in_axes=(None, 0, 0)
-    )
-
-    def under(one):
-        return by_plan(one[0], plans, one[1])[0]
-
-    return jax.lax.map(under, (views, choice), batch_size=VIEWS_AT_ONCE)
+    by_plan = vmap_last(_worth_of(problem, objective, progress_ref, interval_s), (None, 0, 0))
+    return under_each(lambda view, chosen: by_plan(view, plans, chosen)[0], views, choice)
 
 
 def _worth_of(problem: Problem, objective: Objective, progress_ref: Array, interval_s: Array):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +15,10 @@ from jaxsim.cluster import Cluster
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning.balance import complete
 from jaxsim.step_time import NetworkView, job_step_cost
+from jaxsim.vmap_last import vmap_last
 
-VIEWS_AT_ONCE = 16  # under which few plans are scored together
+VIEWS_AT_ONCE = 16  # that a table's plans are scored under together
+VIEWS_LAST = 64  # that stand side by side for few plans
 
 
 def base_view(cluster: Cluster) -> NetworkView:
@@ -25,6 +29,43 @@ def base_view(cluster: Cluster) -> NetworkView:
 def one_view(view: NetworkView) -> NetworkView:
     """Give a view the leading axis of views that scoring asks for."""
     return jax.tree.map(lambda x: x[None], view)
+
+
+def under_each(function: Callable[..., Any], views: NetworkView, *of_each: Any) -> Any:
+    """[W, ...] `function(view, ...)` of every one of W views, with what else belongs to each, [W, ...].
+
+    Where the GPUs are the same in all of them, `views.gpus_available` may be [K]: what stages compute
+    is then computed once.
+    """
+    same = views.gpus_available.ndim == 1
+
+    def under(view, *others):
+        if same:
+            view = view.replace(gpus_available=views.gpus_available)
+        return function(view, *others)
+
+    each = (views.replace(gpus_available=None) if same else views, *of_each)
+    return jax.lax.map(lambda args: under(*args), each) if not of_each else in_blocks(under, *each)
+
+
+def in_blocks(function: Callable[..., Any], *each: Any) -> Any:
+    """`function` of every one of W arguments [W, ...], VIEWS_LAST of them together."""
+    count = jax.tree.leaves(each)[0].shape[0]
+    size = min(count, VIEWS_LAST)
+    whole = count // size * size
+    together = vmap_last(function, [0] * len(each))
+    blocks = jax.tree.map(lambda x: x[:whole].reshape(-1, size, *x.shape[1:]), each)
+    done = jax.lax.map(lambda args: together(*args), blocks)
+    done = jax.tree.map(lambda x: x.reshape(whole, *x.shape[2:]), done)
+    if whole == count:
+        return done
+    rest = together(*jax.tree.map(lambda x: x[whole:], each))
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), done, rest)
+
+
+def same_gpus(views: NetworkView) -> NetworkView:
+    """Views [W, ...] that find the same GPUs, as `under_each` takes them."""
+    return views.replace(gpus_available=views.gpus_available[0])
 
 
 def score_plans(
@@ -55,8 +96,8 @@ def choice_rates(
     n_plans, n_choices = plans.group.shape[0], problem.choices.size
     row, choice = pairs_of(n_plans, n_choices, pairs)
     each = jax.tree.map(lambda x: x[row], plans)
-    by_pair = jax.vmap(_rate_of(problem), in_axes=(None, 0, 0))
-    rates = jax.lax.map(lambda view: by_pair(view, each, choice), views)
+    by_pair = vmap_last(_rate_of(problem), (None, 0, 0))
+    rates = under_each(lambda view: by_pair(view, each, choice), views)
     return spread(rates, n_plans, n_choices, pairs)
 
 
@@ -86,12 +127,8 @@ def row_rates(
 ) -> Float[Array, "W P"]:
     """[W, P] training steps per second of plans [P, ...], each with one lower choice in each of the
     views [W, ...]."""
-    by_plan = jax.vmap(_rate_of(problem), in_axes=(None, 0, 0))
-
-    def under(one):
-        return by_plan(one[0], plans, one[1])
-
-    return jax.lax.map(under, (views, choice), batch_size=VIEWS_AT_ONCE)
+    by_plan = vmap_last(_rate_of(problem), (None, 0, 0))
+    return under_each(lambda view, chosen: by_plan(view, plans, chosen), views, choice)
 
 
 def best_rate(
@@ -101,8 +138,8 @@ def best_rate(
     problem: Problem,
 ) -> Float[Array, " W"]:
     """[W] training steps per second of the best of M plans [M, ...], each with one lower choice [M]."""
-    by_plan = jax.vmap(_rate_of(problem), in_axes=(None, 0, 0))
-    return jax.lax.map(lambda view: by_plan(view, plans, choice).max(), views)
+    by_plan = vmap_last(_rate_of(problem), (None, 0, 0))
+    return under_each(lambda view: by_plan(view, plans, choice).max(), views)
 
 
 def _rate_of(problem: Problem):
