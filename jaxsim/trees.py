@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def take(tree: Any, index: Any) -> Any:
@@ -37,3 +38,19 @@ def stack(trees: Iterable[Any]) -> Any:
     Leaves are JAX arrays. Raises ValueError where structures or shapes differ.
     """
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def stack_on_host(trees: Iterable[Any]) -> Any:
+    """`stack` outside of `jit`, of leaves from host or device: each is copied once, and one that is the
+    same object in all trees is repeated.
+
+    Raises ValueError where structures or shapes differ.
+    """
+    trees = list(trees)
+
+    def many(first, *others):
+        if all(other is first for other in others):
+            return jnp.broadcast_to(jnp.asarray(first), (len(trees), *np.shape(first)))
+        return jnp.asarray(np.stack([np.asarray(leaf) for leaf in (first, *others)]))
+
+    return jax.tree.map(many, *trees)

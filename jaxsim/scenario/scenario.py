@@ -48,7 +48,7 @@ from jaxsim.planning.exact import wide_plans
 from jaxsim.pytree import Pytree
 from jaxsim.scenario.settings import ScenarioSettings
 from jaxsim.step_time import NetworkView
-from jaxsim.trees import stack, take
+from jaxsim.trees import stack_on_host, take
 from jaxsim.workload import JobSpec, build_workload
 
 VIEWS = 96  # states of the network over which a table is chosen
@@ -256,7 +256,7 @@ def drawn_bank(
         args = (world, draw.settings, links[draw.settings.jitter], rng, draw.weights)
         params.append(_scenario(*args, network_trace, load_trace, learning))
         keys.append(int(rng.integers(2**31)))
-    stacked = _with_references(stack(params), world.table)
+    stacked = _with_references(stack_on_host(params), world.table)
     return stacked, jax.vmap(jax.random.key)(jnp.asarray(keys, jnp.uint32))
 
 
@@ -295,12 +295,18 @@ def _scenario(
         ),
         gpus_vary=settings.load_share > 0 or settings.load_job_share > 0 or load_trace is not None,
         schedules=world.problem.choices.schedules,
-        initial_plan=jax.tree.map(lambda x: jnp.asarray(x)[None], empty_plan(k)),
+        initial_plan=_nothing_deployed(k),
         progress_ref=jnp.ones((1,), jnp.float32),
         weights=jnp.asarray(weights, jnp.float32),
         interval_s=jnp.float32(settings.interval_s),
         horizon=jnp.int32(settings.horizon),
     )
+
+
+@functools.lru_cache
+def _nothing_deployed(n_domains: int) -> Plan:
+    """The empty plan of one job, on the host."""
+    return jax.tree.map(lambda x: np.asarray(x)[None], empty_plan(n_domains))
 
 
 def _load(

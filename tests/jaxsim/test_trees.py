@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsim.trees import stack, take, take_at_once
+from jaxsim.trees import stack, stack_on_host, take, take_at_once
 
 MANY = {"a": np.arange(6, dtype=np.int32).reshape(3, 2), "b": (np.array([True, False, True]),)}
 
@@ -44,3 +44,16 @@ def test_trees_that_differ_are_refused():
         stack([{"a": np.zeros(2)}, {"a": np.zeros(3)}])
     with pytest.raises(ValueError):
         stack([{"a": np.zeros(2)}, {"b": np.zeros(2)}])
+
+
+def test_stacking_on_the_host_is_stacking():
+    same = jnp.arange(3, dtype=jnp.int32)
+    each = [{"a": jnp.float32(i), "b": np.array([i, 2 * i], np.int32), "c": same} for i in range(4)]
+    found, expected = stack_on_host(each), stack(each)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert isinstance(x, jax.Array) and (x.dtype, x.shape) == (y.dtype, y.shape)
+    for strange in ({"a": jnp.zeros((2,)), "b": each[0]["b"], "c": same}, {"a": jnp.float32(0)}):
+        with pytest.raises(ValueError):
+            stack_on_host([each[0], strange])
