@@ -70,7 +70,7 @@ class SweepConfig:
         layout_limit: layouts of domains that are searched at most for the table
         batch: scenarios that are played side by side
         executor: local = threads of this process, ray = a Ray cluster
-        workers: batches at a time, 0 = one a core
+        workers: batches at a time; 0 = one a core, and one more of threads
         address: of a Ray cluster that runs; a local one is started if none is given
         dry_run: check the files, play one batch, say how long the sweep would take, keep nothing
         resume: run folder of a sweep that was interrupted

@@ -108,7 +108,9 @@ def reference_of(config: SweepConfig) -> str:
 
 
 def _workers(config: SweepConfig) -> int:
-    return config.workers or executors.cores()
+    """Batches at a time. Of threads one more than there are cores: one draws its scenarios, which
+    Python does alone, while the others compute."""
+    return config.workers or executors.cores() + (config.executor == "local")
 
 
 def _play_rest(
@@ -161,8 +163,9 @@ def rehearsal(config: SweepConfig, points: list[Point], batches: list[Batch]) ->
         player.columns(first)
         taken.append(time.perf_counter() - start)
     count, workers = describe(batches), _workers(config)
-    # Two batches at once share the machine: a batch alone already keeps some of its cores busy.
-    whole_s = taken[1] * len(batches) / workers
+    # Batches at once share the machine: a batch alone already keeps some of its cores busy.
+    at_once = min(workers, executors.cores())
+    whole_s = taken[1] * len(batches) / at_once
     prepare_s = (taken[0] - taken[1]) * count["groups"]
     return {
         **count,
@@ -172,7 +175,7 @@ def rehearsal(config: SweepConfig, points: list[Point], batches: list[Batch]) ->
         "workers": workers,
         "first_batch_s": taken[0],
         "batch_s": taken[1],
-        "expected_s": [whole_s + prepare_s, whole_s * workers + prepare_s],
+        "expected_s": [whole_s + prepare_s, whole_s * at_once + prepare_s],
     }
 
 
