@@ -60,8 +60,7 @@ class Setup(Pytree):
     outlook: NetworkView | None = None
     # The table under the prior and the outlook; None = schedulers score it themselves
     scored: ScoredTable | None = None
-    # Static: may the GPUs that a plan finds change while it is in force?
-    gpus_vary: bool = struct.field(pytree_node=False, default=True)
+    gpus_vary: bool = struct.field(pytree_node=False, default=True)  # may free GPUs change?
 
     @property
     def reference(self) -> Float[Array, "*batch"]:
@@ -273,8 +272,7 @@ def switch_worths(setup: Setup, plan: Plan, view: NetworkView) -> Float[Array, "
 
     def usd(target):
         bytes_gb = begin_transition(plan, target, setup.problem).bytes_gb
-        cost = jnp.vdot(bytes_gb, usd_per_gb)
-        return jnp.where(needs_reconfiguration(plan, target), cost, 0.0)
+        return jnp.where(needs_reconfiguration(plan, target), jnp.vdot(bytes_gb, usd_per_gb), 0.0)
 
     return jax.vmap(usd)(setup.table.plans) * usd_worths(setup, view)
 
@@ -390,8 +388,7 @@ def amortised_span(
 ) -> Float[Array, ""]:
     """[] [s] the horizon, or longer where nothing would be done within it: see `amortised_gain`."""
     quickest = jnp.min(jnp.where(rate > 0, switch_s, jnp.inf))
-    too_far = (quickest >= span_s) & jnp.isfinite(quickest)
-    return jnp.where(too_far, quickest + interval_s, span_s)
+    return jnp.where((quickest >= span_s) & jnp.isfinite(quickest), quickest + interval_s, span_s)
 
 
 def after_move(

@@ -27,6 +27,7 @@ presets      data that ships
 worlds       worlds by name, for `make`
 pytree       the base of all pytrees
 trees        one of many pytrees, and many as one
+vmap_last    `jax.vmap` whose axis stands last
 materialise  results that are computed once, however many read them
 """
 

@@ -76,18 +76,16 @@ def test_gpus_may_be_told_once_where_they_are_the_same(world):
     scale = (Objective.of((1.0, 0.5, 2.0, 0.5)), jnp.float32(20.0), jnp.float32(60.0))
 
     @jax.jit
-    def everything(views):
+    def some(views):
         return (
-            choice_rates(PLANS, views, problem),
-            row_rates(PLANS, choice, views, problem),
             best_rate(PLANS, choice[0], views, problem),
             choice_worths(PLANS, views, problem, *scale),
             row_worths(PLANS, choice, views, problem, *scale),
         )
 
-    found, expected = everything(once), everything(views)
+    found, expected = some(once), some(views)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found, expected)
-    assert float(jnp.max(found[3])) > NEVER
+    assert float(jnp.max(found[1])) > NEVER
 
 
 def test_pairs_that_are_not_asked_for_are_nothing(world):
