@@ -1,8 +1,8 @@
 """`jax.vmap` whose axis stands last inside the function.
 
 `jax.vmap` puts its axis first. For a function of a few domains that leaves [N, K, K] with a K of 4: a
-CPU's vector units find 4 numbers side by side. With the axis last they find N. A step's closed form of
-128 plans takes a third to a half of the time.
+CPU's vector units find 4 numbers side by side. With the axis last they find N. 128 plans of 4 domains
+in 32 scenarios at once are scored in half of the time; eight domains fill a vector by themselves.
 """
 
 from __future__ import annotations

@@ -12,10 +12,9 @@ from jaxtyping import Float, Int
 
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning.balance import complete
-from jaxsim.planning.scoring import pairs_of, spread, under_each
+from jaxsim.planning.scoring import over_plans, pairs_of, spread, under_each
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost
-from jaxsim.vmap_last import vmap_last
 
 # Of plans that are equal in all that the weights name the faster is better.
 LEAST_PROGRESS = 1e-3
@@ -144,7 +143,9 @@ def choice_worths(
     n_plans, n_choices = plans.group.shape[0], problem.choices.size
     row, choice = pairs_of(n_plans, n_choices, pairs)
     each = jax.tree.map(lambda x: x[row], plans)
-    by_pair = vmap_last(_worth_of(problem, objective, progress_ref, interval_s), (None, 0, 0))
+    by_pair = over_plans(
+        _worth_of(problem, objective, progress_ref, interval_s), (None, 0, 0), plans.group.shape[-1]
+    )
     worth, runs = under_each(lambda view: by_pair(view, each, choice), views)
     # What a plan is worth by being in force is the same with every choice that it has.
     known = spread(jnp.ones_like(runs), n_plans, n_choices, pairs)
@@ -164,7 +165,9 @@ def row_worths(
     interval_s: Float[Array, ""],
 ) -> Worth:
     """[W, P] worth of plans [P, ...], each with one lower choice in each of the views [W, ...]."""
-    by_plan = vmap_last(_worth_of(problem, objective, progress_ref, interval_s), (None, 0, 0))
+    by_plan = over_plans(
+        _worth_of(problem, objective, progress_ref, interval_s), (None, 0, 0), plans.group.shape[-1]
+    )
     return under_each(lambda view, chosen: by_plan(view, plans, chosen)[0], views, choice)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,8 @@ from jaxsim.step_time import NetworkView, job_step_cost
 from jaxsim.vmap_last import vmap_last
 
 VIEWS_AT_ONCE = 16  # that a table's plans are scored under together
-VIEWS_LAST = 64  # that stand side by side for few plans
+VIEWS_TOGETHER = 64  # that few plans are scored under side by side
+LANES = 8  # float32 numbers in a CPU's vector
 
 
 def base_view(cluster: Cluster) -> NetworkView:
@@ -29,6 +30,14 @@ def base_view(cluster: Cluster) -> NetworkView:
 def one_view(view: NetworkView) -> NetworkView:
     """Give a view the leading axis of views that scoring asks for."""
     return jax.tree.map(lambda x: x[None], view)
+
+
+def over_plans(function: Callable[..., Any], in_axes: Sequence[int | None], n_domains: int) -> Any:
+    """`jax.vmap`, with the axis last where fewer domains than LANES would leave vectors half empty.
+
+    With eight domains and more the axis in front is faster: the arrays of a plan lie together.
+    """
+    return (vmap_last if n_domains < LANES else jax.vmap)(function, tuple(in_axes))
 
 
 def under_each(function: Callable[..., Any], views: NetworkView, *of_each: Any) -> Any:
@@ -49,11 +58,11 @@ def under_each(function: Callable[..., Any], views: NetworkView, *of_each: Any) 
 
 
 def in_blocks(function: Callable[..., Any], *each: Any) -> Any:
-    """`function` of every one of W arguments [W, ...], VIEWS_LAST of them together."""
-    count = jax.tree.leaves(each)[0].shape[0]
-    size = min(count, VIEWS_LAST)
+    """`function` of every one of W arguments [W, ...], views first, many of them at once."""
+    count, n_domains = each[0].rtt_s.shape[:2]
+    size = min(count, VIEWS_TOGETHER if n_domains < LANES else VIEWS_AT_ONCE)
     whole = count // size * size
-    together = vmap_last(function, [0] * len(each))
+    together = over_plans(function, [0] * len(each), n_domains)
     blocks = jax.tree.map(lambda x: x[:whole].reshape(-1, size, *x.shape[1:]), each)
     done = jax.lax.map(lambda args: together(*args), blocks)
     done = jax.tree.map(lambda x: x.reshape(whole, *x.shape[2:]), done)
@@ -96,7 +105,7 @@ def choice_rates(
     n_plans, n_choices = plans.group.shape[0], problem.choices.size
     row, choice = pairs_of(n_plans, n_choices, pairs)
     each = jax.tree.map(lambda x: x[row], plans)
-    by_pair = vmap_last(_rate_of(problem), (None, 0, 0))
+    by_pair = over_plans(_rate_of(problem), (None, 0, 0), plans.group.shape[-1])
     rates = under_each(lambda view: by_pair(view, each, choice), views)
     return spread(rates, n_plans, n_choices, pairs)
 
@@ -127,7 +136,7 @@ def row_rates(
 ) -> Float[Array, "W P"]:
     """[W, P] training steps per second of plans [P, ...], each with one lower choice in each of the
     views [W, ...]."""
-    by_plan = vmap_last(_rate_of(problem), (None, 0, 0))
+    by_plan = over_plans(_rate_of(problem), (None, 0, 0), plans.group.shape[-1])
     return under_each(lambda view, chosen: by_plan(view, plans, chosen), views, choice)
 
 
@@ -138,7 +147,7 @@ def best_rate(
     problem: Problem,
 ) -> Float[Array, " W"]:
     """[W] training steps per second of the best of M plans [M, ...], each with one lower choice [M]."""
-    by_plan = vmap_last(_rate_of(problem), (None, 0, 0))
+    by_plan = over_plans(_rate_of(problem), (None, 0, 0), plans.group.shape[-1])
     return under_each(lambda view: by_plan(view, plans, choice).max(), views)
 
 

@@ -18,10 +18,9 @@ from jaxsim.planning.balance import complete
 from jaxsim.planning.builder import Owner, TableBuilder, even_layouts, table_family
 from jaxsim.planning.family import make_plan, stack_plans
 from jaxsim.planning.objective import BUDGET_SHARES, LEAST_PROGRESS
-from jaxsim.planning.scoring import base_view, one_view, pairs_of
+from jaxsim.planning.scoring import base_view, one_view, over_plans, pairs_of
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, job_step_cost
-from jaxsim.vmap_last import vmap_last
 
 # A family up to this size is scored as a whole; of a larger one, the best plans of each layout.
 EVERY_PLAN = 12_000
@@ -190,7 +189,7 @@ def _reward_parts(plans: Plan, views: NetworkView, problem: Problem) -> Array:
     n_plans, n_choices = plans.group.shape[0], problem.choices.size
     row, choice = pairs_of(n_plans, n_choices, None)
     each = jax.tree.map(lambda x: x[row], plans)
-    by_pair = vmap_last(one, (None, 0, 0))
+    by_pair = over_plans(one, (None, 0, 0), plans.group.shape[-1])
     parts = jax.lax.map(lambda view: by_pair(view, each, choice), views)
     return parts.reshape(-1, n_plans, n_choices, parts.shape[-1])
 

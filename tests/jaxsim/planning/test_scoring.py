@@ -16,11 +16,11 @@ from jaxsim.planning import (
     same_gpus,
 )
 from jaxsim.planning.objective import Objective
-from jaxsim.planning.scoring import VIEWS_LAST, best_rate
+from jaxsim.planning.scoring import VIEWS_TOGETHER, best_rate
 from jaxsim.step_time import NetworkView, job_step_cost
 from jaxsim.trees import stack, take
 
-N_VIEWS = VIEWS_LAST + 3  # a whole block and a rest
+N_VIEWS = VIEWS_TOGETHER + 3  # a whole block and a rest
 PLANS = stack(
     [
         make_plan([(0, 1)], [(4, 4)], [8], dp=2, micro_batch=2),
@@ -58,7 +58,7 @@ def test_every_rate_is_that_of_the_plan_alone(world):
     rates = jax.jit(choice_rates)(PLANS, views, problem)
     rows = jax.jit(row_rates)(PLANS, choice, views, problem)
     assert rates.shape == (N_VIEWS, 3, problem.choices.size) and rows.shape == (N_VIEWS, 3)
-    for w in (0, 1, VIEWS_LAST - 1, VIEWS_LAST, N_VIEWS - 1):
+    for w in (0, 1, VIEWS_TOGETHER - 1, VIEWS_TOGETHER, N_VIEWS - 1):
         for p in range(3):
             view, plan = take(views, w), take(PLANS, p)
             for v in range(problem.choices.size):
