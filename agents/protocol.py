@@ -28,6 +28,7 @@ from jaxsim.planning import (
     choice_rates,
     choice_worths,
     complete,
+    over_plans,
     row_rates,
     row_worths,
     same_gpus,
@@ -140,8 +141,7 @@ class Scheduler(Protocol):
 class Estimate(Pytree):
     """A table scored under one view of the network."""
 
-    # [training steps / s], 0 where the plan cannot run or the row is padding. Under an objective
-    # [reward / s], 0 where the plan cannot run, NEVER where the row is padding
+    # [training steps / s] or [reward / s]: 0 cannot run; padding is 0, under an objective NEVER
     rate: Float[Array, "*batch P"]
     choice: Int[Array, "*batch P"]  # the lower choice that gives this rate
 
@@ -241,7 +241,8 @@ def find_row(table: PlanTable, plan: Plan) -> tuple[Int[Array, ""], Bool[Array, 
     """[] int32 row that equals the plan but for free fields, and [] bool whether there is one; of rows
     that differ in the bits that are sent alone, the plan's own."""
     plans = table.plans
-    same = ~jax.vmap(needs_reconfiguration, in_axes=(0, None))(plans, plan) & table.mask
+    differs = over_plans(needs_reconfiguration, (0, None), plan.group.shape[-1])
+    same = ~differs(plans, plan) & table.mask
     own = (plans.wire_bits == plan.wire_bits) & (plans.activation_bits == plan.activation_bits)
     likeness = jnp.where(same, 1 + own.astype(jnp.int32), 0)
     return jnp.argmax(likeness).astype(jnp.int32), jnp.any(same)
@@ -261,7 +262,7 @@ def switch_times(setup: Setup, plan: Plan, view: NetworkView) -> Float[Array, " 
         lost_s = transition_s(change, rate) * (1.0 - change.goes_on)
         return jnp.where(needs_reconfiguration(plan, target), lost_s, 0.0)
 
-    return jax.vmap(one)(setup.table.plans)
+    return over_plans(one, (0,), plan.group.shape[-1])(setup.table.plans)
 
 
 def switch_worths(setup: Setup, plan: Plan, view: NetworkView) -> Float[Array, " P"] | None:
@@ -274,12 +275,11 @@ def switch_worths(setup: Setup, plan: Plan, view: NetworkView) -> Float[Array, "
         bytes_gb = begin_transition(plan, target, setup.problem).bytes_gb
         return jnp.where(needs_reconfiguration(plan, target), jnp.vdot(bytes_gb, usd_per_gb), 0.0)
 
-    return jax.vmap(usd)(setup.table.plans) * usd_worths(setup, view)
+    return over_plans(usd, (0,), plan.group.shape[-1])(setup.table.plans) * usd_worths(setup, view)
 
 
 def usd_worths(setup: Setup, view: NetworkView) -> Float[Array, " P"]:
-    """[P] [reward / USD] of traffic, set against the price of an interval in the row; 0 without
-    an objective."""
+    """[P] [reward / USD] of traffic against the price of an interval in the row; 0: no objective."""
     if setup.objective is None:
         return jnp.zeros((setup.table.size,), jnp.float32)
     gpus = jax.vmap(lambda plan: plan.gpus)(setup.table.plans)
