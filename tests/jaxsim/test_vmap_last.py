@@ -41,6 +41,9 @@ FUNCTIONS = {
     ),
     "matrix by vector": lambda x, w: (x[:, None] > w[None]).astype(jnp.float32) @ x,
     "vector by matrix": lambda x, w: x @ (w[:, None] * x[None]),
+    "three axes by vector": lambda x, w: jnp.tensordot(
+        x[:, None, None] * w[None, :, None] * x[None, None], x, ((1,), (0,))
+    ),
     "pieces": lambda x, w: jnp.concatenate([x[1:], w, x[::2]]),
     "stacked": lambda x, w: jnp.stack([x, w, x * w], axis=1).T.reshape(-1),
     "gathered": lambda x, w: w[jnp.clip(x.astype(jnp.int32), 0, WIDTH - 1)] + x[jnp.argmax(w)],
