@@ -262,10 +262,13 @@ class Evaluator:
             return np.full(len(self), np.nan)
         row, choice = np.divmod(self._contenders(), self.world.problem.choices.size)
         plans = take(self.world.family, row)
-        scenarios = (self.taped, self.truth)
-        pick = [take(scenarios, i) for i in range(len(self))]
         choice = jnp.asarray(choice, jnp.int32)
-        return np.array([float(bound_of_family(p, plans, choice, truth)) for p, truth in pick])
+
+        def of(scenario: int) -> float:
+            params, truth = take((self.taped, self.truth), scenario)
+            return float(bound_of_family(params, plans, choice, truth))
+
+        return np.array(side_by_side([functools.partial(of, i) for i in range(len(self))]))
 
     @property
     def n_bounding(self) -> int:
