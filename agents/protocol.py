@@ -164,7 +164,7 @@ class EvaluatedTable(Pytree):
 def table_rates(setup: Setup, views: NetworkView) -> Float[Array, "T P V"]:
     """[T, P, V] training steps per second of every row and lower choice under views [T, ...], 0 where
     illegal or not among the table's `pairs`; under an objective the reward per second."""
-    views = views if setup.gpus_vary else same_gpus(views)
+    views = same_gpus(views, unless=setup.gpus_vary)
     args, pairs = (setup.table.plans, views, setup.problem), setup.table.pairs
     if setup.objective is None:
         rates = choice_rates(*args, pairs)
@@ -193,7 +193,7 @@ def score_rows(
 ) -> tuple[Float[Array, "T R"], Worth | None]:
     """[T, R] rates of plans [R, ...], each with one lower choice per view [T, ...], and under an
     objective what they are made of."""
-    views = views if setup.gpus_vary else same_gpus(views)
+    views = same_gpus(views, unless=setup.gpus_vary)
     if setup.objective is None:
         return row_rates(plans, choice, views, setup.problem), None
     scale = (setup.objective, setup.reference, setup.interval_s)
@@ -361,40 +361,3 @@ class TableScheduler(Pytree, Scheduler):
             some, idle = jnp.any(self.rows), empty_plan(plan.group.shape[-1])
             plan = jax.tree.map(lambda x, y: jnp.where(some, x, y[None]), plan, idle)
         return plan, memory
-
-
-def amortised_gain(
-    seen: EvaluatedTable,
-    rate: Float[Array, " P"],
-    interval_s: Float[Array, ""],
-    horizon: Float[Array, ""],
-) -> Float[Array, " P"]:
-    """[P] training steps (or reward) over `horizon` intervals if each row were switched to now and
-    never left.
-
-    `rate` [P] is what the scheduler believes of the future; time spent moving is lost. Where nothing
-    would be done within the horizon, because the plan in force cannot run and every move takes longer,
-    the horizon ends one interval after the quickest move: to wait would be to stand still for ever.
-    """
-    span = amortised_span(rate, seen.switch_s, horizon * interval_s, interval_s)
-    return after_move(rate, jnp.maximum(span - seen.switch_s, 0.0), seen.switch_worth)
-
-
-def amortised_span(
-    rate: Float[Array, " P"],
-    switch_s: Float[Array, " P"],
-    span_s: Float[Array, ""],
-    interval_s: Float[Array, ""],
-) -> Float[Array, ""]:
-    """[] [s] the horizon, or longer where nothing would be done within it: see `amortised_gain`."""
-    quickest = jnp.min(jnp.where(rate > 0, switch_s, jnp.inf))
-    return jnp.where((quickest >= span_s) & jnp.isfinite(quickest), quickest + interval_s, span_s)
-
-
-def after_move(
-    rate: Float[Array, " P"], left_s: Float[Array, " P"], switch_worth: Float[Array, " P"] | None
-) -> Float[Array, " P"]:
-    """[P] what each row brings in the time that its move leaves, the move paid where it has a price."""
-    if switch_worth is None:
-        return rate * left_s
-    return jnp.where(rate > 0.5 * NEVER, rate * left_s - switch_worth, NEVER)

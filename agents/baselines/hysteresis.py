@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, Key
 
-from agents.protocol import EvaluatedTable, TableScheduler, amortised_gain
+from agents.paying import amortised_gain
+from agents.protocol import EvaluatedTable, TableScheduler
 
 
 class Hysteresis(TableScheduler):

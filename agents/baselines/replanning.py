@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, Key
 
-from agents.protocol import EvaluatedTable, TableScheduler, amortised_gain, score_table
+from agents.paying import amortised_gain
+from agents.protocol import EvaluatedTable, TableScheduler, score_table
 from jaxsim.step_time import NetworkView
 
 EVERY_GPU = 1 << 30  # above any count: all GPUs are watched

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
+from agents.paying import after_move
 from agents.protocol import (
     EvaluatedTable,
     TableScheduler,
-    after_move,
     pick_row,
     switch_times,
     switch_worths,

@@ -10,7 +10,8 @@ from jax import Array
 from jaxtyping import Float, Int, Key
 
 from agents.baselines.hysteresis import Hysteresis
-from agents.protocol import EvaluatedTable, Setup, amortised_gain
+from agents.paying import amortised_gain
+from agents.protocol import EvaluatedTable, Setup
 from agents.staying import (
     Layouts,
     expected_losses,

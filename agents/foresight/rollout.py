@@ -22,11 +22,11 @@ from jaxtyping import Bool, Float, Int, Key
 
 from agents.foresight.futures import GPUS, LINKS, Filter, Prospect, sample_paths
 from agents.foresight.programme import first_deployment, migration_table, values_of_rows
+from agents.paying import amortised_gain
 from agents.protocol import (
     EvaluatedTable,
     Setup,
     TableScheduler,
-    amortised_gain,
     carry_out,
     evaluate_table,
     score_rows,

@@ -7,7 +7,8 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from agents.hi_ppo.networks import GraphInputs, LowerInputs, UpperInputs
-from agents.protocol import Setup, amortised_span
+from agents.paying import amortised_span
+from agents.protocol import Setup
 from jaxsim.env import JOB_NODE_FEATURES, NODE_FEATURES, Observation
 from jaxsim.plan import Recompute, Schedule
 from jaxsim.pytree import Pytree

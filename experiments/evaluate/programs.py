@@ -84,5 +84,5 @@ bound_of_family = jax.jit(family_bound)
 @jax.jit
 def plan_rates(params: EnvParams, plans: Plan, views: NetworkView):
     """[W, P, V] training steps per second."""
-    views = views if params.gpus_vary else same_gpus(views)
+    views = same_gpus(views, unless=params.gpus_vary)
     return choice_rates(plans, views, params.problem.job(0))

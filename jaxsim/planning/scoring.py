@@ -72,9 +72,9 @@ def in_blocks(function: Callable[..., Any], *each: Any) -> Any:
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), done, rest)
 
 
-def same_gpus(views: NetworkView) -> NetworkView:
-    """Views [W, ...] that find the same GPUs, as `under_each` takes them."""
-    return views.replace(gpus_available=views.gpus_available[0])
+def same_gpus(views: NetworkView, unless: bool = False) -> NetworkView:
+    """Views [W, ...] that find the same GPUs, as `under_each` takes them; as they are if `unless`."""
+    return views if unless else views.replace(gpus_available=views.gpus_available[0])
 
 
 def score_plans(

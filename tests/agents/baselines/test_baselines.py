@@ -25,7 +25,8 @@ from agents.baselines import (
 )
 from agents.baselines import self_tuning as self_tuning_hysteresis
 from agents.baselines.self_tuning import HORIZONS
-from agents.protocol import Estimate, EvaluatedTable, amortised_gain, find_row, make_setup
+from agents.paying import amortised_gain
+from agents.protocol import Estimate, EvaluatedTable, find_row, make_setup
 from agents.registry import ENTRIES, find, names
 from jaxsim.env.env import reset, step
 from jaxsim.files.errors import InputError
