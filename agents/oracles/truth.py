@@ -12,7 +12,7 @@ from agents.protocol import Estimate, Setup, best_choices, score_rows, table_rat
 from agents.staying import staying_rates
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.plan import Plan
-from jaxsim.planning import best_rate
+from jaxsim.planning import best_rate, same_gpus
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView
 
@@ -60,7 +60,6 @@ def family_bound(
     table and of a family's plans [M, ...], each with one lower choice [M]: nothing in the family can
     beat it, with batch shares as `complete` sets them (proportional to the groups' speed, in whole
     micro-batches). Other shares are outside it."""
-    rate = best_rate(
-        plans, choice, jax.tree.map(lambda x: x[1:], truth.views), params.problem.job(0)
-    )
+    views = same_gpus(jax.tree.map(lambda x: x[1:], truth.views), unless=params.gpus_vary)
+    rate = best_rate(plans, choice, views, params.problem.job(0))
     return jnp.sum(jnp.maximum(rate, truth.table.rate[1:].max(axis=1))) * params.interval_s

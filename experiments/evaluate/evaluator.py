@@ -41,7 +41,7 @@ from jaxsim.trees import take, take_at_once
 
 BLOCK = 8  # scenarios that are played at once: banks of 8 and more share compiled programs
 # Plans of the family, with lower choices, that the bound is over; see `Evaluator.bound`.
-EVERY_PAIR, CONTENDERS, SAMPLED = 20_000, 2048, 16
+EVERY_PAIR, CONTENDERS, SAMPLED = 4096, 2048, 16
 BLOCK_OF_PLANS = 256  # that are scored at once
 OUTLOOK = 32  # intervals of another course, by which plans that never change are chosen
 VIEWS = 1 + OUTLOOK  # under which a table is scored at once
