@@ -17,7 +17,7 @@ from jaxsim.cluster import ClusterSpec
 from jaxsim.learning import Band
 from jaxsim.plan import Problem, whole_plan
 from jaxsim.planning import Exchange, PlanSpace, objectives
-from jaxsim.planning.exact import SpaceResult, SpaceSearch
+from jaxsim.planning.exact import SpaceResult, SpaceSearch, best_plan
 from jaxsim.step_time import NetworkView, communication
 
 MOST_KNOWN = 16
@@ -63,7 +63,7 @@ def _searched(spec: ClusterSpec, problem: Problem, view: NetworkView) -> dict[st
     space = PlanSpace.of(problem, loaded=bool(held.any()))
     search = SpaceSearch(problem, space)
     ways = {"synchronous": [Exchange()], "any": None}
-    found = {name: search.best(view, MOST_SCORED, ways[name]) for name in SETTINGS}
+    found = {name: best_plan(search, view, MOST_SCORED, ways[name]) for name in SETTINGS}
     if found["any"].rate < found["synchronous"].rate:  # it holds the other's plans as well
         bound = max(one.bound for one in found.values())
         found["any"] = dataclasses.replace(found["synchronous"], bound=bound)

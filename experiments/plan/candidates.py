@@ -17,6 +17,8 @@ from jaxsim.planning import Exchange, Objective, plan_worth
 from jaxsim.planning.exact import (
     SpaceResult,
     SpaceSearch,
+    best_plan,
+    climbed,
     even_splits,
     is_synchronous,
     leaders,
@@ -67,15 +69,17 @@ def search_plans(
     search = SpaceSearch(question.problem, question.space, MOST_COMBINED)
     view, ways = question.view, search.space.exchanges()
     tell("searching synchronous plans")
-    results = {"synchronous": search.best(view, MOST_SCORED, [Exchange()])}
+    results = {"synchronous": best_plan(search, view, MOST_SCORED, [Exchange()])}
     tell("searching all plans")
-    results["any"] = search.best(view, MOST_SCORED)
+    results["any"] = best_plan(search, view, MOST_SCORED)
     tell("looking at runners-up")
     pool = list(leaders(search, view, ways, PER_SIZE))
     if not quick:
         whole = [way for way in ways if way.activation_bits == FULL_PRECISION_BITS]
         for factor in ELSEWHERE:
-            pool += leaders(search, question.scaled(factor), whole, PER_SIZE_ELSEWHERE)
+            there = question.scaled(factor)
+            found = leaders(search, there, whole, PER_SIZE_ELSEWHERE)
+            pool += [*found, *(end.plan for end in climbed(search, there, whole, found))]
     pool = distinct([*(r.plan for r in results.values() if r.rate > 0), *pool, *known])
     every = carried(pool, question)
     best = surest(every)
@@ -140,9 +144,14 @@ def place_key(plan: Plan) -> bytes:
     """Equal for plans of the same groups of domains that talk at one pace, in a ring of any order: one
     plan to a reader."""
     kind = np.array([int(plan.sync_period) > 1, is_synchronous(plan)], np.int32)
+    return kind.tobytes() + groups_of(plan)
+
+
+def groups_of(plan: Plan) -> bytes:
+    """Equal for plans of the same groups of domains, in a ring of any order."""
     group = np.asarray(plan.group)
     first = [np.flatnonzero(group == g)[0] if g >= 0 else -1 for g in group]  # names the group
-    return kind.tobytes() + np.array(first).tobytes() + np.asarray(plan.position).tobytes()
+    return np.array(first).tobytes() + np.asarray(plan.position).tobytes()
 
 
 def surest(every: list[Carried]) -> Carried | None:

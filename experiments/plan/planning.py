@@ -16,7 +16,7 @@ from experiments.common import note_efficiency, progress, put_result
 from experiments.evaluate import compile_trust
 from experiments.plan.answer import Carried, answer_of, carried, hourly
 from experiments.plan.bottleneck import link_gains
-from experiments.plan.candidates import Candidates, search_plans
+from experiments.plan.candidates import Candidates, groups_of, search_plans
 from experiments.plan.config import PlanConfig
 from experiments.plan.export import check_folder, export_plan, job_of, passes_of
 from experiments.plan.question import Question, asked, objective_of
@@ -104,7 +104,7 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
         if config.what_if is not None:
             bar.set_description_str(f"asking what if {config.what_if}")
             changed = _what_if(config, candidates, best)
-    found = candidates.found[config.allow]
+    found, space = candidates.found[config.allow], question.space
     body = told[config.allow] or {}
     top = ("plan", "step_s", "tokens_per_s", "memory_gb_max", "wan_gb_per_step", "usd_per_mtoken")
     return {
@@ -118,6 +118,8 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
         "gap_pct": found.gap_pct,
         "gap_pct_by_setting": {name: f.gap_pct for name, f in candidates.found.items()},
         "search_by_setting": {name: f.search for name, f in candidates.found.items()},
+        # Domains of the longest pipelines that the gap is about; None = of all that are looked at.
+        "gap_up_to": space.max_pipeline if space.longest_tried > space.max_pipeline else None,
         "allow": config.allow,
         **{"probability_best": None, "runners_up": [], "changes": [], **beside},
         "pool": len(candidates.pool),
@@ -253,10 +255,7 @@ def _what_if(config: PlanConfig, before: Candidates, best: Carried | None) -> di
         told["kept"] = answer_of(keeps, question, config.bill, config.tokens)
     if now is not None:
         told["talks"] = talks(now.plan)
-        same = best is not None and describe(best.plan, question.spec.domains) == describe(
-            now.plan, question.spec.domains
-        )
-        told["same_place"] = bool(same)
+        told["same_place"] = best is not None and groups_of(best.plan) == groups_of(now.plan)
         if stays:
             told["gain_pct"] = 100.0 * (now.least / stays - 1.0)
         if best is not None:

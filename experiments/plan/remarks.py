@@ -44,6 +44,11 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append("No plan found keeps to the budget.")
     if any(one and one["extrapolated"] for one in told.values()):
         lines.append("* no published run of local SGD is near: extrapolated")
+    if result["gap_up_to"] is not None and any(told.values()):
+        lines.append(
+            f"What the search says of other plans is about pipelines over up to {result['gap_up_to']} "
+            "domains; longer ones were tried from the best plans on."
+        )
     lines += _doubts(told)
     return ["", *dict.fromkeys(lines)] if lines else []
 

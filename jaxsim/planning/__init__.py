@@ -18,6 +18,7 @@ from jaxsim.planning.builder import WHOLE, TableBuilder
 from jaxsim.planning.candidates import PlanRules, add_candidates, propose_candidates
 from jaxsim.planning.family import (
     Choice,
+    Common,
     Pipelines,
     PlanFamily,
     count_subsets,
@@ -68,6 +69,7 @@ __all__ = [
     "SAMPLED",
     "WHOLE",
     "Choice",
+    "Common",
     "Exchange",
     "Objective",
     "Pipelines",

@@ -55,12 +55,15 @@ class PlanSpace:
     Attributes:
         allow: synchronous = every step in 16 bits; any = local SGD, fewer bits and streaming as well
         max_pipeline: domains that one group may span
+        tried: domains of the longest pipelines that are tried beside, from the best plan found on;
+            nothing is claimed of those beyond max_pipeline
         groups: settings of a group; its limits on domains and groups are not used
         periods, bits, activation_bits, streams: of `any`; streams are (fragments, overlap)
     """
 
     allow: str = "any"
     max_pipeline: int = 3
+    tried: int = 0
     groups: PlanFamily = dataclasses.field(default_factory=lambda: PlanFamily(cuts=("even",)))
     periods: tuple[int, ...] = PERIODS
     bits: tuple[int, ...] = BITS
@@ -80,9 +83,9 @@ class PlanSpace:
     @staticmethod
     def of(problem: Problem, most_pipelined: int | None = None, loaded: bool = False) -> PlanSpace:
         """The space that commands search for a job: pipelines over up to three domains on a small
-        cluster, two on a larger one, and one beyond `most_pipelined` domains; ZeRO 1, and 3 where
-        memory asks for it; shared sequences where they are long; where local jobs hold GPUs (`loaded`)
-        a half and a quarter of each domain's as well."""
+        cluster, two on a larger one, and one beyond `most_pipelined` domains, longer ones tried
+        beside; ZeRO 1, and 3 where memory asks for it; shared sequences where they are long; where
+        local jobs hold GPUs (`loaded`) a half and a quarter of each domain's as well."""
         n = int(np.asarray(problem.cluster.mask).sum())
         longest = 3 if n <= 4 else 2
         if most_pipelined is not None and n > most_pipelined:
@@ -94,7 +97,7 @@ class PlanSpace:
             context_parallel=ranks,
             parts=PARTS if loaded else (1,),
         )
-        return PlanSpace(max_pipeline=longest, groups=groups)
+        return PlanSpace(max_pipeline=longest, tried=n, groups=groups)
 
     def exchanges(self) -> list[Exchange]:
         """Every way to talk, the synchronous 16-bit one first."""
@@ -113,6 +116,11 @@ class PlanSpace:
         sizes = range(1, min(self.max_pipeline, len(domains)) + 1)
         return [order for size in sizes for order in itertools.permutations(domains, size)]
 
+    @property
+    def longest_tried(self) -> int:
+        """Domains of the longest pipeline that a search looks at."""
+        return max(self.tried, self.max_pipeline)
+
     def describe(self) -> str:
         """One line for reports."""
         rest = "every step in 16 bits"
@@ -126,10 +134,13 @@ class PlanSpace:
             )
             streams = " or ".join(f"F {f} tau {t}" for f, t in self.streams)
             rest = f"H 1, {periods}; {bits} bits between groups, {stages} inside; {streams}"
+        more = ""
+        if self.longest_tried > self.max_pipeline:
+            more = f" (up to {self.tried} by exchanges, which no bound covers)"
         return (
             f"partitions of domains into groups, each a pipeline over up to {self.max_pipeline} "
-            f"domains in any order with tp, dp, ZeRO {zero}, cp {ranks}, micro-batch, recompute and "
-            f"schedule of its own{parts}; {rest}"
+            f"domains{more} in any order with tp, dp, ZeRO {zero}, cp {ranks}, micro-batch, "
+            f"recompute and schedule of its own{parts}; {rest}"
         )
 
 

@@ -8,6 +8,7 @@ search      branch and bound over a family
 wide        the whole plan space: groups with settings of their own, ways to talk
 blocks      what blocks of domains may be, and their partitions
 incumbent   plans that wait to be scored, and the best so far
+climb       a plan made better by exchanges of domains and settings
 leaders     the best plans of many partitions, even splits
 """
 
@@ -15,6 +16,8 @@ from jaxsim.planning.exact.cost_table import build_cost_table
 from jaxsim.planning.exact.costs import LinkTimes, PlanCostTable, link_times, plan_costs
 from jaxsim.planning.exact.incumbent import finish, finish_each
 from jaxsim.planning.exact.leaders import (
+    best_plan,
+    climbed,
     even_splits,
     is_synchronous,
     leaders,
@@ -38,8 +41,10 @@ __all__ = [
     "SpaceSearch",
     "StepTable",
     "all_replicas_run",
+    "best_plan",
     "build_cost_table",
     "build_step_table",
+    "climbed",
     "even_splits",
     "finish",
     "finish_each",

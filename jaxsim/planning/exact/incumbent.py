@@ -12,6 +12,7 @@ from jaxtyping import Float
 
 from jaxsim.plan import Plan, Problem, empty_plan
 from jaxsim.planning import Exchange, Pipelines, share_batch
+from jaxsim.planning.exact.climb import Climbed
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost
 from jaxsim.trees import take
 
@@ -46,6 +47,7 @@ class Incumbent:
     def __init__(self, problem: Problem, pipelines: Pipelines, view: NetworkView, most: int):
         self.problem, self.pipelines, self.view, self.most = problem, pipelines, view, most
         self.rate, self.scored, self.left = 0.0, 0, 0.0
+        self.tried = 0  # plans of climbs
         n_domains = problem.cluster.mask.shape[0]
         self.plan, self.exchange = empty_plan(n_domains), Exchange()
         self.waiting: list[tuple[Exchange, np.ndarray, list[np.ndarray]]] = []
@@ -97,6 +99,11 @@ class Incumbent:
                 names = [f.name for f in dataclasses.fields(Exchange)]
                 self.exchange = Exchange(**{n: int(getattr(self.plan, n)) for n in names})
 
+    def take(self, top: Climbed) -> None:
+        """Begin from what a climb came to."""
+        self.plan, self.exchange, self.rate = top.plan, top.way, top.rate
+        self.tried = top.tried
+
     def _plans(self, way: Exchange, rows: list[np.ndarray]) -> Plan:
         """[n, ...] plans with all but their shares."""
         order, common, dp, choice = rows
@@ -122,7 +129,7 @@ class Incumbent:
             cost=jax.device_get(cost),
             rate=self.rate,
             bound=left,
-            plans_scored=self.scored,
+            plans_scored=self.scored + self.tried,
             partitions=n_partitions,
             exhaustive=exhaustive,
         )

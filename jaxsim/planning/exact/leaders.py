@@ -7,18 +7,29 @@ suits each best, and a few of their plans are scored. Nothing is claimed of what
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 from jaxtyping import Float
 
 from jaxsim.plan import FULL_PRECISION_BITS, Plan, Problem
 from jaxsim.planning import Exchange, PlanFamily, PlanSpace, make_plan, row_key
-from jaxsim.planning.exact.incumbent import BLOCK, PROBED, Incumbent, finish_each
+from jaxsim.planning.exact.climb import Climb, Climbed
+from jaxsim.planning.exact.incumbent import (
+    BLOCK,
+    PROBED,
+    Incumbent,
+    SpaceResult,
+    finish,
+    finish_each,
+)
 from jaxsim.planning.exact.wide import SpaceSearch
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
 
 KEPT = 3  # plans of each partition
+STARTS, STARTS_PER_SIZE = 6, 2  # of climbs, and partitions of each number of domains among them
 _FREE = ("micro_batch", "recompute", "schedule")
 NEAR = 0.75  # of a partition's bound: plans that are bounded below are not tried at first
 
@@ -57,6 +68,62 @@ def leaders(
                 break
         found.append(state)
     return _best_of_each(found, view, search.problem)
+
+
+def best_plan(
+    search: SpaceSearch,
+    view: NetworkView,
+    most_scored: int,
+    exchanges: list[Exchange] | None = None,
+) -> SpaceResult:
+    """`search.best`, which begins from the best plan that exchanges make of the fastest leaders and
+    even splits; what it finds instead is made better by exchanges as well."""
+    ways = search.space.exchanges() if exchanges is None else exchanges
+    even = even_splits(search)
+    starts = leaders(search, view, ways, STARTS_PER_SIZE)
+    starts += [] if even is None else [take(even, i) for i in range(len(even.group))]
+    ends = climbed(search, view, ways, starts)
+    known = max(ends, key=lambda end: end.rate, default=None)
+    if known is not None:
+        known = dataclasses.replace(known, tried=sum(end.tried for end in ends))
+    result = search.best(view, most_scored, ways, known)
+    if known is None or result.rate <= known.rate:
+        return result
+    (end,) = climbed(search, view, ways, [result.plan])
+    plan, cost = jax.device_get(finish(end.plan, view, search.problem))
+    return dataclasses.replace(
+        result,
+        plan=plan,
+        exchange=end.way,
+        cost=cost,
+        rate=end.rate,
+        bound=max(result.bound, end.rate),
+        plans_scored=result.plans_scored + end.tried,
+    )
+
+
+def climbed(
+    search: SpaceSearch, view: NetworkView, ways: list[Exchange], starts: list[Plan]
+) -> list[Climbed]:
+    """Where exchanges lead to from the STARTS fastest of some plans, those that can run."""
+    if not starts:
+        return []
+
+    def rates(plans: Plan) -> Float[np.ndarray, " P"]:
+        return score(plans, view, search.problem)
+
+    climb, rate = Climb(search.problem, search.space, ways), rates(_stacked(starts))
+    ends = []
+    for i in np.argsort(-rate, kind="stable")[:STARTS]:
+        names = [field.name for field in dataclasses.fields(Exchange)]
+        way = Exchange(**{name: int(getattr(starts[i], name)) for name in names})
+        if rate[i] > 0.0:
+            ends.append(climb.from_plan(starts[i], way, float(rate[i]), rates))
+    return ends
+
+
+def _stacked(plans: list[Plan]) -> Plan:
+    return jax.tree.map(lambda *x: np.stack(x), *plans)
 
 
 def _opened(search: SpaceSearch, bound: np.ndarray, parts: np.ndarray, per_size: int):
@@ -124,7 +191,7 @@ def even_splits(search: SpaceSearch) -> Plan | None:
                 plan = make_plan(layout, settings, gpus, int(work.layers), n_domains)
                 if plan is not None and _in_nodes(cluster, domains, tp):
                     plans += _with_choices(plan, search.family)
-    return jax.tree.map(lambda *x: np.stack(x), *plans) if plans else None
+    return _stacked(plans) if plans else None
 
 
 def _in_nodes(cluster, domains: tuple[int, ...], tp: int) -> bool:
@@ -165,7 +232,7 @@ def wide_plans(problem: Problem, views: NetworkView, most_scored: int = 2000) ->
     ]
     found: dict[bytes, Plan] = {}
     for view in seen:
-        result = search.best(view, most_scored)
+        result = best_plan(search, view, most_scored)
         if result.rate > 0.0:
             plan = jax.tree.map(np.asarray, result.plan)
             found.setdefault(row_key(plan), plan)

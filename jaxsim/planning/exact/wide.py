@@ -32,6 +32,7 @@ from jaxsim.planning.exact.blocks import (
     undominated,
 )
 from jaxsim.planning.exact.bounds import ROUNDING, PipelineTable
+from jaxsim.planning.exact.climb import Climbed
 from jaxsim.planning.exact.incumbent import Incumbent, SpaceResult
 from jaxsim.step_time import NetworkView, ring_rate_gb_per_s
 from jaxsim.workload import SENT_GRADIENT_BYTES
@@ -87,16 +88,21 @@ class SpaceSearch:
         view: NetworkView,
         most_scored: int = MOST_SCORED,
         exchanges: list[Exchange] | None = None,
+        known: Climbed | None = None,
     ) -> SpaceResult:
         """The plan with the highest rate under `view`, by the efficiency of `problem.learning`.
 
-        `exchanges`: the ways to talk that are looked at, those of the space if None.
+        `exchanges`: the ways to talk that are looked at, those of the space if None; `known`: a plan to
+        beat, which may lie outside of the space.
         """
         ways = self.space.exchanges() if exchanges is None else exchanges
         blocks = self.blocks(view, ways)
         fastest = np.maximum.reduce([b.speed for b in blocks.values()])
+        state = Incumbent(self.problem, self.pipelines, view, most_scored)
+        if known is not None:
+            state.take(known)
         if not fastest.any():  # no block can train
-            return Incumbent(self.problem, self.pipelines, view, 0).result(0.0, 0, True)
+            return state.result(state.rate, 0, known is None)
         parts, exhaustive, beyond = self._partitions(fastest)
         rings = self._ring_bounds(parts, view)
         bound = np.stack([self._bounds(w, parts, blocks[w.activation_bits], *rings) for w in ways])
@@ -104,7 +110,6 @@ class SpaceSearch:
             beyond = self._relaxed(ways, fastest)
         pairs = np.argsort(-bound, axis=None, kind="stable")
         order = np.stack(np.unravel_index(pairs, bound.shape))
-        state = Incumbent(self.problem, self.pipelines, view, most_scored)
         self._probe(order, bound, ways, parts, blocks, rings, state)
         left = 0.0  # the largest bound of what is not scored
         for start in range(0, order.shape[1], OPENED_TOGETHER):
