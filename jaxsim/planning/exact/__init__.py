@@ -7,6 +7,7 @@ bounds      bounds plans by what their pipelines need alone
 search      branch and bound over a family
 wide        the whole plan space: groups with settings of their own, ways to talk
 blocks      what blocks of domains may be, and their partitions
+rings       orders of the ring that groups talk in
 incumbent   plans that wait to be scored, and the best so far
 climb       a plan made better by exchanges of domains and settings
 leaders     the best plans of many partitions, even splits

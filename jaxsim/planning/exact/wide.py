@@ -34,6 +34,7 @@ from jaxsim.planning.exact.blocks import (
 from jaxsim.planning.exact.bounds import ROUNDING, PipelineTable
 from jaxsim.planning.exact.climb import Climbed
 from jaxsim.planning.exact.incumbent import Incumbent, SpaceResult
+from jaxsim.planning.exact.rings import ring_orders
 from jaxsim.step_time import NetworkView, ring_rate_gb_per_s
 from jaxsim.workload import SENT_GRADIENT_BYTES
 
@@ -43,7 +44,6 @@ MOST_SCORED = 20_000  # plans, unless the caller says otherwise
 OPENED_TOGETHER, PARTITIONS_PROBED = 48, 16
 # Combinations of settings that are bounded together; of more, the fastest settings of each block.
 MOST_COMBINED = 50_000
-RINGS = 6
 
 
 class SpaceSearch:
@@ -376,7 +376,7 @@ class SpaceSearch:
         return [s.take(slice(0, k)) for s, k in zip(some, keep, strict=True)], left
 
     def _rings(self, part: list[int], view: NetworkView) -> list[tuple[int, ...]]:
-        """Orders of the groups' ring, the fastest first: all of up to four groups, RINGS of more."""
+        """Orders of the groups' ring, as `ring_orders` has them."""
         n = len(part)
         if n <= 2:
             return [tuple(range(n))]
@@ -384,10 +384,7 @@ class SpaceSearch:
         inside = np.array([[float(self.masks[b] >> i & 1) for i in places] for b in part])
         rate = np.asarray(view.bandwidth_gb_per_s)[np.ix_(self.domains, self.domains)]
         between = 1.0 / np.maximum(inside @ rate @ inside.T, 1e-12)
-        orders = np.array([(0, *rest) for rest in itertools.permutations(range(1, n))])
-        slowest = between[orders, np.roll(orders, -1, axis=1)].max(axis=1)
-        best = np.argsort(slowest, kind="stable")[: RINGS if n > 4 else len(orders)]
-        return [tuple(orders[i]) for i in best]
+        return ring_orders(between)
 
 
 @jax.jit
