@@ -32,6 +32,17 @@ def take_at_once(tree: Any, index: Any) -> Any:
 _take = jax.jit(take)
 
 
+def distinct(tree: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Which entries t of leaves [S, T, ...] differ: [D] the first of each kind, and [T] the kind of
+    every entry, so that `x[:, first][:, kind]` is `x`. Entries are alike that are equal in all leaves
+    and for all S."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    keys = [b"".join(x[:, t].tobytes() for x in leaves) for t in range(leaves[0].shape[1])]
+    number: dict[bytes, int] = {}
+    kind = np.array([number.setdefault(key, len(number)) for key in keys])
+    return np.unique(kind, return_index=True)[1], kind
+
+
 def stack(trees: Iterable[Any]) -> Any:
     """One tree from trees of the same structure and shapes: every leaf gains a leading axis.
 

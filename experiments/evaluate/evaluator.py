@@ -37,14 +37,14 @@ from jaxsim.plan import Plan
 from jaxsim.planning import Objective, Preference
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.step_time import NetworkView
-from jaxsim.trees import take, take_at_once
+from jaxsim.trees import distinct, take, take_at_once
 
 BLOCK = 8  # scenarios that are played at once: banks of 8 and more share compiled programs
 # Plans of the family, with lower choices, that the bound is over; see `Evaluator.bound`.
 EVERY_PAIR, CONTENDERS, SAMPLED = 4096, 2048, 16
 BLOCK_OF_PLANS = 256  # that are scored at once
 OUTLOOK = 32  # intervals of another course, by which plans that never change are chosen
-VIEWS = 1 + OUTLOOK  # under which a table is scored at once
+VIEWS, FEW = 1 + OUTLOOK, 2  # under which a table is scored at once; one by one
 
 
 def synchronous(plans: Plan) -> bool:
@@ -82,11 +82,6 @@ def outlook_at_base(views: NetworkView, params: EnvParams, even: EnvParams) -> N
     own, file = (p.problem.cluster.bandwidth_gb_per_s for p in (params, even))
     base = np.asarray(own) / np.maximum(np.asarray(file), 1e-30)
     return views.replace(bandwidth_gb_per_s=views.bandwidth_gb_per_s * base[:, None])
-
-
-def _stands_still(views: NetworkView) -> bool:
-    """Are the views [S, T, ...] of each scenario the same in all intervals?"""
-    return all(np.all(x == x[:, :1]) for x in map(np.asarray, jax.tree.leaves(views)))
 
 
 class Evaluator:
@@ -159,32 +154,32 @@ class Evaluator:
         """What the future of every scenario holds, [S, ...]."""
         return self._solution(self.taped)
 
-    def _solution(self, params: EnvParams) -> Truth:
-        rates = self._rates_along(params, known=True)
+    def _solution(self, params: EnvParams, rates: np.ndarray | None = None) -> Truth:
+        rates = self._rates_along(params, known=True) if rates is None else rates
         table = self.world.table
         return self._in_blocks(lambda *args: truths(table, *args), (params, rates))
 
     def _rates_along(self, params: EnvParams, known: bool) -> np.ndarray:
         """[S, T + 1, P, V] the table's rates along the scenarios' courses, for those to whom it is
         `known` what a token is worth or for all others."""
-        still = _stands_still(params.tape)
 
         def block(params):
             worth = worths(self.world.table, params)[0 if known else 1]
-            views = jax.tree.map(lambda x: x[:, :1], params.tape) if still else params.tape
-            rates = self._rates_under(params, worth, views)
-            return np.broadcast_to(rates, (len(rates), self.horizon + 1, *rates.shape[2:]))
+            return self._rates_under(params, worth, params.tape)
 
         return self._in_blocks(block, (params,))
 
     def _rates_under(self, params: EnvParams, worth: Any, views: NetworkView) -> np.ndarray:
-        """[S, T, P, V] of a block, by one program that takes VIEWS views at once."""
-        count, rates = views.gpus_available.shape[1], []
-        for start in range(0, count, VIEWS):
-            index = np.minimum(np.arange(start, start + VIEWS), count - 1)
-            some = jax.tree.map(lambda x, index=index: x[:, index], views)
+        """[S, T, P, V] of a block, by one program that takes VIEWS views at once; where links stand
+        still each of the FEW views that there are is scored once."""
+        index, which = distinct(views)
+        at_once = VIEWS if len(index) > FEW else 1
+        rates = []
+        for start in range(0, len(index), at_once):
+            rows = index[np.minimum(np.arange(start, start + at_once), len(index) - 1)]
+            some = jax.tree.map(lambda x, rows=rows: x[:, rows], views)
             rates.append(np.asarray(rates_under(self.world.table, params, worth, some)))
-        return np.concatenate(rates, axis=1)[:, :count]
+        return np.concatenate(rates, axis=1)[:, which]
 
     def _scored(self, params: EnvParams) -> ScoredTable:
         """[S, ...] the table as everybody expects it."""
@@ -221,7 +216,10 @@ class Evaluator:
             rates = self._rates_along(params, known=False)
             self._weighed[asked] = rates, self._scored(params)
         rates, scored = self._weighed[asked]
-        return params, scored, self._solution(params) if oracle else self.truth, rates
+        if not oracle:
+            return params, scored, self.truth, rates
+        shared = synchronous(self.world.table.plans)
+        return params, scored, self._solution(params, rates if shared else None), rates
 
     def achieved(self, metrics: EpisodeMetrics) -> np.ndarray:
         """[S] what schedulers are measured by: progress, or under an objective the return (limits

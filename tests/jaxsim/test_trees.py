@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsim.trees import stack, stack_on_host, take, take_at_once
+from jaxsim.trees import distinct, stack, stack_on_host, take, take_at_once
 
 MANY = {"a": np.arange(6, dtype=np.int32).reshape(3, 2), "b": (np.array([True, False, True]),)}
 
@@ -57,3 +57,13 @@ def test_stacking_on_the_host_is_stacking():
     for strange in ({"a": jnp.zeros((2,)), "b": each[0]["b"], "c": same}, {"a": jnp.float32(0)}):
         with pytest.raises(ValueError):
             stack_on_host([each[0], strange])
+
+
+def test_what_is_distinct_is_enough_to_have_it_all():
+    tree = {"a": np.array([[1, 1, 2, 1], [3, 3, 3, 4]]), "b": np.zeros((2, 4, 3), np.float32)}
+    first, kind = distinct(tree)
+    assert first.tolist() == [0, 2, 3] and kind.tolist() == [0, 0, 1, 2]
+    jax.tree.map(lambda x: np.testing.assert_array_equal(x[:, first][:, kind], x), tree)
+    tree["b"][1, 1, 2] = 1.0  # one number of one scenario
+    assert distinct(tree)[1].tolist() == [0, 1, 2, 3]
+    assert [x.tolist() for x in distinct({"a": jnp.ones((2, 5))})] == [[0], [0] * 5]
