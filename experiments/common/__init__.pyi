@@ -1,4 +1,4 @@
-from .abreast import AT_ONCE, side_by_side
+from .abreast import AT_ONCE, made_once, side_by_side
 from .arguments import Parser, number, parse_command, seed, whole, whole_seconds
 from .compiler_options import add_options
 from .errors import CheckError, one_line, run_command
@@ -75,6 +75,7 @@ __all__ = [
     "jobs_table",
     "load_regions",
     "load_world",
+    "made_once",
     "make_room_for_programs",
     "module_output",
     "note_efficiency",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -23,3 +25,22 @@ def side_by_side(work: Sequence[Callable[[], Result]]) -> list[Result]:
         finally:
             for future in futures:
                 future.cancel()
+
+
+def made_once(function: Callable[..., Result]) -> Callable[..., Result]:
+    """`functools.cache` for work that goes on side by side: who asks for what another thread is making
+    waits for it, and does not make it again. What raises is made again when it is asked for next."""
+    known: dict[tuple, Result] = {}
+    making: dict[tuple, threading.RLock] = {}
+    asking = threading.Lock()
+
+    @functools.wraps(function)
+    def made(*args) -> Result:
+        with asking:
+            own = making.setdefault(args, threading.RLock())
+        with own:
+            if args not in known:
+                known[args] = function(*args)
+            return known[args]
+
+    return made

@@ -1,10 +1,11 @@
 """Pieces of work in threads: order, errors, and that they do run side by side."""
 
 import threading
+import time
 
 import pytest
 
-from experiments.common import AT_ONCE, side_by_side
+from experiments.common import AT_ONCE, made_once, side_by_side
 
 
 def test_results_stand_in_the_order_of_the_work():
@@ -37,3 +38,37 @@ def test_after_an_error_nothing_more_begins(error):
     with pytest.raises(error):
         side_by_side([fails, waits, waits, waits, waits, later])
     assert 2 not in begun
+
+
+def test_what_two_ask_for_at_once_is_made_once():
+    made, begun = [], threading.Event()
+
+    @made_once
+    def slowly(key):
+        made.append(key)
+        begun.set()
+        time.sleep(0.05)  # the other one asks meanwhile
+        return object()
+
+    def late():
+        begun.wait()
+        return slowly("a")
+
+    one, other = side_by_side([lambda: slowly("a"), late])
+    assert one is other and made == ["a"]
+    assert slowly("b") is not one and slowly("a") is one
+
+
+def test_what_failed_is_made_again():
+    answers = iter([ValueError("first"), 5])
+
+    @made_once
+    def fails_once():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(ValueError, match="first"):
+        fails_once()
+    assert fails_once() == 5
