@@ -79,7 +79,7 @@ def search_plans(
         for factor in ELSEWHERE:
             there = question.scaled(factor)
             found = leaders(search, there, whole, PER_SIZE_ELSEWHERE)
-            pool += [*found, *(end.plan for end in climbed(search, there, whole, found))]
+            pool += [*found, *(end.plan for end in climbed(search, there, whole, found, most=1))]
     pool = distinct([*(r.plan for r in results.values() if r.rate > 0), *pool, *known])
     every = carried(pool, question)
     best = surest(every)

@@ -30,6 +30,7 @@ LONG_SEQUENCE = 16_384
 PARTS = (1, 2, 4)  # 1 / part of a domain's GPUs, where local jobs hold some
 # What planners with plans of their own are asked for: few plans each, which do not shrink as well.
 ASKED_PARTS = (*PARTS, 4 / 3)
+MOST_TRIED = 16  # domains of a cluster on which pipelines of any length are tried
 STREAMS = ((1, 0), (8, 1))  # fragments and overlap: blocking, or streaming behind one step
 
 
@@ -55,8 +56,8 @@ class PlanSpace:
     Attributes:
         allow: synchronous = every step in 16 bits; any = local SGD, fewer bits and streaming as well
         max_pipeline: domains that one group may span
-        tried: domains of the longest pipelines that are tried beside, from the best plan found on;
-            nothing is claimed of those beyond max_pipeline
+        tried: domains of the longest pipelines that exchanges try, 0 = no plan is made better by
+            exchanges; nothing is claimed of pipelines beyond max_pipeline
         groups: settings of a group; its limits on domains and groups are not used
         periods, bits, activation_bits, streams: of `any`; streams are (fragments, overlap)
     """
@@ -97,7 +98,7 @@ class PlanSpace:
             context_parallel=ranks,
             parts=PARTS if loaded else (1,),
         )
-        return PlanSpace(max_pipeline=longest, tried=n, groups=groups)
+        return PlanSpace(max_pipeline=longest, tried=n if n <= MOST_TRIED else 0, groups=groups)
 
     def exchanges(self) -> list[Exchange]:
         """Every way to talk, the synchronous 16-bit one first."""

@@ -69,11 +69,13 @@ class Climb:
             )
         ]
         self.dps = family.replicas(cluster, problem.work)
+        # Of all climbs: what one has passed leads to an end that is known.
+        self._seen: set[Talk] = set()
 
     def from_plan(self, plan: Plan, way: Exchange, rate: float, rates: Rates) -> Climbed:
         """The best plan that exchanges lead to from `plan`, which trains at `rate`; `rates` scores
-        plans [P, ...] with open shares."""
-        now, tried, seen = self._read(plan, way), 0, set[Talk]()
+        plans [P, ...] with open shares, the same in every climb."""
+        now, tried, seen = self._read(plan, way), 0, self._seen
         draw = np.random.default_rng(SEED)
         while tried < MOST_TRIED:
             near = [x for x in dict.fromkeys(self.neighbours(now)) if x not in seen]

@@ -22,14 +22,14 @@ from jaxsim.planning.exact.incumbent import (
     Incumbent,
     SpaceResult,
     finish,
-    finish_each,
+    rates_of,
 )
 from jaxsim.planning.exact.wide import SpaceSearch
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
 
 KEPT = 3  # plans of each partition
-STARTS, STARTS_PER_SIZE = 6, 2  # of climbs, and partitions of each number of domains among them
+STARTS, STARTS_PER_SIZE = 3, 2  # of climbs, and partitions of each number of domains among them
 _FREE = ("micro_batch", "recompute", "schedule")
 NEAR = 0.75  # of a partition's bound: plans that are bounded below are not tried at first
 
@@ -37,7 +37,7 @@ NEAR = 0.75  # of a partition's bound: plans that are bounded below are not trie
 def score(plans: Plan, view: NetworkView, problem: Problem) -> Float[np.ndarray, " P"]:
     """[P] training steps per second, efficiency included, of plans [P, ...] with NumPy leaves whose
     shares are open; 0 where a plan cannot run. Any number of plans: one program serves all."""
-    return finish_each(plans, view, problem)[2]
+    return rates_of(plans, view, problem)
 
 
 def leaders(
@@ -79,6 +79,8 @@ def best_plan(
     """`search.best`, which begins from the best plan that exchanges make of the fastest leaders and
     even splits; what it finds instead is made better by exchanges as well."""
     ways = search.space.exchanges() if exchanges is None else exchanges
+    if not search.space.tried:
+        return search.best(view, most_scored, ways)
     even = even_splits(search)
     starts = leaders(search, view, ways, STARTS_PER_SIZE)
     starts += [] if even is None else [take(even, i) for i in range(len(even.group))]
@@ -103,22 +105,30 @@ def best_plan(
 
 
 def climbed(
-    search: SpaceSearch, view: NetworkView, ways: list[Exchange], starts: list[Plan]
+    search: SpaceSearch,
+    view: NetworkView,
+    ways: list[Exchange],
+    starts: list[Plan],
+    most: int = STARTS,
 ) -> list[Climbed]:
-    """Where exchanges lead to from the STARTS fastest of some plans, those that can run."""
-    if not starts:
+    """Where exchanges lead to from the `most` fastest of some plans that can run and whose pipelines
+    are through other domains."""
+    if not starts or not search.space.tried:
         return []
 
     def rates(plans: Plan) -> Float[np.ndarray, " P"]:
         return score(plans, view, search.problem)
 
     climb, rate = Climb(search.problem, search.space, ways), rates(_stacked(starts))
+    fastest: dict[bytes, int] = {}
+    for i in np.argsort(-rate, kind="stable"):
+        if rate[i] > 0.0:
+            fastest.setdefault(starts[i].group.tobytes() + starts[i].position.tobytes(), i)
     ends = []
-    for i in np.argsort(-rate, kind="stable")[:STARTS]:
+    for i in list(fastest.values())[:most]:
         names = [field.name for field in dataclasses.fields(Exchange)]
         way = Exchange(**{name: int(getattr(starts[i], name)) for name in names})
-        if rate[i] > 0.0:
-            ends.append(climb.from_plan(starts[i], way, float(rate[i]), rates))
+        ends.append(climb.from_plan(starts[i], way, float(rate[i]), rates))
     return ends
 
 
