@@ -107,7 +107,7 @@ def one_of(
         "usd_per_effective_mtoken": usd / centre,
         "memory_gb_max": float(np.max(cost.memory_gb)),
         "wan_gb_per_step": float(np.sum(cost.wan_gb)),
-        "search": "exact" if result.gap_pct == 0.0 else "bounded",
+        "search": "exact" if result.exhaustive and result.gap_pct == 0.0 else "bounded",
         "gap_pct": result.gap_pct,
         "plans_scored": result.plans_scored,
     }

@@ -22,6 +22,7 @@ from jaxsim.planning.exact import (
     even_splits,
     is_synchronous,
     leaders,
+    longest_pipeline,
     score,
 )
 from jaxsim.trees import take
@@ -123,7 +124,8 @@ def _found(
         return Found(None, "exact" if result.exhaustive else "beam", None)
     bound = max(result.bound, best.rate)
     gap_pct = 100.0 * (bound / best.rate - 1.0)
-    exact = result.exhaustive and gap_pct <= ROUNDING_PCT
+    bounded = longest_pipeline(best.plan) <= question.space.max_pipeline
+    exact = result.exhaustive and bounded and gap_pct <= ROUNDING_PCT
     if objective is None:
         return Found(best, "exact" if exact else "beam", gap_pct)
     return Found(worthiest(of, question, objective, best.least), "beam", None)

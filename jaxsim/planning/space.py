@@ -17,7 +17,7 @@ import numpy as np
 from jaxsim.cluster import Cluster
 from jaxsim.files import InputError
 from jaxsim.learning import LEAST_PERIOD
-from jaxsim.plan import FULL_PRECISION_BITS, Problem
+from jaxsim.plan import FULL_PRECISION_BITS, Plan, Problem
 from jaxsim.planning.family import PlanFamily
 
 ALLOWED = ("synchronous", "any")
@@ -43,6 +43,13 @@ class Exchange:
     activation_bits: int = FULL_PRECISION_BITS
     fragments: int = 1
     overlap: int = 0
+
+    @staticmethod
+    def of(plan: Plan) -> Exchange:
+        """How a plan with NumPy leaves talks."""
+        return Exchange(
+            **{f.name: int(getattr(plan, f.name)) for f in dataclasses.fields(Exchange)}
+        )
 
     def fields(self) -> dict[str, int]:
         return dataclasses.asdict(self)

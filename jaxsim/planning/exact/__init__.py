@@ -15,7 +15,7 @@ leaders     the best plans of many partitions, even splits
 
 from jaxsim.planning.exact.cost_table import build_cost_table
 from jaxsim.planning.exact.costs import LinkTimes, PlanCostTable, link_times, plan_costs
-from jaxsim.planning.exact.incumbent import finish, finish_each
+from jaxsim.planning.exact.incumbent import finish, finish_each, longest_pipeline
 from jaxsim.planning.exact.leaders import (
     best_plan,
     climbed,
@@ -52,6 +52,7 @@ __all__ = [
     "is_synchronous",
     "leaders",
     "link_times",
+    "longest_pipeline",
     "plan_costs",
     "row_step_cost",
     "score",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,9 @@ class SpaceResult:
     bound: float  # [training steps / s] that no plan of the space exceeds
     plans_scored: int
     partitions: int
-    exhaustive: bool  # every partition was bounded; else a beam
+    exhaustive: (
+        bool  # every partition was bounded, the plan's too; else a beam, or a longer pipeline
+    )
 
     @property
     def gap_pct(self) -> float:
@@ -96,8 +99,7 @@ class Incumbent:
             top = int(rate.argmax())
             if rate[top] > self.rate:
                 self.rate, self.plan = float(rate[top]), take(filled, top)
-                names = [f.name for f in dataclasses.fields(Exchange)]
-                self.exchange = Exchange(**{n: int(getattr(self.plan, n)) for n in names})
+                self.exchange = Exchange.of(self.plan)
 
     def take(self, top: Climbed) -> None:
         """Begin from what a climb came to."""
@@ -131,8 +133,14 @@ class Incumbent:
             bound=left,
             plans_scored=self.scored + self.tried,
             partitions=n_partitions,
-            exhaustive=exhaustive,
+            exhaustive=exhaustive and longest_pipeline(plan) <= self.pipelines.members.shape[1],
         )
+
+
+def longest_pipeline(plan: Plan) -> int:
+    """Domains of the longest pipeline of a plan; what is longer than all that was listed is beyond
+    every bound."""
+    return 1 + int(np.max(np.asarray(plan.position)))
 
 
 def _alike(rows: list[np.ndarray]) -> np.ndarray:
@@ -157,14 +165,19 @@ def rates(plans: Plan, view: NetworkView, problem: Problem) -> Array:
     return _block(plans, view, problem)[2]
 
 
+def _in_blocks(plans: Plan) -> Iterator[tuple[Plan, slice]]:
+    """Plans [P, ...] by BLOCK, the last block filled up, and which of each block count."""
+    size = plans.group.shape[0]
+    for start in range(0, size, BLOCK):
+        rows = np.minimum(np.arange(start, start + BLOCK), size - 1)
+        yield take(plans, rows), slice(0, size - start)
+
+
 def rates_of(plans: Plan, view: NetworkView, problem: Problem) -> Float[np.ndarray, " P"]:
     """`rates` of any number of plans with NumPy leaves, by the program of `finish_each`; what they cost
     stays where it is."""
-    size, out = plans.group.shape[0], []
-    for start in range(0, size, BLOCK):
-        rows = np.minimum(np.arange(start, start + BLOCK), size - 1)
-        out.append(np.asarray(rates(take(plans, rows), view, problem))[: size - start])
-    return np.concatenate(out)
+    blocks = _in_blocks(plans)
+    return np.concatenate([np.asarray(rates(x, view, problem))[some] for x, some in blocks])
 
 
 def finish_each(
@@ -173,11 +186,8 @@ def finish_each(
     """Plans [P, ...] with NumPy leaves and open shares: the same with their shares, their costs, and
     [P] training steps per second, efficiency included, 0 where a plan cannot run. One program serves
     any number."""
-    size, out = plans.group.shape[0], []
-    for start in range(0, size, BLOCK):
-        rows = np.minimum(np.arange(start, start + BLOCK), size - 1)
-        done = jax.device_get(_block(take(plans, rows), view, problem))
-        out.append(take(done, slice(0, size - start)))
+    blocks = _in_blocks(plans)
+    out = [take(jax.device_get(_block(x, view, problem)), some) for x, some in blocks]
     return jax.tree.map(lambda *x: np.concatenate(x), *out)
 
 

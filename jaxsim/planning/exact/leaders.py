@@ -22,6 +22,7 @@ from jaxsim.planning.exact.incumbent import (
     Incumbent,
     SpaceResult,
     finish,
+    longest_pipeline,
     rates_of,
 )
 from jaxsim.planning.exact.wide import SpaceSearch
@@ -100,6 +101,7 @@ def best_plan(
         cost=cost,
         rate=end.rate,
         bound=max(result.bound, end.rate),
+        exhaustive=result.exhaustive and longest_pipeline(plan) <= search.space.max_pipeline,
         plans_scored=result.plans_scored + end.tried,
     )
 
@@ -126,9 +128,7 @@ def climbed(
             fastest.setdefault(starts[i].group.tobytes() + starts[i].position.tobytes(), i)
     ends = []
     for i in list(fastest.values())[:most]:
-        names = [field.name for field in dataclasses.fields(Exchange)]
-        way = Exchange(**{name: int(getattr(starts[i], name)) for name in names})
-        ends.append(climb.from_plan(starts[i], way, float(rate[i]), rates))
+        ends.append(climb.from_plan(starts[i], Exchange.of(starts[i]), float(rate[i]), rates))
     return ends
 
 

@@ -102,7 +102,7 @@ class SpaceSearch:
         if known is not None:
             state.take(known)
         if not fastest.any():  # no block can train
-            return state.result(state.rate, 0, known is None)
+            return state.result(state.rate, 0, True)
         parts, exhaustive, beyond = self._partitions(fastest)
         rings = self._ring_bounds(parts, view)
         bound = np.stack([self._bounds(w, parts, blocks[w.activation_bits], *rings) for w in ways])
