@@ -165,7 +165,7 @@ def rates(plans: Plan, view: NetworkView, problem: Problem) -> Array:
     return _block(plans, view, problem)[2]
 
 
-def _in_blocks(plans: Plan) -> Iterator[tuple[Plan, slice]]:
+def _by_block(plans: Plan) -> Iterator[tuple[Plan, slice]]:
     """Plans [P, ...] by BLOCK, the last block filled up, and which of each block count."""
     size = plans.group.shape[0]
     for start in range(0, size, BLOCK):
@@ -176,7 +176,7 @@ def _in_blocks(plans: Plan) -> Iterator[tuple[Plan, slice]]:
 def rates_of(plans: Plan, view: NetworkView, problem: Problem) -> Float[np.ndarray, " P"]:
     """`rates` of any number of plans with NumPy leaves, by the program of `finish_each`; what they cost
     stays where it is."""
-    blocks = _in_blocks(plans)
+    blocks = _by_block(plans)
     return np.concatenate([np.asarray(rates(x, view, problem))[some] for x, some in blocks])
 
 
@@ -186,7 +186,7 @@ def finish_each(
     """Plans [P, ...] with NumPy leaves and open shares: the same with their shares, their costs, and
     [P] training steps per second, efficiency included, 0 where a plan cannot run. One program serves
     any number."""
-    blocks = _in_blocks(plans)
+    blocks = _by_block(plans)
     out = [take(jax.device_get(_block(x, view, problem)), some) for x, some in blocks]
     return jax.tree.map(lambda *x: np.concatenate(x), *out)
 
