@@ -28,6 +28,7 @@ worlds       worlds by name, for `make`
 pytree       the base of all pytrees
 trees        one of many pytrees, and many as one
 vmap_last    `jax.vmap` whose axis stands last
+short_axes   `jax.jit` for programs whose reductions are over short axes
 materialise  results that are computed once, however many read them
 """
 

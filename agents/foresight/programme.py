@@ -99,7 +99,7 @@ def values_of_rows(
     From row p at the start of interval t one either stays, rate[t, p] x interval steps richer, or
     moves to q: a restart, then each link carries its bytes through the intervals as they come; the
     job trains at rate[a, q] for what is left of the interval a of arrival, and decides again at
-    a + 1. Links work in parallel, the slowest decides: `_arrival_s`. Where a part of the batch goes on
+    a + 1. Links work in parallel, the slowest decides: `_links_done`. Where a part of the batch goes on
     meanwhile, it does so as p brings it, and in the interval of arrival as q does. `staying` [W, T, P]
     is what rows bring that were in force in the interval before, None = `rate`. Rows outside `mask` are
     never moved to. Under an objective `worth` [W, T, P] has the parts of `rate`: what a row brings
@@ -111,26 +111,29 @@ def values_of_rows(
     courses = make_course(rate, bandwidth_gb_per_s, setup, worth)
     never = 0.0 if worth is None else NEVER
 
-    def moved(course, values, t):
-        """[P, P] what one future gives for each move begun at t."""
-        gained, landed, inside = outcomes_of_moves(course, moves, t, setup)
-        column = jnp.broadcast_to(jnp.arange(n_rows)[None, :], landed.shape)
-        value = gained + jnp.where(inside, values[landed + 1, column], 0.0)
-        return jnp.where(mask[None, :], value, never)
+    def moved(course, latest, values, t):
+        """[P, P] what one future gives for each move begun at t, and where its links are done."""
+        outcome = outcomes_of_moves(course, moves, t, setup, latest)
+        column = jnp.broadcast_to(jnp.arange(n_rows)[None, :], latest.shape)
+        later = jnp.where(outcome.inside, values[outcome.landed + 1, column], 0.0)
+        return jnp.where(mask[None, :], outcome.gained + later, never), outcome.carried
 
-    def backward(values, t):
-        # values [T + 1, P]: filled from t + 1 on.
-        move = _mean(jax.vmap(moved, (0, None, None))(courses, values, t))
+    def backward(carry, t):
+        values, latest = carry  # [T + 1, P]: filled from t + 1 on
+        move, latest = jax.vmap(moved, (0, 0, None, None))(courses, latest, values, t)
+        move = _mean(move)
         stay = _mean(rate[:, t] if staying is None else staying[:, t]) * interval + values[t + 1]
         options = jnp.where(jnp.eye(n_rows, dtype=bool), stay[None, :], move)
         # Ties go to staying: argmax alone would prefer a lower row.
         best = jnp.argmax(options, axis=1).astype(jnp.int32)
         best = jnp.where(options.max(axis=1) > stay, best, jnp.arange(n_rows, dtype=jnp.int32))
         value = jnp.maximum(options.max(axis=1), stay)
-        return values.at[t].set(value), (best, options)
+        return (values.at[t].set(value), latest), (best, options)
 
     empty = jnp.zeros((length + 1, n_rows), jnp.float32)
-    value, found = jax.lax.scan(backward, empty, jnp.arange(length), reverse=True)
+    never_done = jnp.full((rate.shape[0], n_rows, n_rows), length, jnp.int32)
+    start = empty, never_done
+    (value, _), found = jax.lax.scan(backward, start, jnp.arange(length), reverse=True)
     return Solved(value, *found)
 
 
@@ -140,58 +143,48 @@ class OutcomesOfMoves(NamedTuple):
     gained: Array  # training steps (or reward) until the next decision, or the end
     landed: Array  # int32 interval of arrival, the last where it comes too late
     inside: Array  # bool, does it come in time?
+    carried: Array  # int32 interval in which links have carried all, T = never
 
 
 def outcomes_of_moves(
-    course: Course, moves: MigrationTable, t: Int[Array, ""], setup: Setup
+    course: Course,
+    moves: MigrationTable,
+    t: Int[Array, ""],
+    setup: Setup,
+    latest: Int[Array, "P P"] | None = None,
 ) -> OutcomesOfMoves:
     """Moves that begin in interval t of one future, see `values_of_rows`; the next decision is taken
-    in the interval after the arrival's."""
+    in the interval after the arrival's. `latest` is `carried` of moves that begin later, and spares
+    work: who begins sooner is done no later."""
     interval, n_rows = setup.interval_s, course.rate.shape[-1]
     bytes_gb = moves.bytes_gb.reshape(n_rows, n_rows, -1)
     restart_s = moves.restart_s.max()  # the same for every move; the diagonal (stay) is zero
-    land = landing(bytes_gb, moves.fabric_s, restart_s, course, t, interval)
-    landed, inside, left_s, since_gb = land
+    start = t.astype(jnp.float32) * interval + restart_s
+    links = _links_done(bytes_gb, course, start, interval, latest)
+    landed, inside, left_s = _landing(links.arrival_s, start, moves.fabric_s, course, interval)
     left_s = jnp.where(inside, left_s, 0.0)
     column = jnp.broadcast_to(jnp.arange(n_rows)[None, :], landed.shape)
     meanwhile = moves.goes_on * _meanwhile(course, landed, inside, left_s, t, interval)
     gained = course.rate[landed, column] * left_s + meanwhile
     if course.worth is not None:
         idle = course.worth.held[landed, column] * (interval - left_s)
-        price = _price_of_moves(course.worth, bytes_gb, since_gb, landed, inside, t, setup)
+        price = _price_of_moves(course.worth, bytes_gb, links.since_gb, landed, inside, t, setup)
         gained = gained + jnp.where(inside, idle, 0.0) + price
-    return OutcomesOfMoves(gained, landed, inside)
+    return OutcomesOfMoves(gained, landed, inside, links.carried)
 
 
-class Landing(NamedTuple):
-    """When the moves begun in one interval end."""
-
-    landed: Array  # [P, P] int32 interval of arrival, the last where it comes too late
-    inside: Array  # [P, P] bool, does it come in time?
-    left_s: Array  # [P, P] [s] of that interval that are left then
-    since_gb: (
-        Array  # [T + 1, E] [GB] that links carry from the moves' start until an interval begins
-    )
-
-
-def landing(
-    bytes_gb: Float[Array, "P P E"],
-    fabric_s: Float[Array, "P P"],
-    restart_s: Float[Array, ""],
-    course: Course,
-    t: Int[Array, ""],
-    interval: Float[Array, ""],
-) -> Landing:
-    """Moves [P, P] that carry `bytes_gb` [P, P, E] and begin with a restart in interval t."""
+def _landing(
+    arrival_s: Array, start: Array, fabric_s: Array, course: Course, interval: Array
+) -> tuple[Array, Array, Array]:
+    """[P, P] each: int32 interval of arrival, the last where it comes too late; does it come in time?
+    and what is left of that interval then [s]. Moves began at `start` []; links are done at
+    `arrival_s`, fabrics `fabric_s` after the start."""
     length = course.speed.shape[0]
-    start = t.astype(jnp.float32) * interval + restart_s
-    arrival, since_gb = _arrival_s(bytes_gb, course.speed, course.done_gb, start, interval)
-    arrival = jnp.maximum(arrival, start + fabric_s)
+    arrival = jnp.maximum(arrival_s, start + fabric_s)
     landed = jnp.floor(arrival / interval).astype(jnp.int32)
     inside = landed < length
     landed = jnp.minimum(landed, length - 1)
-    left_s = (landed + 1).astype(jnp.float32) * interval - arrival
-    return Landing(landed, inside, left_s, since_gb)
+    return landed, inside, (landed + 1).astype(jnp.float32) * interval - arrival
 
 
 def _meanwhile(
@@ -212,36 +205,52 @@ def _mean(x: Array) -> Array:
     return x[0] if x.shape[0] == 1 else x.mean(axis=0)
 
 
-def _arrival_s(
-    load_gb: Array, speed: Array, done_gb: Array, start: Array, interval: Array
-) -> tuple[Array, Array]:
-    """[P, P] [s] when all links have carried their loads [P, P, E], begun at `start` []; an interval
-    after the last where they never do. And [T + 1, E] [GB] carried since until each interval begins.
+class LinksDone(NamedTuple):
+    """When links have carried what moves give them that begin at one time."""
 
-    `speed` [T, E] [GB/s] is constant within an interval, `done_gb` [T + 1, E] is what a link carries
-    until each interval begins. The interval of arrival is found by bisection: what counts is whether
-    all links are done by its end, so one test serves them all.
+    arrival_s: Array  # [P, P] [s], an interval after the last where they never do
+    since_gb: Array  # [T + 1, E] [GB] carried since the start until each interval begins
+    carried: Array  # [P, P] int32 interval in which they do, T = never
+
+
+def _links_done(
+    load_gb: Float[Array, "P P E"],
+    course: Course,
+    start: Float[Array, ""],
+    interval: Float[Array, ""],
+    latest: Int[Array, "P P"] | None = None,
+) -> LinksDone:
+    """When all links have carried their loads, begun at `start` [] [s], and in no interval after
+    `latest`.
+
+    The interval is looked for from `latest` downward, in steps that double, then between: what counts
+    is whether all links are done by its end, so one test serves them all. A move that begins an
+    interval sooner is done an interval sooner or so, which makes three or four tests of what would be
+    log2(T) by bisection.
     """
-    length = speed.shape[0]
+    speed, done_gb = course.speed, course.done_gb
+    length, pairs = speed.shape[0], load_gb.shape[:2]
     begun = jnp.minimum(jnp.floor(start / interval).astype(jnp.int32), length - 1)
     before_gb = done_gb[begun] + speed[begun] * (start - begun.astype(jnp.float32) * interval)
     since_gb = done_gb - before_gb[None]
 
-    def narrow(_, bounds):
-        low, high = bounds  # inclusive; `length` = never
-        middle = (low + high) // 2
-        enough = jnp.all(load_gb <= since_gb[middle + 1], axis=-1)
-        low = jnp.where(enough, low, jnp.minimum(middle + 1, length))
-        return low, jnp.where(enough, middle, high)
+    def narrow(bounds):
+        low, high, step = bounds  # inclusive; `length` = never
+        middle = jnp.maximum(high - step, low)
+        enough = jnp.all(load_gb <= since_gb[middle + 1], axis=-1) & (low < high)
+        low = jnp.where(enough, low, jnp.minimum(middle + 1, high))
+        return low, jnp.where(enough, middle, high), jnp.where(enough, 2 * step, 1)
 
-    pairs = load_gb.shape[:2]
-    bounds = jnp.broadcast_to(begun, pairs), jnp.full(pairs, length, jnp.int32)
-    last, _ = jax.lax.fori_loop(0, length.bit_length(), narrow, bounds)
+    first = jnp.broadcast_to(begun, pairs)
+    last = jnp.full(pairs, length, jnp.int32) if latest is None else jnp.maximum(latest, first)
+    bounds = first, last, jnp.ones(pairs, jnp.int32)
+    _, last, _ = jax.lax.while_loop(lambda x: jnp.any(x[0] < x[1]), narrow, bounds)
     inside = jnp.minimum(last, length - 1)
     rest_gb = jnp.where(load_gb > 0, load_gb - since_gb[inside], 0.0)
     rest_s = (rest_gb / jnp.maximum(speed[inside], 1e-30)).max(axis=-1)
     arrival = jnp.maximum(inside.astype(jnp.float32) * interval + rest_s, start)
-    return jnp.where(last < length, arrival, (length + 1) * interval), since_gb
+    arrival = jnp.where(last < length, arrival, (length + 1) * interval)
+    return LinksDone(arrival, since_gb, last)
 
 
 def _price_of_moves(

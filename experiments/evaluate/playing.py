@@ -6,6 +6,7 @@ compiled once for a class of schedulers. How many intervals are played costs no 
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -15,9 +16,11 @@ import numpy as np
 from agents.episodes import Episode, EpisodeMetrics, episode_metrics
 from agents.oracles import Truth
 from agents.protocol import Scheduler, ScoredTable, Setup, make_setup
+from experiments.evaluate.programs import wide
 from jaxsim.env import EnvParams, Observation, State, reset, step
 from jaxsim.plan import Plan
 from jaxsim.planning import PlanTable
+from jaxsim.short_axes import ShortAxes
 
 
 class Scenes(NamedTuple):
@@ -73,7 +76,7 @@ def bound(scheduler: Scheduler, facts: tuple, decision_keys: jax.Array) -> tuple
     return jax.vmap(one)(params, scored, decision_keys)
 
 
-@jax.jit
+@functools.partial(ShortAxes, where=lambda _, __, facts, *___: wide(facts[0].plans))
 def decided(
     scheduler: Scheduler, own: list, facts: tuple, known: tuple, seen: Observation, memory: Any
 ) -> tuple[Plan, Any]:

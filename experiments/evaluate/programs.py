@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -12,11 +13,17 @@ from agents.protocol import Scheduler, Setup, make_setup, measured_rates, table_
 from jaxsim.env import EnvParams, Observation, reset
 from jaxsim.learning import TokenEfficiency
 from jaxsim.plan import Plan
-from jaxsim.planning import PlanTable, choice_rates, same_gpus
+from jaxsim.planning import PlanTable, choice_rates, in_front, same_gpus
+from jaxsim.short_axes import ShortAxes
 from jaxsim.step_time import NetworkView
 
 
-@jax.jit
+def wide(plans: Plan) -> bool:
+    """Are these plans of so many domains that `ShortAxes` is worth its while?"""
+    return in_front(plans.group.shape[-1])
+
+
+@ShortAxes
 def truths(table, params, rates: jax.Array) -> Truth:
     """What the future of each scenario holds, [S, ...]; `rates` [S, T, P, V] are the table's."""
 
@@ -26,7 +33,7 @@ def truths(table, params, rates: jax.Array) -> Truth:
     return jax.vmap(one)(params, rates)
 
 
-@jax.jit
+@functools.partial(ShortAxes, where=lambda table, *_: wide(table.plans))
 def rates_under(table, params, worth, views: NetworkView) -> jax.Array:
     """[S, T, P, V] the table's rates under views [S, T, ...] of each scenario, where tokens are worth
     `worth` [S, ...]. The one program that scores the table: it is long to compile."""
@@ -71,17 +78,17 @@ def bound_scheduler(scheduler: Scheduler, setup: Any) -> tuple[Scheduler, Any]:
     return bound, bound.init(jax.random.key(0))
 
 
-@jax.jit
+@functools.partial(ShortAxes, where=lambda _, __, seen, ___: in_front(seen.graph_mask.shape[-1]))
 def decide(scheduler: Scheduler, truth: tuple, observation: Observation, memory: Any):
     return scheduler.decide(jax.random.key(1), observation, memory, *truth)
 
 
 first_timestep = jax.jit(reset)
-rates_now = jax.jit(measured_rates)
-bound_of_family = jax.jit(family_bound)
+rates_now = ShortAxes(measured_rates, where=lambda setup, _: wide(setup.table.plans))
+bound_of_family = ShortAxes(family_bound, where=lambda _, plans, *__: wide(plans))
 
 
-@jax.jit
+@functools.partial(ShortAxes, where=lambda _, plans, __: wide(plans))
 def plan_rates(params: EnvParams, plans: Plan, views: NetworkView):
     """[W, P, V] training steps per second."""
     views = same_gpus(views, unless=params.gpus_vary)

@@ -30,7 +30,8 @@ from jaxsim.plan import (
 )
 from jaxsim.planning.balance import complete
 from jaxsim.planning.family import PlanFamily, Settings, make_plan, plan_key, stack_plans
-from jaxsim.planning.scoring import VIEWS_AT_ONCE, base_view, choice_rates, one_view
+from jaxsim.planning.scoring import VIEWS_AT_ONCE, base_view, choice_rates, in_front, one_view
+from jaxsim.short_axes import ShortAxes
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
 from jaxsim.workload import Workload
@@ -48,7 +49,7 @@ def table_family() -> PlanFamily:
 
 
 # Compiled once for all builders.
-_score = jax.jit(choice_rates)
+_score = ShortAxes(choice_rates, where=lambda plans, *_: in_front(plans.group.shape[-1]))
 _complete_each = jax.jit(jax.vmap(complete, in_axes=(0, 0, None, None)))
 
 

@@ -354,7 +354,8 @@ def list_pipelines(
     shape = (len(orders), len(common), len(dp))
     held, stages = np.zeros((2, *shape, longest), np.int32)
     exists = np.zeros(shape, bool)
-    members = np.full((len(orders), longest), -1)
+    members = np.array([[*order, *[-1] * (longest - len(order))] for order in orders])
+    absent = members < 0
 
     @functools.cache
     def split(counts: tuple[int, ...], tp: int, cut: Cut):
@@ -365,18 +366,17 @@ def list_pipelines(
         same = "even" in cuts and best == split_layers(layers, list(counts))
         return None if same else best  # listed once
 
-    for n, order in enumerate(orders):
-        members[n, : len(order)] = order
-        if len(order) > layers:
-            continue
-        for (c, own), (d, replicas) in itertools.product(enumerate(common), enumerate(dp)):
-            each = own.part * own.tp * own.cp * int(replicas)
-            counts = tuple(int(gpus[k]) // each for k in order)
-            if min(counts) < 1 or min(room[list(order)]) < own.tp:
-                continue
-            found = split(counts, own.tp, own.cut)
+    possible = (~absent).sum(axis=1) <= layers
+    for c, own in enumerate(common):
+        each = own.part * own.tp * own.cp * dp
+        counts = np.where(absent[:, None], 0, gpus[members][:, None] // each[:, None])  # [N, D, S]
+        roomy = (absent | (room[members] >= own.tp)).all(axis=1) & possible
+        fits = (absent[:, None] | (counts >= 1)).all(axis=2) & roomy[:, None]
+        for n, d in np.argwhere(fits):
+            size = len(orders[n])
+            found = split(tuple(counts[n, d, :size].tolist()), own.tp, own.cut)
             if found is not None:
                 exists[n, c, d] = True
-                held[n, c, d, : len(order)], stages[n, c, d, : len(order)] = found
+                held[n, c, d, :size], stages[n, c, d, :size] = found
     index = {order: n for n, order in enumerate(orders)}
     return Pipelines(members, common, dp, held, stages, exists, index)

@@ -32,12 +32,17 @@ def one_view(view: NetworkView) -> NetworkView:
     return jax.tree.map(lambda x: x[None], view)
 
 
+def in_front(n_domains: int) -> bool:
+    """Does the axis of plans stand in front? Then reductions are over short axes."""
+    return n_domains >= LANES
+
+
 def over_plans(function: Callable[..., Any], in_axes: Sequence[int | None], n_domains: int) -> Any:
     """`jax.vmap`, with the axis last where fewer domains than LANES would leave vectors half empty.
 
     With eight domains and more the axis in front is faster: the arrays of a plan lie together.
     """
-    return (vmap_last if n_domains < LANES else jax.vmap)(function, tuple(in_axes))
+    return (jax.vmap if in_front(n_domains) else vmap_last)(function, tuple(in_axes))
 
 
 def under_each(function: Callable[..., Any], views: NetworkView, *of_each: Any) -> Any:
@@ -60,7 +65,7 @@ def under_each(function: Callable[..., Any], views: NetworkView, *of_each: Any) 
 def in_blocks(function: Callable[..., Any], *each: Any) -> Any:
     """`function` of every one of W arguments [W, ...], views first, many of them at once."""
     count, n_domains = each[0].rtt_s.shape[:2]
-    size = min(count, VIEWS_TOGETHER if n_domains < LANES else VIEWS_AT_ONCE)
+    size = min(count, VIEWS_AT_ONCE if in_front(n_domains) else VIEWS_TOGETHER)
     whole = count // size * size
     together = over_plans(function, [0] * len(each), n_domains)
     blocks = jax.tree.map(lambda x: x[:whole].reshape(-1, size, *x.shape[1:]), each)

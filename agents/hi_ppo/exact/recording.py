@@ -167,11 +167,13 @@ def _moves(
     length = played.shape[0]
     course = make_course(played, views.bandwidth_gb_per_s, setup, worth)
 
-    def begun(t):
-        gained, landed, inside = outcomes_of_moves(course, moves, t, setup)
-        return gained, jnp.where(inside, landed + 1, length)
+    def begun(latest, t):
+        outcome = outcomes_of_moves(course, moves, t, setup, latest)
+        after = jnp.where(outcome.inside, outcome.landed + 1, length)
+        return outcome.carried, (outcome.gained, after)
 
-    return jax.lax.map(begun, jnp.arange(length))
+    never_done = jnp.full(moves.restart_s.shape, length, jnp.int32)
+    return jax.lax.scan(begun, never_done, jnp.arange(length), reverse=True)[1]
 
 
 def _start(setup: Setup, played: Array, worth: Worth | None) -> tuple[Array, Array]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+from typing import NamedTuple
 
 import numpy as np
 
-from jaxsim.planning import partitions
+from jaxsim.plan import Plan
+from jaxsim.planning import Common, Exchange, partitions
 from jaxsim.planning.exact.bounds import ROUNDING, Options
+from jaxsim.step_time import NetworkView
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +43,50 @@ class Blocks:
     fill: np.ndarray  # [s] at least
     slack: np.ndarray  # [s] at least
     after: np.ndarray  # [s] at least
+
+    @staticmethod
+    def of(settings: list[Settings | None]) -> Blocks:
+        """With the best of each block's settings."""
+        ends = [
+            (s.speed.max(), s.fill.min(), s.slack.min(), s.after.min())
+            if s is not None
+            else (0.0, np.inf, np.inf, np.inf)
+            for s in settings
+        ]
+        return Blocks(settings, *(np.array(x) for x in zip(*ends, strict=True)))
+
+
+def needed(runs: np.ndarray, common: tuple[Common, ...]) -> np.ndarray:
+    """[N, C, D, V] bool, of the options that run those that are worth a look: ZeRO 3 sends weights in
+    every step, so it is left out wherever a lower stage fits with all else the same."""
+    kept = runs.copy()
+    for (c, own), (i, other) in itertools.product(enumerate(common), repeat=2):
+        alike = other == own._replace(zero_stage=other.zero_stage)
+        if own.zero_stage == 3 and other.zero_stage < 3 and alike:
+            kept[:, c] &= ~runs[:, i]
+    return kept
+
+
+class Bounded(NamedTuple):
+    """What a search begins with."""
+
+    blocks: dict[int, Blocks]  # by the bits between stages
+    fastest: np.ndarray  # [masks] [sequences / s] of each, whatever the bits
+    partitions: tuple[
+        np.ndarray, bool, float
+    ]  # [N, G] blocks; all of them? bound of those left out
+    rings: tuple
+    bound: np.ndarray  # [ways, N] [training steps / s]
+
+
+class OfView(NamedTuple):
+    """What a search remembers of a view."""
+
+    view: NetworkView
+    blocks: dict[int, Blocks]  # by the bits between stages
+    partitions: dict[frozenset[int], tuple]  # and bounds of their rings, by the bits of the blocks
+    bounds: dict[tuple[Exchange, frozenset[int]], np.ndarray]
+    leaders: dict[tuple[Exchange, tuple[int, ...]], list[Plan]]  # by how they talk, and the blocks
 
 
 def possible(options: Options, found, dp: np.ndarray, micro: np.ndarray, batch: float) -> Settings:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from jaxsim.plan import Plan, Problem, empty_plan
 from jaxsim.planning import Exchange, Pipelines, share_batch
 from jaxsim.planning.exact.climb import Climbed
+from jaxsim.short_axes import ShortAxes
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost
 from jaxsim.trees import take
 
@@ -155,7 +156,7 @@ def scored(plan: Plan, view: NetworkView, problem: Problem):
     return done, cost, jnp.where(legal & cost.runs, cost.efficiency / cost.step_s, 0.0)
 
 
-@jax.jit
+@ShortAxes
 def _block(plans: Plan, view: NetworkView, problem: Problem) -> tuple[Plan, StepCost, Array]:
     return jax.vmap(lambda plan: scored(plan, view, problem))(plans)
 

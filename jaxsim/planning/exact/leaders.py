@@ -50,25 +50,26 @@ def leaders(
     are opened, once with the first of `ways` and once with that of the others whose bound is highest.
     Single domains are all opened.
     """
-    blocks = search.blocks(view, ways)
-    fastest = np.maximum.reduce([b.speed for b in blocks.values()])
+    blocks, fastest, (parts, *_), rings, bound = search.bounded(view, ways)
     if not fastest.any():  # no block can train
         return []
-    parts, _, _ = search._partitions(fastest)
-    rings = search._ring_bounds(parts, view)
-    bound = np.stack([search._bounds(w, parts, blocks[w.activation_bits], *rings) for w in ways])
-    found = []
+    opened, known = [], search.of_view(view).leaders
+    new: dict[tuple[Exchange, tuple[int, ...]], Incumbent] = {}
     for w, p in _opened(search, bound, parts, per_size):
-        state = Incumbent(search.problem, search.pipelines, view, BLOCK)
         one = [int(b) for b in parts[p] if b >= 0]
+        opened.append((ways[w], tuple(one)))
+        if opened[-1] in known:
+            continue
+        state = new[opened[-1]] = Incumbent(search.problem, search.pipelines, view, BLOCK)
         args = (rings[0][int(ways[w].sync_period > 1), p], rings[1][p], view, state)
         for floor in (NEAR * bound[w, p], 0.0):
             state.rate = floor
             search._open(ways[w], one, blocks, *args)
             if state.waiting:
                 break
-        found.append(state)
-    return _best_of_each(found, view, search.problem)
+    best = _best_of_each(list(new.values()), view, search.problem)
+    known.update(zip(new, best, strict=True))
+    return [plan for key in opened for plan in known[key]]
 
 
 def best_plan(
@@ -154,7 +155,7 @@ def _opened(search: SpaceSearch, bound: np.ndarray, parts: np.ndarray, per_size:
     return list(pairs)
 
 
-def _best_of_each(states: list[Incumbent], view: NetworkView, problem: Problem) -> list[Plan]:
+def _best_of_each(states: list[Incumbent], view: NetworkView, problem: Problem) -> list[list[Plan]]:
     """Of what waits in each state the KEPT plans with the highest rates whose domains have different
     settings: which of them is surest, only who knows how far rates may be off can say."""
     tried, owner = [], []
@@ -163,11 +164,11 @@ def _best_of_each(states: list[Incumbent], view: NetworkView, problem: Problem) 
             top = np.argsort(-bound, kind="stable")[:PROBED]
             tried.append(state._plans(way, [r[top] for r in rows]))
             owner += [n] * len(top)
+    best: list[list[Plan]] = [[] for _ in states]
     if not tried:
-        return []
+        return best
     plans = jax.tree.map(lambda *x: np.concatenate(x), *tried)
     rate, of = score(plans, view, problem), np.array(owner)
-    best = []
     for n in np.unique(of):
         rows = np.flatnonzero(of == n)
         kept: dict[bytes, Plan] = {}
@@ -175,7 +176,7 @@ def _best_of_each(states: list[Incumbent], view: NetworkView, problem: Problem) 
             if rate[i] > 0.0 and len(kept) < KEPT:
                 plan = take(plans, i)
                 kept.setdefault(_settings(plan), plan)
-        best += kept.values()
+        best[n] = list(kept.values())
     return best
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from typing import Any
 
 import jax
@@ -25,8 +24,11 @@ from jaxsim.plan import Problem
 from jaxsim.planning import Exchange, PlanSpace, list_pipelines
 from jaxsim.planning.exact.blocks import (
     Blocks,
+    Bounded,
+    OfView,
     Settings,
     listed_partitions,
+    needed,
     padded,
     possible,
     undominated,
@@ -56,7 +58,7 @@ class SpaceSearch:
         gap. Raises InputError for a job with virtual stages: the bounds do not hold for them."""
         self.most_combined = most_combined
         self._worths: dict[Exchange, np.ndarray] = {}
-        self._last: tuple[NetworkView, dict[int, Blocks]] | None = None
+        self._last: OfView | None = None
         self.space = PlanSpace() if space is None else space
         self.family = self.space.groups
         self.problem = problem.replace(choices=self.family.menu)
@@ -96,16 +98,12 @@ class SpaceSearch:
         beat, which may lie outside of the space.
         """
         ways = self.space.exchanges() if exchanges is None else exchanges
-        blocks = self.blocks(view, ways)
-        fastest = np.maximum.reduce([b.speed for b in blocks.values()])
+        blocks, fastest, (parts, exhaustive, beyond), rings, bound = self.bounded(view, ways)
         state = Incumbent(self.problem, self.pipelines, view, most_scored)
         if known is not None:
             state.take(known)
         if not fastest.any():  # no block can train
             return state.result(state.rate, 0, True)
-        parts, exhaustive, beyond = self._partitions(fastest)
-        rings = self._ring_bounds(parts, view)
-        bound = np.stack([self._bounds(w, parts, blocks[w.activation_bits], *rings) for w in ways])
         if not exhaustive:
             beyond = self._relaxed(ways, fastest)
         pairs = np.argsort(-bound, axis=None, kind="stable")
@@ -132,12 +130,37 @@ class SpaceSearch:
     def blocks(self, view: NetworkView, ways: list[Exchange]) -> dict[int, Blocks]:
         """What every block may be under `view`, by the bits between stages of these ways to talk; of
         the last view it is remembered."""
-        if self._last is None or self._last[0] is not view:
-            self._last = view, {}
-        known = self._last[1]
+        known = self.of_view(view).blocks
         new = {way.activation_bits for way in ways} - known.keys()
         known |= {b: self._blocks(self.prepare(view.gpus_available, b), view) for b in new}
         return known
+
+    def bounded(self, view: NetworkView, ways: list[Exchange]) -> Bounded:
+        """Blocks, their partitions, and what bounds each with each of the ways; of the last view it is
+        remembered."""
+        blocks, known = self.blocks(view, ways), self.of_view(view)
+        fastest = np.maximum.reduce([b.speed for b in blocks.values()])
+        bits = frozenset(blocks)
+        if not fastest.any():  # no block can train
+            nothing = np.zeros((0, 1), int), True, 0.0
+            return Bounded(blocks, fastest, nothing, (), np.zeros((len(ways), 0)))
+        if bits not in known.partitions:
+            found = self._partitions(fastest)
+            known.partitions[bits] = found, self._ring_bounds(found[0], view)
+        found, rings = known.partitions[bits]
+        for way in ways:
+            if (way, bits) not in known.bounds:
+                of = self._bounds(way, found[0], blocks[way.activation_bits], *rings)
+                known.bounds[way, bits] = of
+        return Bounded(
+            blocks, fastest, found, rings, np.stack([known.bounds[w, bits] for w in ways])
+        )
+
+    def of_view(self, view: NetworkView) -> OfView:
+        """What was found under `view`, where it is the last one that was asked about."""
+        if self._last is None or self._last.view is not view:
+            self._last = OfView(view, {}, {}, {}, {})
+        return self._last
 
     def _probe(self, order, bound, ways, parts, blocks, rings, state) -> None:
         """Find a good plan to beat: a few of the most promising partitions, each with the exchange that
@@ -157,31 +180,14 @@ class SpaceSearch:
         """What every block may be, and its best of each."""
         options = table.options(view, self.problem, None)
         micro = np.array([c[0] for c in self.family.choices], np.int64)
-        found = np.nonzero(self._needed((options.speed > 0.0) & np.isfinite(options.whole)))
-        settings: list[Settings | None] = []
+        runs = (options.speed > 0.0) & np.isfinite(options.whole)
+        found = np.nonzero(needed(runs, self.pipelines.common))
         owner = np.searchsorted(self.masks, self.mask_of)[found[0]]
         batch = float(self.problem.work.global_batch)
         every = possible(options, found, self.pipelines.dp, micro, batch)
-        for b in range(len(self.masks)):
-            rows = np.flatnonzero(owner == b)
-            settings.append(undominated(every.take(rows)) if len(rows) else None)
-        ends = [
-            (s.speed.max(), s.fill.min(), s.slack.min(), s.after.min())
-            if s is not None
-            else (0.0, np.inf, np.inf, np.inf)
-            for s in settings
-        ]
-        return Blocks(settings, *(np.array(x) for x in zip(*ends, strict=True)))
-
-    def _needed(self, runs: np.ndarray) -> np.ndarray:
-        """[N, C, D, V] bool, of the options that run those that are worth a look: ZeRO 3 sends weights
-        in every step, so it is left out wherever a lower stage fits with all else the same."""
-        common, needed = self.pipelines.common, runs.copy()
-        for (c, own), (i, other) in itertools.product(enumerate(common), repeat=2):
-            alike = other == own._replace(zero_stage=other.zero_stage)
-            if own.zero_stage == 3 and other.zero_stage < 3 and alike:
-                needed[:, c] &= ~runs[:, i]
-        return needed
+        rows = [np.flatnonzero(owner == b) for b in range(len(self.masks))]
+        settings = [undominated(every.take(own)) if len(own) else None for own in rows]
+        return Blocks.of(settings)
 
     def _partitions(self, speed: np.ndarray) -> tuple[np.ndarray, bool, float]:
         """[n, G] blocks (index of mask, -1 = none) of all partitions of blocks that can train, or of a
