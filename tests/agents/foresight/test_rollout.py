@@ -9,7 +9,12 @@ import pytest
 from helpers.toy_table import PLANS, ROWS, TABLE
 from helpers.toy_world import JOB, calibration, cluster_spec, env_params
 
-from agents.foresight.programme import migration_table, values_of_rows
+from agents.foresight.programme import (
+    make_course,
+    migration_table,
+    outcomes_of_moves,
+    values_of_rows,
+)
 from agents.foresight.rollout import Rollout
 from agents.oracles.truth import solve_truth
 from agents.protocol import Estimate, EvaluatedTable, make_setup, table_rates
@@ -113,6 +118,36 @@ def test_it_does_not_wait_for_what_only_some_futures_hold():
     # What is still to be had is what the best of the options brings; to move now, 20 s less the sum.
     np.testing.assert_allclose(options.max(axis=2), together[:-1], rtol=1e-6)
     np.testing.assert_allclose(options[0, 0, 1], 20.0 + 180.0 * 1.15, rtol=1e-5)
+
+
+def test_where_later_moves_are_done_tells_nothing_but_where_to_look():
+    """Links of any speed, standing still among them: every move ends where it does without knowing."""
+    rng = np.random.default_rng(3)
+    setup = make_setup(world(0), TABLE)
+    moves = migration_table(TABLE.plans, setup.problem)
+    length, n_links = 12, setup.prior.bandwidth_gb_per_s.shape
+    links = 10.0 ** rng.uniform(-2, 1, (4, length, *n_links)) * (
+        rng.random((4, length, *n_links)) > 0.3
+    )
+    rate = jnp.asarray(rng.uniform(0, 1, (4, length, ROWS)), jnp.float32)
+
+    @jax.jit
+    @jax.vmap
+    def both(rate, links):
+        course = make_course(rate, links, setup)
+
+        def step(latest, t):
+            told = outcomes_of_moves(course, moves, t, setup, latest)
+            return told.carried, (told, outcomes_of_moves(course, moves, t, setup))
+
+        never = jnp.full((ROWS, ROWS), length, jnp.int32)
+        return jax.lax.scan(step, never, jnp.arange(length), reverse=True)[1]
+
+    told, alone = both(rate, jnp.asarray(links, jnp.float32))
+    jax.tree.map(np.testing.assert_array_equal, told, alone)
+    carried = np.asarray(told.carried)
+    assert (carried == length).any() and (np.diff(carried, axis=1) >= 0).all()
+    assert len(np.unique(carried)) > 6
 
 
 def test_more_futures_do_not_hurt_in_the_mean():

@@ -55,6 +55,26 @@ def test_there_are_leaders_of_every_number_of_domains_synchronous_and_not():
     assert alone == {0, 1, 2}
 
 
+def test_what_is_remembered_of_a_view_changes_nothing():
+    """Fewer ways and partitions first, another view in between: as if each were asked alone."""
+    search, view, plans, _ = found()
+    elsewhere = view.replace(bandwidth_gb_per_s=0.1 * view.bandwidth_gb_per_s)
+    ways = SPACE.exchanges()
+    again = SpaceSearch(search.problem, SPACE)
+    leaders(again, view, ways[:1], per_size=1)
+    there = leaders(again, elsewhere, ways, per_size=3)
+    best = again.best(elsewhere)
+    assert again.of_view(elsewhere).leaders and not again.of_view(view).leaders
+    leaders(again, view, ways[:1], per_size=1)
+    known = len(again.of_view(view).leaders)
+    here = leaders(again, view, ways, per_size=3)
+    assert 0 < known < len(again.of_view(view).leaders)
+    jax.tree.map(np.testing.assert_array_equal, here, plans)
+    alone = SpaceSearch(search.problem, SPACE)
+    assert best.rate == alone.best(elsewhere).rate
+    jax.tree.map(np.testing.assert_array_equal, there, leaders(alone, elsewhere, ways, per_size=3))
+
+
 def test_scores_are_what_the_simulator_says_of_one_plan_at_a_time():
     search, view, plans, rate = found()
     for plan, expected in zip(plans[:4], rate[:4], strict=True):
