@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,17 +20,16 @@ from experiments.evaluate.contestants import named
 from experiments.evaluate.playing import Scenes, play_block
 from experiments.evaluate.programs import (
     bound_of_family,
-    bound_scheduler,
-    decide,
+    decision_times_ms,
     expected_views,
-    first_timestep,
     plan_rates,
     rates_now,
     rates_under,
     truths,
+    truths_for,
     worths,
 )
-from jaxsim.env import EnvParams, Observation, world_tape
+from jaxsim.env import EnvParams, world_tape
 from jaxsim.network import network_process
 from jaxsim.plan import Plan
 from jaxsim.planning import Objective, Preference
@@ -108,6 +106,7 @@ class Evaluator:
             world, settings, seeds, split, weights, network_trace, load_trace, objective
         )
         self._weighed: dict[Preference, tuple[np.ndarray, ScoredTable]] = {}
+        self._solved_for: dict[Preference, Truth] = {}
         # Links at the base of each scenario, other draws of all that moves.
         even = dataclasses.replace(settings, base_spread=0.0)
         others = f"{split}, outlook"
@@ -152,12 +151,8 @@ class Evaluator:
 
     def _solved(self) -> Truth:
         """What the future of every scenario holds, [S, ...]."""
-        return self._solution(self.taped)
-
-    def _solution(self, params: EnvParams, rates: np.ndarray | None = None) -> Truth:
-        rates = self._rates_along(params, known=True) if rates is None else rates
-        table = self.world.table
-        return self._in_blocks(lambda *args: truths(table, *args), (params, rates))
+        rates, table = self._rates_along(self.taped, known=True), self.world.table
+        return self._in_blocks(lambda *args: truths(table, *args), (self.taped, rates))
 
     def _rates_along(self, params: EnvParams, known: bool) -> np.ndarray:
         """[S, T + 1, P, V] the table's rates along the scenarios' courses, for those to whom it is
@@ -192,10 +187,13 @@ class Evaluator:
 
         return self._in_blocks(block, (params,))
 
-    def weigh(self, preferences: Iterable[Preference]) -> None:
-        """Prepare `weighed` for many preferences at once, for those who are no oracles."""
+    def weigh(self, preferences: Sequence[Preference], oracle: bool = False) -> None:
+        """Prepare `weighed` for many preferences at once; what the future holds, for an `oracle`."""
         missing = [asked for asked in preferences if asked not in self._weighed]
         side_by_side([functools.partial(self.weighed, asked, oracle=False) for asked in missing])
+        if oracle:
+            unsolved = [a for a in preferences if a in self._weighed and a not in self._solved_for]
+            self._solve_for(unsolved)
 
     def weighed(
         self, asked: Preference, oracle: bool = True
@@ -218,8 +216,24 @@ class Evaluator:
         rates, scored = self._weighed[asked]
         if not oracle:
             return params, scored, self.truth, rates
-        shared = synchronous(self.world.table.plans)
-        return params, scored, self._solution(params, rates if shared else None), rates
+        if asked not in self._solved_for:
+            self._solve_for([asked])
+        return params, scored, self._solved_for[asked], rates
+
+    def _solve_for(self, many: Sequence[Preference]) -> None:
+        """What the future of every scenario holds for each of these preferences."""
+        shared, each = synchronous(self.world.table.plans), []
+        for asked in many:
+            params, _, _, rates = self.weighed(asked, oracle=False)
+            rates = rates if shared else self._rates_along(params, known=True)
+            each.append(((params.weights, params.objective), rates))
+        if not each:
+            return
+        told, rates = jax.tree.map(lambda *x: np.stack(x, axis=1), *each)
+        table = self.world.table
+        found = self._in_blocks(lambda *args: truths_for(table, *args), (self.taped, told, rates))
+        for a, asked in enumerate(many):
+            self._solved_for[asked] = jax.tree.map(lambda x, a=a: x[:, a], found)
 
     def achieved(self, metrics: EpisodeMetrics) -> np.ndarray:
         """[S] what schedulers are measured by: progress, or under an objective the return (limits
@@ -334,32 +348,6 @@ class Evaluator:
         setup = make_setup(params, self.world.table).replace(scored=scored)
         score = functools.partial(rates_now, setup) if scheduler.scores_table else None
         return decision_times_ms(scheduler, setup, truth, params, key, calls, score)
-
-
-def decision_times_ms(
-    scheduler: Scheduler,
-    setup: Any,
-    truth: Any,
-    params: EnvParams,
-    key: jax.Array,
-    calls: int,
-    score: Callable[[Observation], jax.Array] | None = None,
-) -> np.ndarray:
-    """[calls] time of one decision on what is observed at reset [ms]: from an observation on the host
-    to a plan on the host. `setup` and `truth` are those of one job or of many. `score` gives the
-    table's rates [P, V] to a decision that does not score it itself."""
-    observation = jax.tree.map(np.asarray, first_timestep(key, params)[1].observation)
-    bound, memory = bound_scheduler(scheduler, setup)
-    extra = (truth,) if bound.oracle else ()
-    taken = []
-    for call in range(calls + 3):
-        start = time.perf_counter()
-        seen = observation if score is None else observation.replace(rates=score(observation))
-        plan, memory = decide(bound, extra, seen, memory)
-        jax.tree.map(np.asarray, plan)
-        if call >= 3:  # the first calls compile
-            taken.append(1e3 * (time.perf_counter() - start))
-    return np.array(taken)
 
 
 def tune(evaluators: Sequence[Evaluator], names: Sequence[str]) -> Settings:

@@ -36,7 +36,7 @@ from experiments.common import (
     read_traces,
 )
 from experiments.evaluate.contestants import checkpoint_of
-from experiments.evaluate.evaluator import decision_times_ms
+from experiments.evaluate.programs import decision_times_ms
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.files import InputError
 from jaxsim.load import SubmittedJob, read_jobs

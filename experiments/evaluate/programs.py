@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from agents.oracles import Truth, family_bound, solve_truth
 from agents.protocol import Scheduler, Setup, make_setup, measured_rates, table_rates
@@ -31,6 +34,22 @@ def truths(table, params, rates: jax.Array) -> Truth:
         return solve_truth(true_setup(params, table), params.tape, rates)
 
     return jax.vmap(one)(params, rates)
+
+
+@ShortAxes
+def truths_for(table, params, asked: tuple, rates: jax.Array) -> Truth:
+    """[S, A, ...] `truths` for A preferences: `asked` are weights [S, A, 4] and objectives [S, A, ...],
+    `rates` [S, A, T, P, V]. When moves end depends on none of them, and is looked at once for all."""
+
+    def one(params, asked, rates):
+        def told(asked, rates):
+            weights, objective = asked
+            here = params.replace(weights=weights, objective=objective)
+            return solve_truth(true_setup(here, table), params.tape, rates)
+
+        return jax.vmap(told)(asked, rates)
+
+    return jax.vmap(one)(params, asked, rates)
 
 
 @functools.partial(ShortAxes, where=lambda table, *_: wide(table.plans))
@@ -93,3 +112,29 @@ def plan_rates(params: EnvParams, plans: Plan, views: NetworkView):
     """[W, P, V] training steps per second."""
     views = same_gpus(views, unless=params.gpus_vary)
     return choice_rates(plans, views, params.problem.job(0))
+
+
+def decision_times_ms(
+    scheduler: Scheduler,
+    setup: Any,
+    truth: Any,
+    params: EnvParams,
+    key: jax.Array,
+    calls: int,
+    score: Callable[[Observation], jax.Array] | None = None,
+) -> np.ndarray:
+    """[calls] time of one decision on what is observed at reset [ms]: from an observation on the host
+    to a plan on the host. `setup` and `truth` are those of one job or of many. `score` gives the
+    table's rates [P, V] to a decision that does not score it itself."""
+    observation = jax.tree.map(np.asarray, first_timestep(key, params)[1].observation)
+    bound, memory = bound_scheduler(scheduler, setup)
+    extra = (truth,) if bound.oracle else ()
+    taken = []
+    for call in range(calls + 3):
+        start = time.perf_counter()
+        seen = observation if score is None else observation.replace(rates=score(observation))
+        plan, memory = decide(bound, extra, seen, memory)
+        jax.tree.map(np.asarray, plan)
+        if call >= 3:  # the first calls compile
+            taken.append(1e3 * (time.perf_counter() - start))
+    return np.array(taken)

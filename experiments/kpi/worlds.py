@@ -112,6 +112,8 @@ class Stage:
         with self._making:
             told = [Preference(w, share * self.usd_per_hour) for w, share in preferences]
             bank.weigh(told)
+        if any(one.scheduler.oracle for one in everyone):
+            bank.weigh(told, oracle=True)  # longer, and others need not wait
         points = [
             [
                 _last_point(bank.play(one.scheduler, asked, SETTLED)[1], bank.params)

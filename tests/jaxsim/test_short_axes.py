@@ -37,7 +37,7 @@ def test_reductions_are_not_handed_to_the_library():
 
 
 def test_arguments_say_which_program_runs(x):
-    program = ShortAxes(spread_of, where=lambda x: x.shape[0] > 100)
+    program = ShortAxes(lambda x: spread_of(x), where=lambda x: x.shape[0] > 100)
     assert program._cache_size() == 0
     few = program(x[:50])
     plain = program._cache_size()

@@ -11,6 +11,13 @@ from agents.protocol import make_setup
 from experiments.common import load_world
 from experiments.evaluate import Evaluator, evaluator, named
 from experiments.evaluate import playing as programs
+from experiments.evaluate.programs import (
+    bound_scheduler,
+    decide,
+    first_timestep,
+    rates_now,
+    truths,
+)
 from jaxsim.planning import Preference
 from jaxsim.scenario import ScenarioSettings
 from jaxsim.trees import take
@@ -75,18 +82,16 @@ def test_another_scheduler_compiles_its_decision_alone(world, bank):
 
 def test_a_timed_decision_is_the_one_that_scores_the_table_itself(world, bank):
     """What scores the table is one program for all, and the plan is the same."""
-    before = evaluator.rates_now._cache_size()
+    before = rates_now._cache_size()
     for name in ("hysteresis", "best_static"):
         assert np.all(bank.decision_ms(named(name, world, {}), calls=2) > 0)
-    assert evaluator.rates_now._cache_size() == before + 1
+    assert rates_now._cache_size() == before + 1
     params, scored, key = jax.device_put(take((bank.taped, bank.scored, bank.keys), 0))
     setup = make_setup(params, world.table).replace(scored=scored)
-    seen = evaluator.first_timestep(key, params)[1].observation
-    bound, memory = evaluator.bound_scheduler(named("hysteresis", world, {}), setup)
-    rates = evaluator.rates_now(setup, seen)
-    alone, told = (
-        evaluator.decide(bound, (), one, memory)[0] for one in (seen, seen.replace(rates=rates))
-    )
+    seen = first_timestep(key, params)[1].observation
+    bound, memory = bound_scheduler(named("hysteresis", world, {}), setup)
+    rates = rates_now(setup, seen)
+    alone, told = (decide(bound, (), one, memory)[0] for one in (seen, seen.replace(rates=rates)))
     jax.tree.map(np.testing.assert_array_equal, alone, told)
 
 
@@ -125,3 +130,17 @@ def test_weights_that_were_prepared_are_not_scored_again(bank, monkeypatch):
     monkeypatch.setattr(bank, "_rates_along", None)  # whoever asks for it now fails
     rates, usual = (bank.weighed(w, oracle=False)[3] for w in reversed(preferences))
     assert rates.shape == usual.shape and np.any(rates != usual)
+
+
+@pytest.mark.slow
+def test_the_future_solved_for_many_preferences_is_that_of_each_alone(bank):
+    preferences = [Preference((0.5, 0.0, 0.5, 0.0)), Preference((0.2, 0.0, 0.8, 0.0), 500.0)]
+    bank.weigh(preferences, oracle=True)
+    for asked in preferences:
+        params, _, together, rates = bank.weighed(asked)
+        alone = jax.device_get(truths(bank.world.table, params, rates))
+        np.testing.assert_array_equal(together.best, alone.best)
+        np.testing.assert_allclose(together.value, alone.value, rtol=1e-5, atol=1e-3)
+        np.testing.assert_allclose(together.start_value, alone.start_value, rtol=1e-5)
+    first, second = (bank.weighed(asked)[2].value for asked in preferences)
+    assert np.any(first != second)
