@@ -72,9 +72,8 @@ class Bounded(NamedTuple):
 
     blocks: dict[int, Blocks]  # by the bits between stages
     fastest: np.ndarray  # [masks] [sequences / s] of each, whatever the bits
-    partitions: tuple[
-        np.ndarray, bool, float
-    ]  # [N, G] blocks; all of them? bound of those left out
+    # [N, G] blocks; are these all of them? a bound of those left out
+    partitions: tuple[np.ndarray, bool, float]
     rings: tuple
     bound: np.ndarray  # [ways, N] [training steps / s]
 

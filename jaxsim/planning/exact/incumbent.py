@@ -33,9 +33,8 @@ class SpaceResult:
     bound: float  # [training steps / s] that no plan of the space exceeds
     plans_scored: int
     partitions: int
-    exhaustive: (
-        bool  # every partition was bounded, the plan's too; else a beam, or a longer pipeline
-    )
+    # Every partition was bounded, the plan's too; else a beam, or a longer pipeline.
+    exhaustive: bool
 
     @property
     def gap_pct(self) -> float:
