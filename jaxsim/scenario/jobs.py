@@ -29,6 +29,9 @@ from jaxsim.scenario.settings import ScenarioSettings
 from jaxsim.trees import stack, take
 from jaxsim.workload import DataSets, JobSpec, build_workload
 
+# Tables are padded to multiples of these, which both settings of `allow` come to: they share programs.
+ROWS_STEP, PAIRS_STEP = 72, 256
+
 
 class JobsWorld(Pytree):
     """What does not change between the scenarios of a cluster and its jobs."""
@@ -60,11 +63,12 @@ def build_jobs_world(
     jobs = jobs.replace(data=_data_sets(spec, submitted, jobs.mask.shape[0]))
     kind += [0] * (jobs.mask.shape[0] - len(kind))
     by_kind = [[world.table for world in worlds] for worlds in kinds]
-    rows = max(table_size, *(sum(table.size for table in tables) for tables in by_kind))
+    most = max(table_size, *(sum(table.size for table in tables) for tables in by_kind))
+    rows = _filled(most, ROWS_STEP)
     first = kinds[0][0]
     tables = [_joined(tables, rows, first.problem.choices.size) for tables in by_kind]
-    most = max(_pairs(table).size for table in tables)
-    tables = [table.replace(pairs=_repeated(_pairs(table), most)) for table in tables]
+    weighed = _filled(max(_pairs(table).size for table in tables), PAIRS_STEP)
+    tables = [table.replace(pairs=_repeated(_pairs(table), weighed)) for table in tables]
     return JobsWorld(
         problem=first.problem.of(jobs),
         tables=stack(tables),
@@ -153,6 +157,11 @@ def _pairs(table: PlanTable) -> Int[Array, " N"]:
     if table.pairs is None:
         raise ValueError("a table of many jobs has its pairs")
     return table.pairs
+
+
+def _filled(size: int, step: int) -> int:
+    """The least multiple of `step` that is no less than `size`."""
+    return step * -(-size // step)
 
 
 def _repeated(pairs: Int[Array, " N"], size: int) -> Int[Array, " M"]:

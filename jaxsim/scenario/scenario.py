@@ -61,8 +61,8 @@ PROPOSED_SPREAD = 0.25  # base_spread of the drawn networks
 # States of the network for each of which the best plan of the whole space is sought, beside the base.
 WIDE_VIEWS = 7
 CORES = 64  # that are kept: many jobs need one of each kind and part, of every cluster
-WIDE = "any"  # the name under which these plans stand in a table
-RUNNING = "the plan in force"
+# The names under which plans of no scheduler join a table.
+WIDE, RUNNING = "any", "the plan in force"
 WIDE_RULES = PlanRules(lambda builder, allowed: [], tuple(Recompute), tuple(Schedule))
 
 
@@ -106,7 +106,7 @@ def build_world(
     learning, _ = read_efficiency(efficiency), PlanSpace(allow)  # refuses what it does not know
     calibration = spec.calibration if calibration is None else calibration
     asked = (spec, job, jax.tree.map(np.asarray, calibration), jax.tree.map(np.asarray, learning))
-    rules = dict(rules or {})
+    of_schedulers, rules = frozenset(rules or ()), dict(rules or {})
     sizes = (table_size, layout_limit, seed, loaded, tuple(map(tuple, preferences)))
     core = _core(pickle.dumps((asked, rules, sizes)))
     builder, proposed = core.builder, dict(core.proposed)
@@ -120,6 +120,9 @@ def build_world(
         table, info, family = add_candidates(table, info, family, builder, proposed, rules)
     if not every_choice:
         table = table.replace(pairs=_pairs(builder, table, seed, loaded or crowded))
+    # Tables of both settings are of one structure then, and share compiled programs.
+    own = {name: rows for name, rows in table.candidates_of.items() if name in of_schedulers}
+    table = table.replace(candidates_of=own)
     return World(builder.problem.of(build_workload([job])), table, family), info
 
 

@@ -1,0 +1,50 @@
+"""Both settings of `allow` make worlds of one structure and one size, which share compiled programs."""
+
+import jax
+import numpy as np
+import pytest
+from helpers.toy_world import JOB, calibration, cluster_spec, make_plan
+
+from jaxsim.load import SubmittedJob
+from jaxsim.planning import PlanRules
+from jaxsim.scenario import build_jobs_world, build_world, scenario
+from jaxsim.scenario.jobs import PAIRS_STEP, ROWS_STEP
+
+SPEC = cluster_spec()
+
+
+def nothing(builder, allowed):
+    return []
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch):
+    """What the search of the whole space would take a while for."""
+    seldom = make_plan([(0,), (1,)], [(8,), (8,)], [16, 16], dp=1, sync_period=30)
+    monkeypatch.setattr(scenario, "wide_plans", lambda *_: [jax.tree.map(np.asarray, seldom)])
+
+
+def shapes(tree):
+    return jax.tree.structure(tree), [np.shape(x) for x in jax.tree.leaves(tree)]
+
+
+def test_one_job():
+    rules, made = {"somebody": PlanRules(nothing, (0,), (0,))}, {}
+    for allow in ("synchronous", "any"):
+        world, info = build_world(
+            SPEC, JOB, 24, calibration=calibration(), rules=rules, allow=allow
+        )
+        assert list(world.table.candidates_of) == ["somebody"]
+        made[allow] = world.table, info.plans_in_table
+    (one, count), (other, more) = made["synchronous"], made["any"]
+    assert more == count + 1 and int(other.plans.sync_period.max()) == 30
+    assert shapes(one) == shapes(other)
+
+
+def test_many_jobs():
+    jobs = [SubmittedJob("row 0", "toy", JOB)]
+    one, other = (build_jobs_world(SPEC, jobs, 12, allow=a) for a in ("synchronous", "any"))
+    assert int(other.tables.mask.sum()) > int(one.tables.mask.sum())
+    assert one.tables.pairs is not None
+    assert one.tables.mask.shape == (1, ROWS_STEP) and one.tables.pairs.shape == (1, PAIRS_STEP)
+    assert shapes(one) == shapes(other)
