@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 
 from agents.episodes import Episode, step_metrics, traffic_metrics
 from jaxsim.env import EnvParams
-from jaxsim.planning import score_plans
+from jaxsim.planning import choice_rates
 from jaxsim.pytree import Pytree
 from jaxsim.scenario import JobsWorld
 from jaxsim.step_time import NetworkView
@@ -151,8 +151,8 @@ def completion_alone_s(
     def best_rate(kind):
         work = params.problem.work.job(jnp.argmax(world.kind == kind))
         table = take(world.tables, kind)
-        rate, _ = score_plans(table.plans, later, params.problem.of(work))
-        return jnp.where(table.mask[None], rate, 0.0).max(axis=1)
+        rate = choice_rates(table.plans, later, params.problem.of(work), table.pairs)
+        return jnp.where(table.mask[None, :, None], rate, 0.0).max(axis=(1, 2))
 
     rates = jax.lax.map(best_rate, jnp.arange(n_kinds))  # [U, T]
     interval_s = params.interval_s

@@ -12,11 +12,10 @@ from .evaluator import (
     on_tape,
     outlook_at_base,
     synchronous,
-    tapes,
     tune,
 )
 from .jobs import JobsEvaluation, requested_for_jobs
-from .programs import true_setup
+from .programs import tapes, true_setup
 from .trust import (
     compile_trust,
     least_reach,

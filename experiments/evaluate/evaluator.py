@@ -25,11 +25,12 @@ from experiments.evaluate.programs import (
     plan_rates,
     rates_now,
     rates_under,
+    tapes,
     truths,
     truths_for,
     worths,
 )
-from jaxsim.env import EnvParams, world_tape
+from jaxsim.env import EnvParams
 from jaxsim.network import network_process
 from jaxsim.plan import Plan
 from jaxsim.planning import Objective, Preference
@@ -57,12 +58,6 @@ def lost_pct(progress: np.ndarray, best: np.ndarray) -> np.ndarray:
     """What `progress` lacks of `best` [%]; NaN where nothing can run."""
     best = np.where(best > 0, best, np.nan)
     return 100.0 * (1.0 - progress / best)
-
-
-@functools.partial(jax.jit, static_argnames=("length",))
-def tapes(params: EnvParams, keys: jax.Array, length: int) -> NetworkView:
-    """The course of each scenario's world, [S, T, ...]."""
-    return jax.vmap(lambda params, key: world_tape(params, key, length))(params, keys)
 
 
 def on_tape(params: EnvParams, tape: NetworkView) -> EnvParams:

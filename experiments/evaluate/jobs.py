@@ -36,11 +36,12 @@ from experiments.common import (
     read_traces,
 )
 from experiments.evaluate.contestants import checkpoint_of
-from experiments.evaluate.programs import decision_times_ms
-from jaxsim.env import EnvParams, world_tape
+from experiments.evaluate.programs import decision_times_ms, tapes, wide
+from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.load import SubmittedJob, read_jobs
 from jaxsim.scenario import JobsWorld, ScenarioSettings, build_jobs_world, jobs_bank
+from jaxsim.short_axes import ShortAxes
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
 
@@ -124,11 +125,16 @@ class JobsEvaluation:
         bank = jobs_bank(
             self.world, self.settings, range(config.seeds), "test", config.sharing, **traces
         )
-        self.scenarios = []
-        for seed in range(config.seeds):
-            params, key = take(bank, seed)
-            truth = _truth(params, self.world, key, self.settings.horizon)
-            self.scenarios.append((params, key, truth))
+        self.scenarios = self._with_truth(*bank)
+
+    def _with_truth(self, params: EnvParams, keys: jax.Array) -> list[tuple]:
+        """Each scenario's params and key, with what its future holds: its views, and what every job
+        would need alone."""
+        views, out = tapes(params, keys, self.settings.horizon + 1), []
+        for seed in range(len(keys)):
+            own, key, course = take((params, keys, views), seed)
+            out.append((own, key, (course, alone(own, self.world, course))))
+        return out
 
     def run(self, writer: RunWriter) -> dict:
         """Play everybody whom the run folder does not know yet, return the summary."""
@@ -179,9 +185,9 @@ class JobsEvaluation:
     def play(self, one: JobsContestant) -> Iterator[JobMetrics]:
         """One scenario after another: a job that is not there is skipped, which a batch cannot."""
         make_room_for_programs()
-        scheduler, horizon = one.of(self.world), self.settings.horizon
+        scheduler = one.of(self.world)
         for params, key, truth in self.scenarios:
-            metrics = _episode(scheduler, horizon, self.world, params, key, *truth)
+            metrics = episode(scheduler, self.world, params, key, *truth)
             yield jax.tree.map(np.asarray, metrics)
 
     def utilisation_alone(self) -> np.ndarray:
@@ -241,26 +247,20 @@ def check_allocation(table: pd.DataFrame) -> None:
         )
 
 
-@functools.partial(jax.jit, static_argnames="horizon")
-def _episode(
+@functools.partial(ShortAxes, where=lambda _, world, *__: wide(world.tables.plans))
+def episode(
     scheduler: JobsScheduler,
-    horizon: int,
     world: JobsWorld,
     params: EnvParams,
     key: jax.Array,
     views: NetworkView,
     alone_s: jax.Array,
 ) -> JobMetrics:
-    """One compilation for all scenarios, and for all schedulers of a class."""
-    setup = make_jobs_setup(params, world)
-    episode = play(scheduler, params, setup, views, key, jax.random.key(20), horizon)
-    return job_metrics(episode, params, alone_s, views.gpus_available[1:])
+    """A scenario of known `views` [T + 1, ...], played: one compilation for all scenarios, and for all
+    schedulers of a class."""
+    setup, horizon = make_jobs_setup(params, world), views.gpus_available.shape[0] - 1
+    played = play(scheduler, params, setup, views, key, jax.random.key(20), horizon)
+    return job_metrics(played, params, alone_s, views.gpus_available[1:])
 
 
-@functools.partial(jax.jit, static_argnames="horizon")
-def _truth(
-    params: EnvParams, world: JobsWorld, key: jax.Array, horizon: int
-) -> tuple[NetworkView, jax.Array]:
-    """A scenario's views, and what each job would need alone."""
-    views = world_tape(params, key, horizon + 1)
-    return views, completion_alone_s(params, world, views)
+alone = ShortAxes(completion_alone_s, where=lambda _, world, __: wide(world.tables.plans))
