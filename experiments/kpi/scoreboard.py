@@ -81,7 +81,7 @@ class Scoreboard:
                 return made
 
             work = [functools.partial(shown, *kind, file) for kind in kinds for file in self.files]
-            made = side_by_side(work)
+            made = side_by_side(work[::-1])[::-1]  # the longest first: nobody is left alone with it
         return made[: len(self.files)], made[len(self.files) :]
 
     def _stage(self, file: str | None) -> Stage:
@@ -126,6 +126,7 @@ class Scoreboard:
             best = self._best_rival(bar)
             names = tuple(dict.fromkeys((self.policy, best)))
             played, timed = list(self._played(names).items()), self._timed(names)
+            played = [*self._scenes(*SCENES), *played]
             bar.total = tuned + len(played) + len(timed)
             self._measure(played, bar)
             for what, measure in timed.items():
@@ -138,6 +139,7 @@ class Scoreboard:
         """The row on the front alone; rivals are not tuned, and none is the best."""
         names = (BEST, self.policy, *self._weighing())  # the longest first
         parts = [(f"Pareto front: {n}", functools.partial(self._coverage, n)) for n in names]
+        parts = [*self._scenes(STEADY), *parts]
         with progress(desc=f"kpi, {self.setting}", total=len(parts), unit="part") as bar:
             self._measure(parts, bar)
         row = {"setting": self.setting, "weights": None, **self._coverage(self.policy)}
@@ -179,6 +181,14 @@ class Scoreboard:
             "tables": [dataclasses.asdict(stage.info) for stage in self.stages],
             "tuned": [stage.tuned for stage in self.stages],
         }
+
+    def _scenes(self, *scenes: str) -> list[tuple[str, Callable[[], Any]]]:
+        """The banks of all clusters, made before anybody plays, so that nobody waits for one."""
+        return [
+            (f"{scene} on {stage.spec.name}", functools.partial(stage.scene, scene))
+            for stage in reversed(self.stages)  # the largest first
+            for scene in scenes
+        ]
 
     def _played(self, names: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
         """What is played for the scoreboards of `names`, each part once; `rows` reckons with it."""

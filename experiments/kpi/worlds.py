@@ -15,7 +15,7 @@ import numpy as np
 from agents.episodes import Episode
 from agents.registry import default_settings
 from analysis.statistics import Played, front
-from experiments.common import price_of_speed
+from experiments.common import made_once, price_of_speed
 from experiments.evaluate import Contestant, Evaluator, named, tune
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
@@ -71,20 +71,18 @@ class Stage:
         """`counts` are the scenarios of the splits train and test; rivals are tuned on train."""
         self.spec, self.world, self.info, self.settings = spec, world, info, settings
         self._counts = counts
-        self._scenes: dict[tuple[str, str], Evaluator] = {}
-        self._fronts: list[np.ndarray] | None = None
-        self._making = threading.RLock()  # one thread makes what another waits for
+        # One thread makes what another waits for.
+        self._scene, self.fronts = made_once(self._make_scene), made_once(self._find_fronts)
+        self._weighing = threading.Lock()
         self.tuned = default_settings()
 
     def scene(self, name: str, split: str = "test") -> Evaluator:
         """The bank of a scene, made when it is first asked for."""
-        with self._making:
-            if (name, split) not in self._scenes:
-                settings = dataclasses.replace(self.settings, **LEAST_WORTH, **SCENES[name])
-                count = range(self._counts[split])
-                bank = Evaluator(self.world, settings, count, split, FAST)
-                self._scenes[name, split] = bank
-            return self._scenes[name, split]
+        return self._scene(name, split)
+
+    def _make_scene(self, name: str, split: str) -> Evaluator:
+        settings = dataclasses.replace(self.settings, **LEAST_WORTH, **SCENES[name])
+        return Evaluator(self.world, settings, range(self._counts[split]), split, FAST)
 
     def tune(self, names: list[str]) -> dict[str, np.ndarray]:
         """Tune the rivals on training scenarios with jitter; returns [S] regrets of all there."""
@@ -109,7 +107,7 @@ class Stage:
         """[S, M, W, 3] objectives of the plan in which each policy seed settles without jitter, by
         preference; infinite where that plan trains nothing."""
         bank = self.scene(STEADY)
-        with self._making:
+        with self._weighing:
             told = [Preference(w, share * self.usd_per_hour) for w, share in preferences]
             bank.weigh(told)
         if any(one.scheduler.oracle for one in everyone):
@@ -123,15 +121,12 @@ class Stage:
         ]
         return np.moveaxis(np.array(points), 2, 0)
 
-    def fronts(self) -> list[np.ndarray]:
+    def _find_fronts(self) -> list[np.ndarray]:
         """[S] times [F, 3]: the front of all scored plans on each scenario's links, exact where these
         are all plans of the family (`info`)."""
-        with self._making:
-            if self._fronts is None:
-                bank, family = self.scene(STEADY), self.world.family
-                picked = (_family_points(take(bank.params, i), family) for i in range(len(bank)))
-                self._fronts = [front(np.asarray(one).reshape(-1, 3)) for one in picked]
-            return self._fronts
+        bank, family = self.scene(STEADY), self.world.family
+        picked = (_family_points(take(bank.params, i), family) for i in range(len(bank)))
+        return [front(np.asarray(one).reshape(-1, 3)) for one in picked]
 
 
 @jax.jit

@@ -66,6 +66,9 @@ class Theatre:
     info = TableInfo("toy plans", 2, 50, 2, exhaustive=True, plans_in_family=50)
     tuned = default_settings()
 
+    def scene(self, name):
+        del name  # nothing is to be made
+
     def play(self, scene, who, weights=None):
         if weights is not None:
             self.told.append((scene, who, weights))
