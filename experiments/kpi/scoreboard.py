@@ -81,7 +81,7 @@ class Scoreboard:
                 return made
 
             work = [functools.partial(shown, *kind, file) for kind in kinds for file in self.files]
-            made = side_by_side(work[::-1])[::-1]  # the longest first: nobody is left alone with it
+            made = side_by_side(work[::-1])[::-1]  # those of many jobs take longest, and begin
         return made[: len(self.files)], made[len(self.files) :]
 
     def _stage(self, file: str | None) -> Stage:
@@ -183,10 +183,10 @@ class Scoreboard:
         }
 
     def _scenes(self, *scenes: str) -> list[tuple[str, Callable[[], Any]]]:
-        """The banks of all clusters, made before anybody plays, so that nobody waits for one."""
+        """The banks of all clusters, the largest first, made before anybody plays and would wait."""
         return [
             (f"{scene} on {stage.spec.name}", functools.partial(stage.scene, scene))
-            for stage in reversed(self.stages)  # the largest first
+            for stage in sorted(self.stages, key=lambda stage: -stage.spec.n_domains)
             for scene in scenes
         ]
 

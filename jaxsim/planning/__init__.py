@@ -39,7 +39,7 @@ from jaxsim.planning.objective import (
     row_worths,
 )
 from jaxsim.planning.objectives import objectives, plan_objectives, usd_per_hour
-from jaxsim.planning.pairs import worthwhile_pairs
+from jaxsim.planning.pairs import filled, repeated, worthwhile_pairs
 from jaxsim.planning.scoring import (
     base_view,
     best_rate,
@@ -90,6 +90,7 @@ __all__ = [
     "choice_worths",
     "complete",
     "count_subsets",
+    "filled",
     "in_front",
     "list_pipelines",
     "make_plan",
@@ -101,6 +102,7 @@ __all__ = [
     "plan_objectives",
     "plan_worth",
     "propose_candidates",
+    "repeated",
     "row_key",
     "row_rates",
     "row_worths",

@@ -24,6 +24,7 @@ from jaxsim.learning import TokenEfficiency
 from jaxsim.plan import LowerChoices, Plan, default_lower_choices
 from jaxsim.planning.builder import WHOLE, TableBuilder
 from jaxsim.planning.family import row_key, stack_plans
+from jaxsim.planning.pairs import filled
 from jaxsim.planning.scoring import base_view, one_view
 from jaxsim.planning.table import PlanTable, TableInfo
 from jaxsim.trees import take
@@ -115,7 +116,7 @@ def add_candidates(
         if known.setdefault(row_key(plan), len(rows)) == len(rows):
             rows.append(plan)
     n_core = int(table.mask.sum())
-    size = ROWS_STEP * -(-max(table.size, len(rows)) // ROWS_STEP)
+    size = filled(max(table.size, len(rows)), ROWS_STEP)
     new = rows[n_core:]
     base = builder.base_rates(rows).max(axis=-1)
     single = [int((np.asarray(p.group) >= 0).sum()) == 1 for p in rows]

@@ -12,6 +12,11 @@ WITHIN = 1e-3  # of a row's best rate: two choices this near are as good as each
 STEP = 32
 
 
+def filled(size: int, step: int) -> int:
+    """The least multiple of `step` that is no less than `size`."""
+    return step * -(-size // step)
+
+
 def worthwhile_pairs(
     rates: Float[np.ndarray, "W P V"], allowed: Iterable[Bool[np.ndarray, "P V"]]
 ) -> Int[np.ndarray, " N"]:
@@ -30,7 +35,11 @@ def worthwhile_pairs(
     pairs = np.flatnonzero(chosen).astype(np.int32)
     if not pairs.size:
         return pairs
-    size = STEP * -(-len(pairs) // STEP)
+    return repeated(pairs, filled(len(pairs), STEP))
+
+
+def repeated(pairs: Int[np.ndarray, " N"], size: int) -> Int[np.ndarray, " M"]:
+    """Padded to `size` by the last one."""
     return np.concatenate([pairs, np.repeat(pairs[-1:], size - len(pairs))])
 
 

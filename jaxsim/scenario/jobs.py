@@ -17,7 +17,7 @@ from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.load import SubmittedJob
 from jaxsim.plan import Problem, empty_plan
-from jaxsim.planning import PARTS, PlanTable, TableInfo
+from jaxsim.planning import PARTS, PlanTable, TableInfo, filled, repeated
 from jaxsim.pytree import Pytree
 from jaxsim.scenario.scenario import (
     World,
@@ -64,11 +64,14 @@ def build_jobs_world(
     kind += [0] * (jobs.mask.shape[0] - len(kind))
     by_kind = [[world.table for world in worlds] for worlds in kinds]
     most = max(table_size, *(sum(table.size for table in tables) for tables in by_kind))
-    rows = _filled(most, ROWS_STEP)
+    rows = filled(most, ROWS_STEP)
     first = kinds[0][0]
     tables = [_joined(tables, rows, first.problem.choices.size) for tables in by_kind]
-    weighed = _filled(max(_pairs(table).size for table in tables), PAIRS_STEP)
-    tables = [table.replace(pairs=_repeated(_pairs(table), weighed)) for table in tables]
+    weighed = filled(max(_pairs(table).size for table in tables), PAIRS_STEP)
+    tables = [
+        table.replace(pairs=jnp.asarray(repeated(np.asarray(_pairs(table)), weighed)))
+        for table in tables
+    ]
     return JobsWorld(
         problem=first.problem.of(jobs),
         tables=stack(tables),
@@ -157,16 +160,6 @@ def _pairs(table: PlanTable) -> Int[Array, " N"]:
     if table.pairs is None:
         raise ValueError("a table of many jobs has its pairs")
     return table.pairs
-
-
-def _filled(size: int, step: int) -> int:
-    """The least multiple of `step` that is no less than `size`."""
-    return step * -(-size // step)
-
-
-def _repeated(pairs: Int[Array, " N"], size: int) -> Int[Array, " M"]:
-    """Padded to `size` by the last one."""
-    return jnp.concatenate([pairs, jnp.repeat(pairs[-1:], size - pairs.size)])
 
 
 def jobs_bank(
