@@ -137,6 +137,12 @@ class Scheduler(Protocol):
         """The plan for the coming interval, leaves [J, ...], and the next memory."""
         ...
 
+    def stays(self, setup: Setup, observation: Observation) -> Plan | None:
+        """What `decide` comes to where the job may not be moved, if that can be told for less, with no
+        memory and before `bind`; None = ask `decide`."""
+        del setup, observation
+        return None
+
 
 class Estimate(Pytree):
     """A table scored under one view of the network."""
@@ -171,7 +177,7 @@ def table_rates(setup: Setup, views: NetworkView) -> Float[Array, "T P V"]:
     else:
         scale = (setup.objective, setup.reference, setup.interval_s)
         rates = choice_worths(*args, *scale, pairs)
-    return jnp.where(setup.table.mask[None, :, None], rates, _nothing(setup))
+    return jnp.where(setup.table.mask[None, :, None], rates, nothing(setup))
 
 
 def prior_rates(setup: Setup) -> Float[Array, "P V"]:
@@ -201,7 +207,7 @@ def score_rows(
     return worth.trained + worth.held, worth
 
 
-def _nothing(setup: Setup) -> float:
+def nothing(setup: Setup) -> float:
     """The rate of what must not be chosen."""
     return 0.0 if setup.objective is None else NEVER
 
@@ -209,7 +215,7 @@ def _nothing(setup: Setup) -> float:
 def measured_rates(setup: Setup, observation: Observation) -> Float[Array, "P V"]:
     """[P, V] `table_rates` under the measured view."""
     if observation.rates is not None:
-        return jnp.where(setup.table.mask[:, None], observation.rates, _nothing(setup))
+        return jnp.where(setup.table.mask[:, None], observation.rates, nothing(setup))
     return table_rates(setup, jax.tree.map(lambda x: x[None], observation.view))[0]
 
 
@@ -229,12 +235,12 @@ def score_table(
 ) -> Estimate:
     """Score every row under a view, each with the best of its `candidates` [P, V]."""
     rates = table_rates(setup, jax.tree.map(lambda x: x[None], view))[0]
-    return best_choices(rates, candidates, _nothing(setup))
+    return best_choices(rates, candidates, nothing(setup))
 
 
 def score_prior(setup: Setup, candidates: Bool[Array, "P V"] | None = None) -> Estimate:
     """`score_table` under the prior."""
-    return best_choices(prior_rates(setup), candidates, _nothing(setup))
+    return best_choices(prior_rates(setup), candidates, nothing(setup))
 
 
 def find_row(table: PlanTable, plan: Plan) -> tuple[Int[Array, ""], Bool[Array, ""]]:
@@ -301,7 +307,7 @@ def evaluate_table(
         row=row,
         idle=~found,
         may_switch=observation.mask.retarget[job] & ~observation.moving[job],
-        now=best_choices(measured_rates(setup, observation), candidates, _nothing(setup)),
+        now=best_choices(measured_rates(setup, observation), candidates, nothing(setup)),
         switch_s=switch_times(setup, plan, observation.view),
         view=observation.view,
         t=observation.t,
@@ -357,7 +363,11 @@ class TableScheduler(Pytree, Scheduler):
         wanted, memory = self.choose(key, seen, memory)
         row = jnp.where(seen.may_switch, wanted, seen.row)
         plan = carry_out(self.setup, row, seen.now.choice[row], observation.view)
-        if self.candidates is not None:
-            some, idle = jnp.any(self.rows), empty_plan(plan.group.shape[-1])
-            plan = jax.tree.map(lambda x, y: jnp.where(some, x, y[None]), plan, idle)
-        return plan, memory
+        return self.unless_empty(plan), memory
+
+    def unless_empty(self, plan: Plan) -> Plan:
+        """The plan, or none where the scheduler may play no row."""
+        if self.candidates is None:
+            return plan
+        some, idle = jnp.any(self.rows), empty_plan(plan.group.shape[-1])
+        return jax.tree.map(lambda x, y: jnp.where(some, x, y[None]), plan, idle)

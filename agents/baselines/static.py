@@ -10,12 +10,23 @@ from flax import struct
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
-from agents.protocol import EvaluatedTable, Scheduler, Setup, TableScheduler
+from agents.protocol import (
+    EvaluatedTable,
+    Scheduler,
+    Setup,
+    TableScheduler,
+    carry_out,
+    find_row,
+    nothing,
+    pick_row,
+    score_rows,
+)
 from agents.staying import expected_rates
 from jaxsim.env import Observation
 from jaxsim.plan import Plan
 from jaxsim.planning import PlanTable
 from jaxsim.pytree import Pytree
+from jaxsim.trees import take
 
 
 class StaticPlan(TableScheduler):
@@ -49,6 +60,24 @@ class StaticPlan(TableScheduler):
         del key, seen
         return self.row, memory
 
+    def stays(self, setup: Setup, observation: Observation) -> Plan:
+        """The row in force with the lower choice that suits it now: that row alone is scored."""
+        table, view = setup.table, observation.view
+        row, _ = find_row(table, take(observation.target, 0))
+        n_choices = setup.problem.choices.size
+        plans = jax.tree.map(lambda x: jnp.repeat(x[None], n_choices, axis=0), pick_row(table, row))
+        choices = jnp.arange(n_choices, dtype=jnp.int32)
+        views = jax.tree.map(lambda x: x[None], view)
+        rates = score_rows(setup, plans, choices[None], views)[0][0]
+        allowed = jnp.broadcast_to(table.mask[row], rates.shape)
+        if table.pairs is not None:
+            weighed = jnp.zeros((table.size * n_choices,), bool).at[table.pairs].set(True)
+            allowed = allowed & weighed.reshape(table.size, n_choices)[row]
+        if self.candidates is not None:
+            allowed = allowed & self.candidates[row]
+        choice = jnp.argmax(jnp.where(allowed, rates, nothing(setup))).astype(jnp.int32)
+        return self.replace(setup=setup).unless_empty(carry_out(setup, row, choice, view))
+
 
 class FixedPlan(Pytree, Scheduler):
     """Deploy one plan as it is and never move: nothing of it is chosen anew, its batch shares and its
@@ -66,6 +95,11 @@ class FixedPlan(Pytree, Scheduler):
     def bind(self, setup: Setup) -> Self:
         del setup
         return self
+
+    def stays(self, setup: Setup, observation: Observation) -> Plan:
+        """The plan."""
+        del setup, observation
+        return jax.tree.map(lambda x: x[None], self.plan)
 
     def init(self, key: Key[Array, ""]) -> Any:
         del key

@@ -11,8 +11,10 @@ from agents.foresight.programme import (
     first_deployment,
     make_course,
     migration_table,
+    never_done,
     outcomes_of_moves,
     values_of_rows,
+    with_transfers,
 )
 from agents.foresight.rollout import Rollout, RolloutMemory
 
@@ -25,7 +27,9 @@ __all__ = [
     "first_deployment",
     "make_course",
     "migration_table",
+    "never_done",
     "outcomes_of_moves",
     "sample_paths",
     "values_of_rows",
+    "with_transfers",
 ]

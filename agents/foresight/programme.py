@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from agents.protocol import Setup
 from jaxsim.plan import Plan, Problem, needs_reconfiguration
-from jaxsim.planning import NEVER, Worth
+from jaxsim.planning import NEVER, PlanTable, Transfers, Worth
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import begin_transition
 
@@ -30,13 +31,22 @@ class MigrationTable(Pytree):
     bytes_gb: Float[Array, "*batch P P K K"]  # [GB]
     fabric_s: Float[Array, "*batch P P"]  # [s] inside domains, beside the transfers
     goes_on: Float[Array, "*batch P P"]  # share of the batch that trains meanwhile
+    transfers: Transfers | None = None  # the bytes told apart, where that is known
+
+    @property
+    def sends(self) -> Transfers:
+        """What links are asked for."""
+        return Transfers.of(self.bytes_gb) if self.transfers is None else self.transfers
 
 
 FIELDS = ("restart_s", "bytes_gb", "fabric_s", "goes_on")
 
 
-def migration_table(plans: Plan, problem: Problem) -> MigrationTable:
-    """What each reconfiguration between plans [P, ...] costs, before any network is known."""
+def migration_table(
+    plans: Plan, problem: Problem, transfers: Transfers | None = None
+) -> MigrationTable:
+    """What each reconfiguration between plans [P, ...] costs, before any network is known; `transfers`
+    where they are known already."""
 
     def one(old, new):
         return begin_transition(old, new, problem)
@@ -48,7 +58,19 @@ def migration_table(plans: Plan, problem: Problem) -> MigrationTable:
     def of_moves(x):
         return jnp.where(apart.reshape(apart.shape + (1,) * (x.ndim - 2)), x, 0.0)
 
-    return MigrationTable(*(of_moves(getattr(every, name)) for name in FIELDS))
+    return MigrationTable(*(of_moves(getattr(every, name)) for name in FIELDS), transfers)
+
+
+def with_transfers(table: PlanTable, problem: Problem) -> PlanTable:
+    """The table with what moves between its rows send told apart, which takes the host a moment and
+    spares every programme over it most of its work."""
+    bytes_gb = np.asarray(_bytes_of_moves(table.plans, problem))
+    return table.replace(transfers=Transfers.distinct(bytes_gb))
+
+
+@jax.jit
+def _bytes_of_moves(plans: Plan, problem: Problem) -> Array:
+    return migration_table(plans, problem).bytes_gb
 
 
 class Course(Pytree):
@@ -111,30 +133,36 @@ def values_of_rows(
     courses = make_course(rate, bandwidth_gb_per_s, setup, worth)
     never = 0.0 if worth is None else NEVER
 
-    def moved(course, latest, values, t):
-        """[P, P] what one future gives for each move begun at t, and where its links are done."""
-        outcome = outcomes_of_moves(course, moves, t, setup, latest)
-        column = jnp.broadcast_to(jnp.arange(n_rows)[None, :], latest.shape)
+    def moved(course, links, sent_s, values, t):
+        """[P, P] what one future gives for each move begun at t."""
+        outcome = _outcomes(course, moves, t, setup, links, sent_s)
+        column = jnp.broadcast_to(jnp.arange(n_rows)[None, :], outcome.landed.shape)
         later = jnp.where(outcome.inside, values[outcome.landed + 1, column], 0.0)
-        return jnp.where(mask[None, :], outcome.gained + later, never), outcome.carried
+        return jnp.where(mask[None, :], outcome.gained + later, never)
 
     def backward(carry, t):
         values, latest = carry  # [T + 1, P]: filled from t + 1 on
-        move, latest = jax.vmap(moved, (0, 0, None, None))(courses, latest, values, t)
-        move = _mean(move)
+        links = jax.vmap(lambda *x: _links_done(moves, t, setup, *x))(courses, latest)
+        sent_s = moves.sends.slowest(jnp.moveaxis(links.done_s, 0, -1))
+        found = courses, links, jnp.moveaxis(sent_s, -1, 0)
+        move = _mean(jax.vmap(moved, (0, 0, 0, None, None))(*found, values, t))
         stay = _mean(rate[:, t] if staying is None else staying[:, t]) * interval + values[t + 1]
         options = jnp.where(jnp.eye(n_rows, dtype=bool), stay[None, :], move)
         # Ties go to staying: argmax alone would prefer a lower row.
         best = jnp.argmax(options, axis=1).astype(jnp.int32)
         best = jnp.where(options.max(axis=1) > stay, best, jnp.arange(n_rows, dtype=jnp.int32))
         value = jnp.maximum(options.max(axis=1), stay)
-        return (values.at[t].set(value), latest), (best, options)
+        return (values.at[t].set(value), links.carried), (best, options)
 
     empty = jnp.zeros((length + 1, n_rows), jnp.float32)
-    never_done = jnp.full((rate.shape[0], n_rows, n_rows), length, jnp.int32)
-    start = empty, never_done
+    start = empty, never_done(moves, length, rate.shape[:1])
     (value, _), found = jax.lax.scan(backward, start, jnp.arange(length), reverse=True)
     return Solved(value, *found)
+
+
+def never_done(moves: MigrationTable, length: int, batch: tuple[int, ...] = ()) -> Array:
+    """[..., U, E] int32 the `carried` of no moves yet."""
+    return jnp.full((*batch, *moves.sends.amounts_gb.shape), length, jnp.int32)
 
 
 class OutcomesOfMoves(NamedTuple):
@@ -143,7 +171,8 @@ class OutcomesOfMoves(NamedTuple):
     gained: Array  # training steps (or reward) until the next decision, or the end
     landed: Array  # int32 interval of arrival, the last where it comes too late
     inside: Array  # bool, does it come in time?
-    carried: Array  # int32 interval in which links have carried all, T = never
+    # [U, E] int32 interval in which links have carried the amounts of `Transfers`, T = never
+    carried: Array
 
 
 def outcomes_of_moves(
@@ -151,26 +180,42 @@ def outcomes_of_moves(
     moves: MigrationTable,
     t: Int[Array, ""],
     setup: Setup,
-    latest: Int[Array, "P P"] | None = None,
+    latest: Int[Array, "U E"] | None = None,
 ) -> OutcomesOfMoves:
     """Moves that begin in interval t of one future, see `values_of_rows`; the next decision is taken
     in the interval after the arrival's. `latest` is `carried` of moves that begin later, and spares
     work: who begins sooner is done no later."""
-    interval, n_rows = setup.interval_s, course.rate.shape[-1]
-    bytes_gb = moves.bytes_gb.reshape(n_rows, n_rows, -1)
-    restart_s = moves.restart_s.max()  # the same for every move; the diagonal (stay) is zero
-    start = t.astype(jnp.float32) * interval + restart_s
-    links = _links_done(bytes_gb, course, start, interval, latest)
-    landed, inside, left_s = _landing(links.arrival_s, start, moves.fabric_s, course, interval)
+    links = _links_done(moves, t, setup, course, latest)
+    return _outcomes(course, moves, t, setup, links, moves.sends.slowest(links.done_s))
+
+
+def _outcomes(
+    course: Course,
+    moves: MigrationTable,
+    t: Int[Array, ""],
+    setup: Setup,
+    links: LinksDone,
+    sent_s: Float[Array, "P P"],
+) -> OutcomesOfMoves:
+    """`outcomes_of_moves` where links are known to be done at `sent_s`."""
+    interval, start = setup.interval_s, _begins_s(moves, t, setup)
+    landed, inside, left_s = _landing(sent_s, start, moves.fabric_s, course, interval)
     left_s = jnp.where(inside, left_s, 0.0)
-    column = jnp.broadcast_to(jnp.arange(n_rows)[None, :], landed.shape)
+    column = jnp.broadcast_to(jnp.arange(landed.shape[1])[None, :], landed.shape)
     meanwhile = moves.goes_on * _meanwhile(course, landed, inside, left_s, t, interval)
     gained = course.rate[landed, column] * left_s + meanwhile
     if course.worth is not None:
         idle = course.worth.held[landed, column] * (interval - left_s)
+        bytes_gb = moves.bytes_gb.reshape(*landed.shape, -1)
         price = _price_of_moves(course.worth, bytes_gb, links.since_gb, landed, inside, t, setup)
         gained = gained + jnp.where(inside, idle, 0.0) + price
     return OutcomesOfMoves(gained, landed, inside, links.carried)
+
+
+def _begins_s(moves: MigrationTable, t: Int[Array, ""], setup: Setup) -> Float[Array, ""]:
+    """[] [s] when links begin to carry what moves send that are decided in interval t."""
+    restart_s = moves.restart_s.max()  # the same for every move; the diagonal (stay) is zero
+    return t.astype(jnp.float32) * setup.interval_s + restart_s
 
 
 def _landing(
@@ -206,30 +251,34 @@ def _mean(x: Array) -> Array:
 
 
 class LinksDone(NamedTuple):
-    """When links have carried what moves give them that begin at one time."""
+    """When links have carried amounts that they begin with at one time."""
 
-    arrival_s: Array  # [P, P] [s], an interval after the last where they never do
+    done_s: Array  # [U, E] [s], an interval after the last where they never have
     since_gb: Array  # [T + 1, E] [GB] carried since the start until each interval begins
-    carried: Array  # [P, P] int32 interval in which they do, T = never
+    carried: Array  # [U, E] int32 interval in which they have, T = never
 
 
 def _links_done(
-    load_gb: Float[Array, "P P E"],
+    moves: MigrationTable,
+    t: Int[Array, ""],
+    setup: Setup,
     course: Course,
-    start: Float[Array, ""],
-    interval: Float[Array, ""],
-    latest: Int[Array, "P P"] | None = None,
+    latest: Int[Array, "U E"] | None = None,
 ) -> LinksDone:
-    """When all links have carried their loads, begun at `start` [] [s], and in no interval after
+    """When each link has carried each amount of moves decided in interval t, and in no interval after
     `latest`.
 
-    The interval is looked for from `latest` downward, in steps that double, then between: what counts
-    is whether all links are done by its end, so one test serves them all. A move that begins an
-    interval sooner is done an interval sooner or so, which makes three or four tests of what would be
-    log2(T) by bisection.
+    The interval is looked for from `latest` downward, in steps that double, then between. What begins
+    an interval sooner is done an interval sooner or so, which makes three or four tests of what would
+    be log2(T) by bisection.
     """
+    amounts_gb, interval, start = (
+        moves.sends.amounts_gb,
+        setup.interval_s,
+        _begins_s(moves, t, setup),
+    )
     speed, done_gb = course.speed, course.done_gb
-    length, pairs = speed.shape[0], load_gb.shape[:2]
+    length = speed.shape[0]
     begun = jnp.minimum(jnp.floor(start / interval).astype(jnp.int32), length - 1)
     before_gb = done_gb[begun] + speed[begun] * (start - begun.astype(jnp.float32) * interval)
     since_gb = done_gb - before_gb[None]
@@ -237,20 +286,27 @@ def _links_done(
     def narrow(bounds):
         low, high, step = bounds  # inclusive; `length` = never
         middle = jnp.maximum(high - step, low)
-        enough = jnp.all(load_gb <= since_gb[middle + 1], axis=-1) & (low < high)
+        enough = (amounts_gb <= _at(since_gb, middle + 1)) & (low < high)
         low = jnp.where(enough, low, jnp.minimum(middle + 1, high))
         return low, jnp.where(enough, middle, high), jnp.where(enough, 2 * step, 1)
 
-    first = jnp.broadcast_to(begun, pairs)
-    last = jnp.full(pairs, length, jnp.int32) if latest is None else jnp.maximum(latest, first)
-    bounds = first, last, jnp.ones(pairs, jnp.int32)
+    first = jnp.broadcast_to(begun, amounts_gb.shape)
+    last = jnp.full_like(first, length) if latest is None else jnp.maximum(latest, first)
+    bounds = first, last, jnp.ones_like(first)
     _, last, _ = jax.lax.while_loop(lambda x: jnp.any(x[0] < x[1]), narrow, bounds)
     inside = jnp.minimum(last, length - 1)
-    rest_gb = jnp.where(load_gb > 0, load_gb - since_gb[inside], 0.0)
-    rest_s = (rest_gb / jnp.maximum(speed[inside], 1e-30)).max(axis=-1)
-    arrival = jnp.maximum(inside.astype(jnp.float32) * interval + rest_s, start)
-    arrival = jnp.where(last < length, arrival, (length + 1) * interval)
-    return LinksDone(arrival, since_gb, last)
+    rest_gb = jnp.where(amounts_gb > 0, amounts_gb - _at(since_gb, inside), 0.0)
+    rest_s = rest_gb / jnp.maximum(_at(speed, inside), 1e-30)
+    done_s = jnp.maximum(inside.astype(jnp.float32) * interval + rest_s, start)
+    done_s = jnp.where(last < length, done_s, (length + 1) * interval)
+    return LinksDone(done_s, since_gb, last)
+
+
+def _at(values: Float[Array, "_ E"], interval: Int[Array, "U E"]) -> Float[Array, "U E"]:
+    """Each link's value in an interval of its own."""
+    n_links = values.shape[1]
+    place = interval * n_links + jnp.arange(n_links, dtype=jnp.int32)[None]
+    return values.reshape(-1).at[place].get(mode="promise_in_bounds")
 
 
 def _price_of_moves(

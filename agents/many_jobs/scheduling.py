@@ -180,13 +180,22 @@ class PerJobScheduler(JobsScheduler):
         memory: Any,
         *truth: Any,
     ) -> tuple[Plan, Any]:
-        seen = job.observation
+        seen, own = job.observation, _row(self.each, job.number)
+
+        def decides(seen: Observation) -> tuple[Plan, Any]:
+            known = [_for_one(views, jnp.sum(job.others.gpus, axis=0)) for views in truth]
+            return own.bind(job.setup).decide(key, seen, memory, *known)
+
         if self.each.fixed:
             deployed = jnp.any(seen.target.used, axis=1)
-            seen = seen.replace(mask=seen.mask.replace(retarget=seen.mask.retarget & ~deployed))
-        known = [_for_one(views, jnp.sum(job.others.gpus, axis=0)) for views in truth]
-        scheduler = _row(self.each, job.number).bind(job.setup)
-        plan, memory = scheduler.decide(key, seen, memory, *known)
+            mask = seen.mask.replace(retarget=seen.mask.retarget & ~deployed)
+            seen = seen.replace(mask=mask)
+        kept = own.stays(job.setup, seen)
+        if kept is None:
+            plan, memory = decides(seen)
+        else:
+            may_move = seen.mask.retarget[0] & ~seen.moving[0]
+            plan, memory = jax.lax.cond(may_move, lambda: decides(seen), lambda: (kept, memory))
         return take(plan, 0), memory
 
 

@@ -43,7 +43,8 @@ def solve_truth(setup: Setup, views: NetworkView, rates: Float[Array, "T P V"]) 
     if setup.objective is not None:
         parts = score_rows(setup, setup.table.plans, estimate.choice, views)[1]
         worth = jax.tree.map(lambda x: x[None], parts)
-    moves = migration_table(setup.table.plans, setup.problem)
+    table = setup.table
+    moves = migration_table(table.plans, setup.problem, table.transfers)
     one_future, links = estimate.rate[None], views.bandwidth_gb_per_s[None]
     staying = staying_rates(setup, setup.table.plans, views, estimate.rate, parts)
     staying = None if staying is None else staying[None]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.episodes import Episode, EpisodeMetrics
+from agents.foresight import with_transfers
 from agents.oracles import Truth
 from agents.protocol import Scheduler, ScoredTable, make_setup
 from agents.registry import Settings, default_settings, find
@@ -96,7 +97,12 @@ class Evaluator:
         objective: Objective | None = None,
     ):
         """`objective`: what schedulers maximise and are measured by, None = progress."""
-        self.world, self.horizon, self.weights = world, settings.horizon, weights
+        table = with_transfers(world.table, world.problem.job(0))
+        self.world, self.horizon, self.weights = (
+            world.replace(table=table),
+            settings.horizon,
+            weights,
+        )
         self.params, self.keys = scenario_bank(
             world, settings, seeds, split, weights, network_trace, load_trace, objective
         )
@@ -238,14 +244,18 @@ class Evaluator:
         return self.horizon * (metrics.reward + self.weights[0])
 
     def _in_blocks(self, function: Callable, args: Any) -> Any:
-        """`function` of all scenarios, at most BLOCK of them at once; the last block is filled up
-        with scenarios from the start."""
-        count, parts = len(self), []
+        """`function` of all scenarios, BLOCK of them at once and blocks side by side, as a program of
+        many small steps keeps one core busy; the last block is filled up with scenarios from the start.
+        """
+        count = len(self)
         size = min(count, BLOCK)
-        for start in range(0, count, size):
+
+        def block(start: int) -> Any:
             index = np.arange(start, start + size) % count
-            part = function(*take_at_once(args, index))
-            parts.append(jax.tree.map(np.asarray, part))
+            return jax.tree.map(np.asarray, function(*take_at_once(args, index)))
+
+        work = [functools.partial(block, start) for start in range(0, count, size)]
+        parts = side_by_side(work)
         return jax.tree.map(lambda *xs: np.concatenate(xs)[:count], *parts)
 
     @property

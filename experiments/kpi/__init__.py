@@ -2,6 +2,7 @@
 
 config      what is asked for
 board       the command: the scoreboards of all settings, and their records
+frames      rows of episodes and of fronts
 scoreboard  every key figure in one setting, for a policy and for its best rival
 worlds      the scenes: jitter, steady links, local load
 jobs        utilisation of a cluster that many jobs share

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
 from agents.registry import rivals_with_rules
 from analysis.records import RunWriter
-from experiments.common import check_output, put_result
+from experiments.common import check_output, progress, put_result, side_by_side
 from experiments.kpi.config import KpiConfig
 from experiments.kpi.scoreboard import Scoreboard
 from experiments.kpi.table import kpi_table
@@ -28,6 +30,7 @@ def kpi(config: KpiConfig) -> None:
         check_output(config.json, "--json")
     RunWriter.check("kpi", config.out)
     boards = [Scoreboard(config, setting) for setting in config.settings]
+    make_tables(boards)
     body = dataclasses.asdict(config)
     with RunWriter.create("kpi", body, config.seeds, config.out) as writer:
         summary = measure(config, boards, writer)
@@ -35,6 +38,19 @@ def kpi(config: KpiConfig) -> None:
     if put_result(summary, config.json):
         print(kpi_table(summary))
         print(f"run folder: {writer.dir}")
+
+
+def make_tables(boards: list[Scoreboard]) -> None:
+    """All tables of all settings; with nothing compiled before, minutes."""
+    parts = [part for board in boards for part in board.tables().items()]
+    with progress(desc="kpi", total=len(parts), unit="table") as bar:
+
+        def shown(what: str, make: Callable[[], Any]) -> None:
+            bar.set_postfix_str(what)
+            make()
+            bar.update()
+
+        side_by_side([functools.partial(shown, *part) for part in parts])
 
 
 def measure(config: KpiConfig, boards: list[Scoreboard], writer: RunWriter) -> dict[str, Any]:

@@ -24,38 +24,50 @@ def respond_command(argv: list[str]) -> list[str]:
     return [sys.executable, "-m", "experiments.respond", *argv]
 
 
-def response_s(command: list[str], spec: ClusterSpec, count: int, seed: int = 0) -> np.ndarray:
-    """[count] seconds from writing a link's measurement to the process that `command` starts to
-    having read its new plan, both levels decided.
+class RespondingProcess:
+    """A process that answers measurements, which takes tens of seconds to begin. Close it."""
 
-    Raises InputError where the process does not answer with a plan.
-    """
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-    )
-    try:
-        _plan_in(process.stdout.readline())
+    def __init__(self, command: list[str]):
+        """Start `command` and wait for its first plan.
+
+        Raises InputError where the process answers with anything else.
+        """
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        try:
+            _plan_in(self._process.stdout.readline())
+        except BaseException:
+            self.close()
+            raise
+
+    def response_s(self, spec: ClusterSpec, count: int, seed: int = 0) -> np.ndarray:
+        """[count] seconds from writing a link's measurement to having read the new plan, both levels
+        decided. Raises InputError where the process does not answer with a plan."""
         taken = []
         for measurement in _measurements(spec, count, seed):
             line = json.dumps(measurement) + "\n"
             start = time.perf_counter()
             with contextlib.suppress(BrokenPipeError):  # it has ended: there is no answer
-                process.stdin.write(line)
-                process.stdin.flush()
-            answer = process.stdout.readline()
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+            answer = self._process.stdout.readline()
             taken.append(time.perf_counter() - start)
             _plan_in(answer)
-        process.stdin.close()
-        process.wait(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
-    return np.array(taken)
+        return np.array(taken)
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+        with contextlib.suppress(BrokenPipeError):  # what it has not read
+            self._process.stdin.close()
 
 
 def _measurements(spec: ClusterSpec, count: int, seed: int) -> Iterator[dict]:

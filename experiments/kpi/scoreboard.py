@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -25,8 +26,9 @@ from experiments.common import (
 )
 from experiments.evaluate import contestants, requested_without_truth
 from experiments.kpi.config import COVERAGE, KpiConfig
+from experiments.kpi.frames import episode_rows, front_rows
 from experiments.kpi.jobs import SharedCluster, shared_cluster
-from experiments.kpi.response import respond_command, response_s
+from experiments.kpi.response import RespondingProcess, respond_command
 from experiments.kpi.worlds import (
     EIGHT_REGIONS,
     FAST,
@@ -44,7 +46,6 @@ from jaxsim.planning import SAMPLED
 
 EPSILON = 0.02  # of the Pareto coverage
 BEST = "clairvoyant"  # whose own figure is what can be reached
-TRADE_OFF = ("step_s", "wan_gb_per_mtoken", "usd_per_mtoken")  # all to be small
 PARTS = 6  # that are handed out at once; programs may be dropped after them
 SPEED_RIVALS = ("single_domain", "static_even_split", "best_static")
 TRAFFIC_RIVALS = ("static_even_split", "zero")
@@ -61,29 +62,33 @@ class Scoreboard:
         self.candidates = candidates(config.candidates)
         listed = f",{EIGHT_REGIONS}" if config.cluster is None else config.cluster
         self.files = [file.strip() or None for file in listed.split(",")]
-        self.stages, self.shared = self._tables()
         self._frames: dict[tuple, list[pd.DataFrame]] = {}
         self._trade_offs: list[pd.DataFrame] = []
+        self._processes = contextlib.ExitStack()  # that run
 
-    def _tables(self) -> tuple[list[Stage], list[SharedCluster]]:
-        """Every cluster's tables, of one job and of many; with nothing compiled before, minutes."""
+    def tables(self) -> dict[str, Callable[[], Any]]:
+        """Every cluster's tables, of one job and of many, for `run`; the longest first."""
         for file in self.files:
             load_regions(file)  # what cannot be read is refused before anything is shown
-        kinds = ((self._stage, "one job"), (self._shared, "many jobs"))
-        kinds = kinds[: 1 if self.config.only == COVERAGE else 2]
-        total = len(kinds) * len(self.files)
-        with progress(desc=f"kpi, {self.setting}", total=total, unit="table") as bar:
+        parts: dict[str, Callable[[], Any]] = {}
+        for file in self.files[::-1]:
+            where = f"{self.setting}, {file or 'embedded cluster'}"
+            if self.config.only != COVERAGE:
+                parts[f"{where}, many jobs"] = functools.partial(self._shared, file)
+            parts[f"{where}, one job"] = functools.partial(self._stage, file)
+        return parts
 
-            def shown(make: Callable[[str | None], Any], jobs: str, file: str | None) -> Any:
-                bar.set_postfix_str(f"{file or 'embedded cluster'}, {jobs}")
-                made = make(file)
-                bar.update()
-                return made
+    @functools.cached_property
+    def stages(self) -> list[Stage]:
+        """One for each cluster."""
+        return [self._stage(file) for file in self.files]
 
-            work = [functools.partial(shown, *kind, file) for kind in kinds for file in self.files]
-            made = side_by_side(work[::-1])[::-1]  # those of many jobs take longest, and begin
-        return made[: len(self.files)], made[len(self.files) :]
+    @functools.cached_property
+    def shared(self) -> list[SharedCluster]:
+        """One for each cluster."""
+        return [self._shared(file) for file in self.files]
 
+    @made_once
     def _stage(self, file: str | None) -> Stage:
         c = self.config
         spec, world, info = load_world(
@@ -102,6 +107,7 @@ class Scoreboard:
         counts = {"train": c.tuning_scenarios, "test": c.seeds}
         return Stage(spec, world, info, c.scenario, counts)
 
+    @made_once
     def _shared(self, file: str | None) -> SharedCluster:
         c = self.config
         return shared_cluster(
@@ -122,7 +128,10 @@ class Scoreboard:
         if self.config.only == COVERAGE:
             return self._run_coverage()
         tuned = len(self.stages)
-        with progress(desc=f"kpi, {self.setting}", total=tuned, unit="part") as bar:
+        with (
+            self._processes,
+            progress(desc=f"kpi, {self.setting}", total=tuned, unit="part") as bar,
+        ):
             best = self._best_rival(bar)
             names = tuple(dict.fromkeys((self.policy, best)))
             played, timed = list(self._played(names).items()), self._timed(names)
@@ -171,7 +180,7 @@ class Scoreboard:
     @property
     def trade_offs(self) -> pd.DataFrame:
         """The first scenario's front of each cluster, and where schedulers settle on it."""
-        fronts = [_drawn(self.setting, s, "front", s.fronts()[0]) for s in self.stages]
+        fronts = [front_rows(self.setting, s, "front", s.fronts()[0]) for s in self.stages]
         return pd.concat([*fronts, *self._trade_offs], ignore_index=True)
 
     def about(self) -> dict:
@@ -206,6 +215,8 @@ class Scoreboard:
             parts[f"{JITTER}, egress counts: {name}"] = functools.partial(self._thrifty, name)
         for name in (BEST, *names, *self._weighing()):  # the longest first
             parts[f"Pareto front: {name}"] = functools.partial(self._coverage, name)
+        for name in names:
+            parts[f"responding process begins: {name}"] = functools.partial(self._process, name)
         return parts
 
     def _timed(self, names: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
@@ -234,7 +245,7 @@ class Scoreboard:
         parts = [stage.play(scene, self._everyone(stage, name), told) for stage in self.stages]
         for stage, part in zip(self.stages, parts, strict=True):
             head = {"setting": self.setting, "cluster": stage.spec.name, "scene": scene}
-            rows = _episode_rows(head | {"w3": weights[2], "scheduler": name}, part)
+            rows = episode_rows(head | {"w3": weights[2], "scheduler": name}, part)
             self._frames.setdefault((scene, weights, name), []).append(rows)
         fields = (field.name for field in dataclasses.fields(Played))
         return Played(**{f: np.concatenate([getattr(p, f) for p in parts]) for f in fields})
@@ -309,7 +320,7 @@ class Scoreboard:
         shares, ratios, sizes = [], [], []
         for stage in self.stages:
             points = stage.points(self._everyone(stage, name), preferences)  # [S, M, W, 3]
-            self._trade_offs.append(_drawn(self.setting, stage, name, points[0, 0]))
+            self._trade_offs.append(front_rows(self.setting, stage, name, points[0, 0]))
             for exact, of_seeds in zip(stage.fronts(), points, strict=True):
                 if not len(exact):
                     continue
@@ -327,22 +338,33 @@ class Scoreboard:
     @functools.cache  # noqa: B019
     def _decision_ms(self, name: str) -> np.ndarray:
         """[N] on the largest cluster."""
-        stage = max(self.stages, key=lambda s: s.spec.n_domains)
+        stage = self.stages[self._largest]
         one = self._everyone(stage, name)[0]
         return stage.scene(JITTER).decision_ms(one.scheduler, self.config.decisions)
 
-    @functools.cache  # noqa: B019
-    def _response(self, name: str) -> dict:
-        """The row on the responding process, on the largest cluster."""
-        c = self.config
-        which = int(np.argmax([stage.spec.n_domains for stage in self.stages]))
-        file = self.files[which]
+    @made_once
+    def _process(self, name: str) -> RespondingProcess:
+        """One that responds on the largest cluster, until `run` is done."""
+        c, file = self.config, self.files[self._largest]
         argv = ["--scheduler", name, "--model", c.model, "--global-batch", str(c.global_batch)]
         argv += ["--seq", str(c.seq), "--table-size", str(c.table_size)]
         argv += ["--layout-limit", str(c.layout_limit), *(["--cluster", file] if file else [])]
         argv += ["--allow", self.setting, "--efficiency", c.efficiency]
-        taken = response_s(respond_command(argv), self.stages[which].spec, c.measurements)
+        process = RespondingProcess(respond_command(argv))
+        self._processes.callback(process.close)
+        return process
+
+    @functools.cache  # noqa: B019
+    def _response(self, name: str) -> dict:
+        """The row on the responding process."""
+        spec, count = self.stages[self._largest].spec, self.config.measurements
+        taken = self._process(name).response_s(spec, count)
         return entry(kpis.RESPONSE, None, taken, statistic=kpis.percentile(99.0))
+
+    @property
+    def _largest(self) -> int:
+        """Which cluster is of most domains."""
+        return int(np.argmax([stage.spec.n_domains for stage in self.stages]))
 
 
 def candidates(text: str) -> list[str]:
@@ -357,24 +379,8 @@ def candidates(text: str) -> list[str]:
     return names
 
 
-def _drawn(setting: str, stage: Stage, name: str, points: np.ndarray) -> pd.DataFrame:
-    """Points [N, 3] of the first scenario, those that run."""
-    points = points[np.isfinite(points).all(axis=1)]
-    head = {"setting": setting, "cluster": stage.spec.name, "scheduler": name}
-    return pd.DataFrame(points, columns=list(TRADE_OFF)).assign(**head)
-
-
 def _weights(kpi: str) -> list[float] | None:
     """w that a KPI is stated for; None = a sweep over all of PREFERENCES."""
     if kpi == kpis.COVERAGE.name:
         return None
     return list(THRIFTY if kpi == kpis.WAN_GB.name else FAST)
-
-
-def _episode_rows(head: dict, played: Played) -> pd.DataFrame:
-    """episodes.csv: one row for each scenario and policy seed."""
-    index = np.indices(played.total.shape).reshape(2, -1)
-    values = {"progress": played.total, "utilisation": played.utilisation, "tokens": played.tokens}
-    values |= {"egress_usd": played.egress_usd, "wan_gb": played.wan_gb}
-    which = {"scenario": index[0], "policy_index": index[1]}
-    return pd.DataFrame({**head, **which, **{key: value.ravel() for key, value in values.items()}})

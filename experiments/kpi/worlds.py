@@ -15,7 +15,7 @@ import numpy as np
 from agents.episodes import Episode
 from agents.registry import default_settings
 from analysis.statistics import Played, front
-from experiments.common import made_once, price_of_speed
+from experiments.common import made_once, price_of_speed, side_by_side
 from experiments.evaluate import Contestant, Evaluator, named, tune
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
@@ -88,7 +88,12 @@ class Stage:
         """Tune the rivals on training scenarios with jitter; returns [S] regrets of all there."""
         training = self.scene(JITTER, "train")
         self.tuned = tune([training], names)
-        return {name: training.regret_pct(named(name, self.world, self.tuned)) for name in names}
+
+        def regret(name: str) -> np.ndarray:
+            return training.regret_pct(named(name, self.world, self.tuned))
+
+        regrets = side_by_side([functools.partial(regret, name) for name in names])
+        return dict(zip(names, regrets, strict=True))
 
     def play(
         self, scene: str, everyone: list[Contestant], weights: tuple[float, ...] | None = None

@@ -10,6 +10,7 @@ builder     finds the plans of a cluster and a job that are worth having
 table       the plan table, and which plans make up its rows
 candidates  plans that schedulers bring along
 pairs       the lower choices of a table's rows that are worth weighing
+transfers   what moves between a table's rows send, with what is equal told once
 exact       the best plan of a whole family
 """
 
@@ -60,6 +61,7 @@ from jaxsim.planning.space import (
     partitions,
 )
 from jaxsim.planning.table import PlanTable, TableInfo, build_table
+from jaxsim.planning.transfers import Transfers
 
 __all__ = [
     "ALLOWED",
@@ -81,6 +83,7 @@ __all__ = [
     "Preference",
     "TableBuilder",
     "TableInfo",
+    "Transfers",
     "Worth",
     "add_candidates",
     "base_view",

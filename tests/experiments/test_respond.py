@@ -1,5 +1,6 @@
 """A process that answers measurements with plans: what it says to good and to bad lines."""
 
+import contextlib
 import dataclasses
 import io
 import itertools
@@ -13,7 +14,7 @@ import pytest
 from helpers.plan_check import check_plan
 from helpers.tiny_training import cached_world
 
-from experiments.kpi.response import response_s
+from experiments.kpi.response import RespondingProcess
 from experiments.respond import __main__ as command
 from experiments.respond import responder as respond
 from experiments.respond.config import RespondConfig
@@ -255,7 +256,13 @@ for n, line in enumerate(sys.stdin):
 
 def test_the_response_of_a_process_is_timed_from_sending_to_receipt():
     command = [sys.executable, "-c", ECHO]
-    taken = response_s(command, load_cluster(), 8)
+    with contextlib.closing(RespondingProcess(command)) as process:
+        taken = process.response_s(load_cluster(), 8)
     assert taken.shape == (8,) and (taken > 0).all() and taken[3] >= 0.05
-    with pytest.raises(InputError, match="no plan"):
-        response_s(command, load_cluster(), 9)
+    with (
+        contextlib.closing(RespondingProcess(command)) as process,
+        pytest.raises(InputError, match="no plan"),
+    ):
+        process.response_s(load_cluster(), 9)
+    with pytest.raises(InputError, match="no plan but nothing"):
+        RespondingProcess([sys.executable, "-c", "raise SystemExit(1)"])

@@ -9,7 +9,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
-from agents.foresight import MigrationTable, make_course, migration_table, outcomes_of_moves
+from agents.foresight import (
+    MigrationTable,
+    make_course,
+    migration_table,
+    never_done,
+    outcomes_of_moves,
+)
 from agents.hi_ppo import (
     Reference,
     Statistics,
@@ -82,7 +88,7 @@ def record(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: in
     before, now = (jax.tree.map(lambda x, part=part: x[part], views) for part in _SHIFTED)
     resized = staying_rates(setup, table.plans, views, played, worth)
     stayed = (played if resized is None else resized)[1:] * setup.interval_s
-    moves = migration_table(table.plans, setup.problem)
+    moves = migration_table(table.plans, setup.problem, table.transfers)
     later = jax.tree.map(lambda x: x[1:], (played, worth))
     moved, after = _moves(setup, moves, now, *later)
     start = _start(setup, *later)
@@ -172,8 +178,8 @@ def _moves(
         after = jnp.where(outcome.inside, outcome.landed + 1, length)
         return outcome.carried, (outcome.gained, after)
 
-    never_done = jnp.full(moves.restart_s.shape, length, jnp.int32)
-    return jax.lax.scan(begun, never_done, jnp.arange(length), reverse=True)[1]
+    start = never_done(moves, length)
+    return jax.lax.scan(begun, start, jnp.arange(length), reverse=True)[1]
 
 
 def _start(setup: Setup, played: Array, worth: Worth | None) -> tuple[Array, Array]:

@@ -12,8 +12,10 @@ from helpers.toy_world import JOB, calibration, cluster_spec, env_params
 from agents.foresight.programme import (
     make_course,
     migration_table,
+    never_done,
     outcomes_of_moves,
     values_of_rows,
+    with_transfers,
 )
 from agents.foresight.rollout import Rollout
 from agents.oracles.truth import solve_truth
@@ -41,6 +43,7 @@ def world(seed):
 @functools.cache
 def known_futures():
     """Rows that clairvoyant and rollout decide for in interval 1, from each row and from idle."""
+    told = with_transfers(TABLE, world(0).problem.job(0))
 
     @jax.jit
     @jax.vmap
@@ -51,7 +54,8 @@ def known_futures():
         rates = jnp.where(jnp.arange(rates.shape[-1]) == 0, rates, 0.0)  # one lower choice
         truth = solve_truth(setup, views, rates)
         future = jax.tree.map(lambda x: x[None, 1:], views)
-        scheduler = Rollout(futures=1, horizon=STEPS).bind(setup)
+        # Its transfers are told apart, clairvoyant's are not.
+        scheduler = Rollout(futures=1, horizon=STEPS).bind(setup.replace(table=told))
 
         def from_row(row, idle):
             seen = EvaluatedTable(
@@ -140,8 +144,7 @@ def test_where_later_moves_are_done_tells_nothing_but_where_to_look():
             told = outcomes_of_moves(course, moves, t, setup, latest)
             return told.carried, (told, outcomes_of_moves(course, moves, t, setup))
 
-        never = jnp.full((ROWS, ROWS), length, jnp.int32)
-        return jax.lax.scan(step, never, jnp.arange(length), reverse=True)[1]
+        return jax.lax.scan(step, never_done(moves, length), jnp.arange(length), reverse=True)[1]
 
     told, alone = both(rate, jnp.asarray(links, jnp.float32))
     jax.tree.map(np.testing.assert_array_equal, told, alone)
@@ -208,3 +211,23 @@ def test_its_decisions_have_one_shape_and_remember_what_was_measured():
     futures = scheduler.imagined(jax.random.key(1), seen.view, memory)
     assert futures.bandwidth_gb_per_s.shape == (8, 24, 3, 3)
     assert np.all(np.asarray(futures.gpus_available) <= np.asarray(seen.view.gpus_available))
+
+
+def test_transfers_told_apart_change_nothing():
+    """Over three futures, every value, decision and option to the last bit."""
+    rng = np.random.default_rng(5)
+    setup = make_setup(world(0), TABLE)
+    moves = migration_table(TABLE.plans, setup.problem)
+    told = with_transfers(TABLE, setup.problem).transfers
+    assert told.which.max() + 1 < ROWS * ROWS  # fewer amounts than moves
+    rate = jnp.asarray(rng.uniform(0, 1, (3, 10, ROWS)), jnp.float32)
+    base = np.asarray(setup.prior.bandwidth_gb_per_s)
+    links = jnp.asarray(base * 10.0 ** rng.uniform(-1.5, 0.5, (3, 10, 1, 1)), jnp.float32)
+
+    @jax.jit
+    def solve(moves):
+        return values_of_rows(rate, links, moves, TABLE.mask, setup)
+
+    apart, alone = solve(moves.replace(transfers=told)), solve(moves)
+    jax.tree.map(np.testing.assert_array_equal, apart, alone)
+    assert (np.asarray(alone.best) != np.arange(ROWS)).any()

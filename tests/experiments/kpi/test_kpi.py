@@ -7,6 +7,7 @@ import types
 
 import numpy as np
 import pytest
+from helpers.answering import Answering
 from helpers.synthetic_scenes import played
 
 from agents.hi_ppo.checkpoint import load_shipped
@@ -116,7 +117,7 @@ def scoreboard(monkeypatch):
     monkeypatch.setattr(Scoreboard, "_shared", lambda self, file: Crowd())
     monkeypatch.setattr(Scoreboard, "_everyone", lambda self, stage, name: name)
     monkeypatch.setattr(Scoreboard, "_decision_ms", lambda self, name: np.linspace(1, 2, 100))
-    monkeypatch.setattr(kpi, "response_s", lambda argv, spec, count: np.full(count, 0.02))
+    monkeypatch.setattr(kpi, "RespondingProcess", Answering)
     monkeypatch.setattr(
         kpi, "scheduler_names", lambda **_: tuple(n for n in SPEED if n not in TRUTHFUL)
     )
@@ -126,6 +127,7 @@ def test_the_scoreboard_states_all_eight_for_both(scoreboard, tmp_path, capsys):
     file = tmp_path / "kpi.json"
     argv = ["--candidates", "best_static,hysteresis", "--json", str(file)]
     assert command.main([*argv, "--out", str(tmp_path / "run")]) == 0
+    assert Answering.open == 0  # no process is left behind
     result = json.loads(file.read_text())
     assert list(dict.fromkeys(row["name"] for row in result["kpis"])) == NAMES
     # The faster of the two candidates.

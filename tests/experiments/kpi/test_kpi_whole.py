@@ -2,8 +2,8 @@
 
 import json
 
-import numpy as np
 import pytest
+from helpers.answering import Answering
 from helpers.toy_world import two_sites_yaml
 
 from analysis.records import load
@@ -57,7 +57,7 @@ def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path, monke
     monkeypatch.setattr(kpi.Scoreboard, "_weighing", lambda self: list(weighing))
     result = measured(tmp_path, "first")
     # Times are not compared, so that the second run need not start its processes.
-    monkeypatch.setattr(kpi, "response_s", lambda command, spec, count: np.ones(count))
+    monkeypatch.setattr(kpi, "RespondingProcess", Answering)
     again = measured(tmp_path, "second")
     assert set(result["non_learned"]["scheduler"]) == set(SETTINGS)
     assert set(result["non_learned"]["scheduler"].values()) <= {"best_static", "hysteresis"}
