@@ -58,7 +58,8 @@ def migration_table(
     def of_moves(x):
         return jnp.where(apart.reshape(apart.shape + (1,) * (x.ndim - 2)), x, 0.0)
 
-    return MigrationTable(*(of_moves(getattr(every, name)) for name in FIELDS), transfers)
+    known = {name: of_moves(getattr(every, name)) for name in FIELDS}
+    return MigrationTable(**known, transfers=transfers)
 
 
 def with_transfers(table: PlanTable, problem: Problem) -> PlanTable:
@@ -161,8 +162,8 @@ def values_of_rows(
 
 
 def never_done(moves: MigrationTable, length: int, batch: tuple[int, ...] = ()) -> Array:
-    """[..., U, E] int32 the `carried` of no moves yet."""
-    return jnp.full((*batch, *moves.sends.amounts_gb.shape), length, jnp.int32)
+    """The `carried` of no moves yet."""
+    return jnp.full((*batch, *moves.sends.lots), length, jnp.int32)
 
 
 class OutcomesOfMoves(NamedTuple):
@@ -171,7 +172,7 @@ class OutcomesOfMoves(NamedTuple):
     gained: Array  # training steps (or reward) until the next decision, or the end
     landed: Array  # int32 interval of arrival, the last where it comes too late
     inside: Array  # bool, does it come in time?
-    # [U, E] int32 interval in which links have carried the amounts of `Transfers`, T = never
+    # int32 interval in which links have carried each of `Transfers.lots`, T = never
     carried: Array
 
 
@@ -180,7 +181,7 @@ def outcomes_of_moves(
     moves: MigrationTable,
     t: Int[Array, ""],
     setup: Setup,
-    latest: Int[Array, "U E"] | None = None,
+    latest: Int[Array, "U L"] | None = None,
 ) -> OutcomesOfMoves:
     """Moves that begin in interval t of one future, see `values_of_rows`; the next decision is taken
     in the interval after the arrival's. `latest` is `carried` of moves that begin later, and spares
@@ -255,7 +256,7 @@ class LinksDone(NamedTuple):
 
     done_s: Array  # [U, E] [s], an interval after the last where they never have
     since_gb: Array  # [T + 1, E] [GB] carried since the start until each interval begins
-    carried: Array  # [U, E] int32 interval in which they have, T = never
+    carried: Array  # int32 interval in which they have each of `Transfers.lots`, T = never
 
 
 def _links_done(
@@ -263,10 +264,10 @@ def _links_done(
     t: Int[Array, ""],
     setup: Setup,
     course: Course,
-    latest: Int[Array, "U E"] | None = None,
+    latest: Int[Array, "U L"] | None = None,
 ) -> LinksDone:
     """When each link has carried each amount of moves decided in interval t, and in no interval after
-    `latest`.
+    `latest`. Of transfers that are not told apart what counts is whether all links are done.
 
     The interval is looked for from `latest` downward, in steps that double, then between. What begins
     an interval sooner is done an interval sooner or so, which makes three or four tests of what would
@@ -277,7 +278,7 @@ def _links_done(
         setup.interval_s,
         _begins_s(moves, t, setup),
     )
-    speed, done_gb = course.speed, course.done_gb
+    speed, done_gb, apart = course.speed, course.done_gb, moves.sends.lots == amounts_gb.shape
     length = speed.shape[0]
     begun = jnp.minimum(jnp.floor(start / interval).astype(jnp.int32), length - 1)
     before_gb = done_gb[begun] + speed[begun] * (start - begun.astype(jnp.float32) * interval)
@@ -286,11 +287,13 @@ def _links_done(
     def narrow(bounds):
         low, high, step = bounds  # inclusive; `length` = never
         middle = jnp.maximum(high - step, low)
-        enough = (amounts_gb <= _at(since_gb, middle + 1)) & (low < high)
+        enough = amounts_gb <= _at(since_gb, middle + 1)
+        enough = enough if apart else jnp.all(enough, axis=1, keepdims=True)
+        enough = enough & (low < high)
         low = jnp.where(enough, low, jnp.minimum(middle + 1, high))
         return low, jnp.where(enough, middle, high), jnp.where(enough, 2 * step, 1)
 
-    first = jnp.broadcast_to(begun, amounts_gb.shape)
+    first = jnp.broadcast_to(begun, moves.sends.lots)
     last = jnp.full_like(first, length) if latest is None else jnp.maximum(latest, first)
     bounds = first, last, jnp.ones_like(first)
     _, last, _ = jax.lax.while_loop(lambda x: jnp.any(x[0] < x[1]), narrow, bounds)
@@ -302,8 +305,10 @@ def _links_done(
     return LinksDone(done_s, since_gb, last)
 
 
-def _at(values: Float[Array, "_ E"], interval: Int[Array, "U E"]) -> Float[Array, "U E"]:
-    """Each link's value in an interval of its own."""
+def _at(values: Float[Array, "_ E"], interval: Int[Array, "U L"]) -> Float[Array, "U E"]:
+    """Each link's value in an interval of its own, or of a transfer's own, [U, 1]."""
+    if interval.shape[1] == 1:
+        return values.at[interval[:, 0]].get(mode="promise_in_bounds")
     n_links = values.shape[1]
     place = interval * n_links + jnp.arange(n_links, dtype=jnp.int32)[None]
     return values.reshape(-1).at[place].get(mode="promise_in_bounds")

@@ -157,7 +157,7 @@ class Rollout(TableScheduler):
     ) -> dict[str, Any]:
         """What the programme is over: futures as those of `best_of`."""
         setup = self.setup
-        plans, known = take(setup.table.plans, rows), setup.table.transfers
+        plans = take(setup.table.plans, rows)
         size = futures.gpus_available.shape[:2]
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), futures)
         choice = jnp.broadcast_to(seen.now.choice[rows], (size[0] * size[1], rows.size))
@@ -167,7 +167,7 @@ class Rollout(TableScheduler):
         return {
             "rate": rate,
             "bandwidth_gb_per_s": futures.bandwidth_gb_per_s,
-            "moves": migration_table(plans, setup.problem, known and known.among(rows)),
+            "moves": migration_table(plans, setup.problem),
             "mask": self.rows[rows],
             "setup": setup,
             "worth": worth,

@@ -230,11 +230,15 @@ class Scoreboard:
     def _best_rival(self, bar: tqdm) -> str:
         """The candidate of least regret on training scenarios, where all are tuned as well."""
         tuned_too = list(dict.fromkeys([*self.candidates, "replan_oracle"]))
-        regrets = []
-        for stage in self.stages:
-            bar.set_postfix_str(f"tuning the rivals on {stage.spec.name}")
-            regrets.append(stage.tune(tuned_too))
+        bar.set_postfix_str("tuning the rivals")
+        make_room_for_programs()
+
+        def tuned(stage: Stage) -> dict[str, np.ndarray]:
+            regrets = stage.tune(tuned_too)
             bar.update()
+            return regrets
+
+        regrets = side_by_side([functools.partial(tuned, stage) for stage in self.stages])
         means = {n: np.nanmean(np.concatenate([r[n] for r in regrets])) for n in self.candidates}
         return min(means, key=lambda name: np.nan_to_num(means[name], nan=np.inf))
 

@@ -1,7 +1,7 @@
 """What moves between the rows of a table send over links, with what is equal told once.
 
 A domain that lacks layers fetches whole ones, in equal parts from those who hold them: of P x P moves
-over E links only some tens of amounts differ. When links are done is looked up for these alone.
+over E links only some tens of amounts a link differ. Where links are done is looked up for these alone.
 """
 
 from __future__ import annotations
@@ -26,6 +26,13 @@ class Transfers(Pytree):
     which: Int[Array, "*batch D E"] | None = None  # amount of each transfer; None: its own
     of_move: Int[Array, "*batch P P"] | None = None  # transfer of each move; None: its own
 
+    @property
+    def lots(self) -> tuple[int, int]:
+        """(U, E) where it is looked up when each link has carried each amount; (U, 1) where it is when
+        whole transfers are done, as nothing is told apart."""
+        n_amounts, n_links = self.amounts_gb.shape
+        return n_amounts, 1 if self.which is None else n_links
+
     @staticmethod
     def of(bytes_gb: Float[Array, "P P *links"]) -> Transfers:
         """Of moves whose bytes are traced: nothing is told apart."""
@@ -47,13 +54,6 @@ class Transfers(Pytree):
             which=jnp.asarray(np.pad(which, ((0, more), (0, 0)), "edge")),
             of_move=jnp.asarray(of_move.reshape(n_rows, n_rows), jnp.int32),
         )
-
-    def among(self, rows: Int[Array, " R"]) -> Transfers:
-        """Of the moves between some rows; of those that were told apart."""
-        if self.which is None or self.of_move is None:
-            raise ValueError("transfers were not told apart")
-        which = self.which[self.of_move[rows][:, rows].reshape(-1)]
-        return self.replace(which=which, of_move=None)
 
     def slowest(self, done_s: Float[Array, "U E *more"]) -> Float[Array, "P P *more"]:
         """[P, P] when all links of each move are done, given when each link has carried each amount."""

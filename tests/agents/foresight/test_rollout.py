@@ -52,10 +52,10 @@ def known_futures():
         views = world_tape(params, key, STEPS + 1)
         rates = table_rates(setup, views)
         rates = jnp.where(jnp.arange(rates.shape[-1]) == 0, rates, 0.0)  # one lower choice
-        truth = solve_truth(setup, views, rates)
+        # Clairvoyant's transfers are told apart, the rollout's are not.
+        truth = solve_truth(setup.replace(table=told), views, rates)
         future = jax.tree.map(lambda x: x[None, 1:], views)
-        # Its transfers are told apart, clairvoyant's are not.
-        scheduler = Rollout(futures=1, horizon=STEPS).bind(setup.replace(table=told))
+        scheduler = Rollout(futures=1, horizon=STEPS).bind(setup)
 
         def from_row(row, idle):
             seen = EvaluatedTable(

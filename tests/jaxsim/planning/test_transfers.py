@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,16 +40,6 @@ def test_amounts_are_told_once_and_padded():
     assert transfers.of_move.shape == (5, 5) and transfers.of_move.max() < 25
     # All moves alike: one transfer.
     assert Transfers.distinct(np.ones((5, 5, 3, 3))).of_move.max() == 0
-
-
-def test_some_rows_send_what_they_send_among_all():
-    bytes_gb, rows = moves(3), jnp.array([4, 0, 2])
-    among = Transfers.distinct(bytes_gb).among(rows)
-    found = among.slowest(jnp.asarray(done(among.amounts_gb, 3)))
-    whole = done(bytes_gb.reshape(5, 5, -1), 3).max(axis=-1)
-    np.testing.assert_array_equal(found, whole[np.ix_(rows, rows)])
-    with pytest.raises(ValueError, match="not told apart"):
-        Transfers.of(jnp.asarray(bytes_gb)).among(rows)
 
 
 def test_several_futures_stand_side_by_side():
