@@ -161,7 +161,9 @@ def values_of_rows(
     return Solved(value, *found)
 
 
-def never_done(moves: MigrationTable, length: int, batch: tuple[int, ...] = ()) -> Array:
+def never_done(
+    moves: MigrationTable, length: int, batch: tuple[int, ...] = ()
+) -> Int[Array, "*batch U L"]:
     """The `carried` of no moves yet."""
     return jnp.full((*batch, *moves.sends.lots), length, jnp.int32)
 
