@@ -93,7 +93,8 @@ def make_setup(params: EnvParams, table: PlanTable, job: int = 0) -> Setup:
 
 @runtime_checkable
 class Scheduler(Protocol):
-    """Who decides: a frozen pytree (`jaxsim.pytree.Pytree`) with three pure methods.
+    """Who decides: a frozen pytree (`jaxsim.pytree.Pytree`) with three pure methods, and a fourth,
+    `stays`, that need not be written.
 
     Its numbers are leaves. One compiled program therefore serves all values of a class, and
     `jax.vmap` over a leaf tunes it.

@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from agents.baselines.static import StaticPlan, with_any_choice
 from agents.protocol import Setup, score_prior
+from jaxsim.env import Observation
 
 
 def finish_s(
@@ -49,3 +50,7 @@ class Mast(StaticPlan):
         there = jax.lax.dynamic_index_in_dim(group, region, 1, keepdims=False) >= 0
         best = self.replace(candidates=with_any_choice(rows & there, setup.problem.choices.size))
         return super(Mast, best).bind(setup)
+
+    def stays(self, setup: Setup, observation: Observation) -> None:
+        """What it may play is known to whom it was bound alone."""
+        del setup, observation

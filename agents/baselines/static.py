@@ -18,8 +18,7 @@ from agents.protocol import (
     carry_out,
     find_row,
     nothing,
-    pick_row,
-    score_rows,
+    table_rates,
 )
 from agents.staying import expected_rates
 from jaxsim.env import Observation
@@ -60,16 +59,15 @@ class StaticPlan(TableScheduler):
         del key, seen
         return self.row, memory
 
-    def stays(self, setup: Setup, observation: Observation) -> Plan:
+    def stays(self, setup: Setup, observation: Observation) -> Plan | None:
         """The row in force with the lower choice that suits it now: that row alone is scored."""
         table, view = setup.table, observation.view
         row, _ = find_row(table, take(observation.target, 0))
         n_choices = setup.problem.choices.size
-        plans = jax.tree.map(lambda x: jnp.repeat(x[None], n_choices, axis=0), pick_row(table, row))
-        choices = jnp.arange(n_choices, dtype=jnp.int32)
-        views = jax.tree.map(lambda x: x[None], view)
-        rates = score_rows(setup, plans, choices[None], views)[0][0]
-        allowed = jnp.broadcast_to(table.mask[row], rates.shape)
+        alone = table.replace(candidates_of={}, pairs=None, transfers=None)
+        alone = setup.replace(table=jax.tree.map(lambda x: x[row][None], alone))
+        rates = table_rates(alone, jax.tree.map(lambda x: x[None], view))[0, 0]
+        allowed = jnp.ones_like(rates, bool)
         if table.pairs is not None:
             weighed = jnp.zeros((table.size * n_choices,), bool).at[table.pairs].set(True)
             allowed = allowed & weighed.reshape(table.size, n_choices)[row]

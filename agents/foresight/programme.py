@@ -35,7 +35,7 @@ class MigrationTable(Pytree):
 
     @property
     def sends(self) -> Transfers:
-        """What links are asked for."""
+        """The amounts that moves send."""
         return Transfers.of(self.bytes_gb) if self.transfers is None else self.transfers
 
 
@@ -269,7 +269,7 @@ def _links_done(
     latest: Int[Array, "U L"] | None = None,
 ) -> LinksDone:
     """When each link has carried each amount of moves decided in interval t, and in no interval after
-    `latest`. Of transfers that are not told apart what counts is whether all links are done.
+    `latest`. Where transfers are not told apart, `carried` is when all of their links are done.
 
     The interval is looked for from `latest` downward, in steps that double, then between. What begins
     an interval sooner is done an interval sooner or so, which makes three or four tests of what would

@@ -1,4 +1,4 @@
-"""Pieces of work in threads, where most of each is the compiler's, which leaves Python's lock alone."""
+"""Pieces of work in threads: the compiler and compiled programs leave Python's lock alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 Result = TypeVar("Result")
-AT_ONCE = 2  # XLA computes on all cores as it is
+AT_ONCE = 2  # a program keeps one core busy, or all: more pieces take memory and no less time
 
 
 def side_by_side(work: Sequence[Callable[[], Result]]) -> list[Result]:

@@ -97,12 +97,9 @@ class Evaluator:
         objective: Objective | None = None,
     ):
         """`objective`: what schedulers maximise and are measured by, None = progress."""
-        table = with_transfers(world.table, world.problem.job(0))
-        self.world, self.horizon, self.weights = (
-            world.replace(table=table),
-            settings.horizon,
-            weights,
-        )
+        self.world, self.horizon, self.weights = world, settings.horizon, weights
+        # For the optimum alone: how many transfers differ is a world's own, as its programs then are.
+        self._told_apart = with_transfers(world.table, world.problem.job(0))
         self.params, self.keys = scenario_bank(
             world, settings, seeds, split, weights, network_trace, load_trace, objective
         )
@@ -152,7 +149,7 @@ class Evaluator:
 
     def _solved(self) -> Truth:
         """What the future of every scenario holds, [S, ...]."""
-        rates, table = self._rates_along(self.taped, known=True), self.world.table
+        rates, table = self._rates_along(self.taped, known=True), self._told_apart
         return self._in_blocks(lambda *args: truths(table, *args), (self.taped, rates))
 
     def _rates_along(self, params: EnvParams, known: bool) -> np.ndarray:
@@ -231,7 +228,7 @@ class Evaluator:
         if not each:
             return
         told, rates = jax.tree.map(lambda *x: np.stack(x, axis=1), *each)
-        table = self.world.table
+        table = self._told_apart
         found = self._in_blocks(lambda *args: truths_for(table, *args), (self.taped, told, rates))
         for a, asked in enumerate(many):
             self._solved_for[asked] = jax.tree.map(lambda x, a=a: x[:, a], found)

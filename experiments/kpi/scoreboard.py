@@ -64,33 +64,34 @@ class Scoreboard:
         self.files = [file.strip() or None for file in listed.split(",")]
         self._frames: dict[tuple, list[pd.DataFrame]] = {}
         self._trade_offs: list[pd.DataFrame] = []
-        self._processes = contextlib.ExitStack()  # that run
+        self._processes = contextlib.ExitStack()  # that respond, closed when `run` is done
 
     def tables(self) -> dict[str, Callable[[], Any]]:
-        """Every cluster's tables, of one job and of many, for `run`; the longest first."""
+        """Every cluster's tables, of one job and of many, for `run`; the last cluster's first, which by
+        default is the largest."""
         for file in self.files:
             load_regions(file)  # what cannot be read is refused before anything is shown
         parts: dict[str, Callable[[], Any]] = {}
-        for file in self.files[::-1]:
-            where = f"{self.setting}, {file or 'embedded cluster'}"
+        for which, file in reversed(list(enumerate(self.files))):
+            where = f"{self.setting}, {which + 1}: {file or 'embedded cluster'}"
             if self.config.only != COVERAGE:
-                parts[f"{where}, many jobs"] = functools.partial(self._shared, file)
-            parts[f"{where}, one job"] = functools.partial(self._stage, file)
+                parts[f"{where}, many jobs"] = functools.partial(self._shared, which)
+            parts[f"{where}, one job"] = functools.partial(self._stage, which)
         return parts
 
     @functools.cached_property
     def stages(self) -> list[Stage]:
         """One for each cluster."""
-        return [self._stage(file) for file in self.files]
+        return [self._stage(which) for which in range(len(self.files))]
 
     @functools.cached_property
     def shared(self) -> list[SharedCluster]:
         """One for each cluster."""
-        return [self._shared(file) for file in self.files]
+        return [self._shared(which) for which in range(len(self.files))]
 
     @made_once
-    def _stage(self, file: str | None) -> Stage:
-        c = self.config
+    def _stage(self, which: int) -> Stage:
+        c, file = self.config, self.files[which]
         spec, world, info = load_world(
             file,
             c.model,
@@ -108,8 +109,8 @@ class Scoreboard:
         return Stage(spec, world, info, c.scenario, counts)
 
     @made_once
-    def _shared(self, file: str | None) -> SharedCluster:
-        c = self.config
+    def _shared(self, which: int) -> SharedCluster:
+        c, file = self.config, self.files[which]
         return shared_cluster(
             file,
             c.jobs,
@@ -127,7 +128,7 @@ class Scoreboard:
         that is not learned, by name. The last may be the policy itself."""
         if self.config.only == COVERAGE:
             return self._run_coverage()
-        tuned = len(self.stages)
+        tuned = 2  # tuning, and what all come to
         with (
             self._processes,
             progress(desc=f"kpi, {self.setting}", total=tuned, unit="part") as bar,
@@ -232,14 +233,13 @@ class Scoreboard:
         tuned_too = list(dict.fromkeys([*self.candidates, "replan_oracle"]))
         bar.set_postfix_str("tuning the rivals")
         make_room_for_programs()
-
-        def tuned(stage: Stage) -> dict[str, np.ndarray]:
-            regrets = stage.tune(tuned_too)
-            bar.update()
-            return regrets
-
-        regrets = side_by_side([functools.partial(tuned, stage) for stage in self.stages])
-        means = {n: np.nanmean(np.concatenate([r[n] for r in regrets])) for n in self.candidates}
+        side_by_side([functools.partial(stage.tune, tuned_too) for stage in self.stages])
+        bar.update()
+        make_room_for_programs()
+        asked = [functools.partial(s.regret, n) for n in self.candidates for s in self.stages]
+        regrets = np.reshape(side_by_side(asked), (len(self.candidates), -1))
+        bar.update()
+        means = dict(zip(self.candidates, np.nanmean(regrets, axis=1), strict=True))
         return min(means, key=lambda name: np.nan_to_num(means[name], nan=np.inf))
 
     @functools.cache  # noqa: B019 - a scoreboard lives as long as its process

@@ -15,7 +15,7 @@ import numpy as np
 from agents.episodes import Episode
 from agents.registry import default_settings
 from analysis.statistics import Played, front
-from experiments.common import made_once, price_of_speed, side_by_side
+from experiments.common import made_once, price_of_speed
 from experiments.evaluate import Contestant, Evaluator, named, tune
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
@@ -84,16 +84,13 @@ class Stage:
         settings = dataclasses.replace(self.settings, **LEAST_WORTH, **SCENES[name])
         return Evaluator(self.world, settings, range(self._counts[split]), split, FAST)
 
-    def tune(self, names: list[str]) -> dict[str, np.ndarray]:
-        """Tune the rivals on training scenarios with jitter; returns [S] regrets of all there."""
-        training = self.scene(JITTER, "train")
-        self.tuned = tune([training], names)
+    def tune(self, names: list[str]) -> None:
+        """Tune the rivals on training scenarios with jitter."""
+        self.tuned = tune([self.scene(JITTER, "train")], names)
 
-        def regret(name: str) -> np.ndarray:
-            return training.regret_pct(named(name, self.world, self.tuned))
-
-        regrets = side_by_side([functools.partial(regret, name) for name in names])
-        return dict(zip(names, regrets, strict=True))
+    def regret(self, name: str) -> np.ndarray:
+        """[S] of a rival, as it is tuned, on the training scenarios."""
+        return self.scene(JITTER, "train").regret_pct(named(name, self.world, self.tuned))
 
     def play(
         self, scene: str, everyone: list[Contestant], weights: tuple[float, ...] | None = None

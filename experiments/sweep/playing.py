@@ -19,7 +19,6 @@ import numpy as np
 from jax.tree_util import tree_map_with_path
 
 from agents.episodes import EpisodeMetrics, episode_metrics, play
-from agents.foresight import with_transfers
 from agents.oracles import Truth, solve_truth
 from agents.protocol import Scheduler, make_setup, table_rates
 from agents.registry import plan_rules
@@ -163,8 +162,6 @@ class Player:
             loaded=group.loaded,
             preferences=SAMPLED if group.weighted else (),
         )
-        table = with_transfers(world.table, world.problem.job(0))
-        world = world.replace(table=table)
         args = (self.checkpoints, {}, world)
         return world, [contestants(name, *args)[0].scheduler for name in self.names]
 

@@ -28,8 +28,8 @@ class Transfers(Pytree):
 
     @property
     def lots(self) -> tuple[int, int]:
-        """(U, E) where it is looked up when each link has carried each amount; (U, 1) where it is when
-        whole transfers are done, as nothing is told apart."""
+        """Shape of what is looked up: (U, E), each amount of each link; (U, 1), whole transfers, where
+        nothing is told apart."""
         n_amounts, n_links = self.amounts_gb.shape
         return n_amounts, 1 if self.which is None else n_links
 
@@ -47,7 +47,8 @@ class Transfers(Pytree):
         found = [np.unique(column, return_inverse=True) for column in transfers.T]
         size = filled(max(len(values) for values, _ in found), AMOUNTS_STEP)
         amounts = [np.pad(values, (0, size - len(values)), "edge") for values, _ in found]
-        which = np.stack([index.ravel() for _, index in found], axis=1).astype(np.int16)
+        which = np.stack([index.ravel() for _, index in found], axis=1)
+        which = which.astype(np.int16 if size <= np.iinfo(np.int16).max else np.int32)
         more = filled(len(which), TRANSFERS_STEP) - len(which)
         return Transfers(
             amounts_gb=jnp.asarray(np.stack(amounts, axis=1)),

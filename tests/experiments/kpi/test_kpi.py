@@ -90,7 +90,10 @@ class Theatre:
         return [np.array([[1.0, 1.0, 3.0], [3.0, 3.0, 1.0]])] * 4
 
     def tune(self, names):
-        return {n: np.full(4, 100 * (1 - SPEED.get(n, 0.1) / 6.5)) for n in names}
+        assert "replan_oracle" in names
+
+    def regret(self, name):
+        return np.full(4, 100 * (1 - SPEED.get(name, 0.1) / 6.5))
 
 
 def record_of(tmp_path):
