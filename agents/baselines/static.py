@@ -64,7 +64,7 @@ class StaticPlan(TableScheduler):
         table, view = setup.table, observation.view
         row, _ = find_row(table, take(observation.target, 0))
         n_choices = setup.problem.choices.size
-        alone = table.replace(candidates_of={}, pairs=None, transfers=None)
+        alone = table.replace(candidates_of={}, pairs=None)
         alone = setup.replace(table=jax.tree.map(lambda x: x[row][None], alone))
         rates = table_rates(alone, jax.tree.map(lambda x: x[None], view))[0, 0]
         allowed = jnp.ones_like(rates, bool)

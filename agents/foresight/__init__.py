@@ -8,13 +8,13 @@ rollout    A planner that samples futures, solves the programme over them and de
 from agents.foresight.futures import Filter, Prospect, sample_paths
 from agents.foresight.programme import (
     MigrationTable,
+    distinct_transfers,
     first_deployment,
     make_course,
     migration_table,
     never_done,
     outcomes_of_moves,
     values_of_rows,
-    with_transfers,
 )
 from agents.foresight.rollout import Rollout, RolloutMemory
 
@@ -24,6 +24,7 @@ __all__ = [
     "Prospect",
     "Rollout",
     "RolloutMemory",
+    "distinct_transfers",
     "first_deployment",
     "make_course",
     "migration_table",
@@ -31,5 +32,4 @@ __all__ = [
     "outcomes_of_moves",
     "sample_paths",
     "values_of_rows",
-    "with_transfers",
 ]

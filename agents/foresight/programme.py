@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 
 from agents.protocol import Setup
 from jaxsim.plan import Plan, Problem, needs_reconfiguration
-from jaxsim.planning import NEVER, PlanTable, Transfers, Worth
+from jaxsim.planning import NEVER, Transfers, Worth
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import begin_transition
 
@@ -62,11 +62,10 @@ def migration_table(
     return MigrationTable(**known, transfers=transfers)
 
 
-def with_transfers(table: PlanTable, problem: Problem) -> PlanTable:
-    """The table with what moves between its rows send told apart, which takes the host a moment and
-    spares every programme over it most of its work."""
-    bytes_gb = np.asarray(_bytes_of_moves(table.plans, problem))
-    return table.replace(transfers=Transfers.distinct(bytes_gb))
+def distinct_transfers(plans: Plan, problem: Problem) -> Transfers:
+    """What moves between plans [P, ...] send, told apart: that takes the host a moment and spares every
+    programme over them most of its work."""
+    return Transfers.distinct(np.asarray(_bytes_of_moves(plans, problem)))
 
 
 @jax.jit

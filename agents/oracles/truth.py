@@ -12,7 +12,7 @@ from agents.protocol import Estimate, Setup, best_choices, score_rows, table_rat
 from agents.staying import staying_rates
 from jaxsim.env import EnvParams, world_tape
 from jaxsim.plan import Plan
-from jaxsim.planning import best_rate, same_gpus
+from jaxsim.planning import Transfers, best_rate, same_gpus
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView
 
@@ -36,15 +36,20 @@ def make_truth(params: EnvParams, setup: Setup, key: Array, horizon: int) -> Tru
     return solve_truth(setup, views, table_rates(setup, views))
 
 
-def solve_truth(setup: Setup, views: NetworkView, rates: Float[Array, "T P V"]) -> Truth:
-    """The optimal plan sequence, given `table_rates` of the views."""
+def solve_truth(
+    setup: Setup,
+    views: NetworkView,
+    rates: Float[Array, "T P V"],
+    transfers: Transfers | None = None,
+) -> Truth:
+    """The optimal plan sequence, given `table_rates` of the views; sooner where the table's
+    `distinct_transfers` are known."""
     estimate = best_choices(rates)
     worth, parts = None, None
     if setup.objective is not None:
         parts = score_rows(setup, setup.table.plans, estimate.choice, views)[1]
         worth = jax.tree.map(lambda x: x[None], parts)
-    table = setup.table
-    moves = migration_table(table.plans, setup.problem, table.transfers)
+    moves = migration_table(setup.table.plans, setup.problem, transfers)
     one_future, links = estimate.rate[None], views.bandwidth_gb_per_s[None]
     staying = staying_rates(setup, setup.table.plans, views, estimate.rate, parts)
     staying = None if staying is None else staying[None]

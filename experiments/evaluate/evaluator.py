@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.episodes import Episode, EpisodeMetrics
-from agents.foresight import with_transfers
+from agents.foresight import distinct_transfers
 from agents.oracles import Truth
 from agents.protocol import Scheduler, ScoredTable, make_setup
 from agents.registry import Settings, default_settings, find
@@ -98,8 +98,7 @@ class Evaluator:
     ):
         """`objective`: what schedulers maximise and are measured by, None = progress."""
         self.world, self.horizon, self.weights = world, settings.horizon, weights
-        # For the optimum alone: how many transfers differ is a world's own, as its programs then are.
-        self._told_apart = with_transfers(world.table, world.problem.job(0))
+        self._transfers = distinct_transfers(world.table.plans, world.problem.job(0))
         self.params, self.keys = scenario_bank(
             world, settings, seeds, split, weights, network_trace, load_trace, objective
         )
@@ -149,8 +148,9 @@ class Evaluator:
 
     def _solved(self) -> Truth:
         """What the future of every scenario holds, [S, ...]."""
-        rates, table = self._rates_along(self.taped, known=True), self._told_apart
-        return self._in_blocks(lambda *args: truths(table, *args), (self.taped, rates))
+        rates = self._rates_along(self.taped, known=True)
+        facts = self.world.table, self._transfers
+        return self._in_blocks(lambda *args: truths(*facts, *args), (self.taped, rates))
 
     def _rates_along(self, params: EnvParams, known: bool) -> np.ndarray:
         """[S, T + 1, P, V] the table's rates along the scenarios' courses, for those to whom it is
@@ -228,8 +228,8 @@ class Evaluator:
         if not each:
             return
         told, rates = jax.tree.map(lambda *x: np.stack(x, axis=1), *each)
-        table = self._told_apart
-        found = self._in_blocks(lambda *args: truths_for(table, *args), (self.taped, told, rates))
+        facts = self.world.table, self._transfers
+        found = self._in_blocks(lambda *args: truths_for(*facts, *args), (self.taped, told, rates))
         for a, asked in enumerate(many):
             self._solved_for[asked] = jax.tree.map(lambda x, a=a: x[:, a], found)
 

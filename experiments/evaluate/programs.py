@@ -33,17 +33,18 @@ def tapes(params: EnvParams, keys: jax.Array, length: int) -> NetworkView:
 
 
 @ShortAxes
-def truths(table, params, rates: jax.Array) -> Truth:
-    """What the future of each scenario holds, [S, ...]; `rates` [S, T, P, V] are the table's."""
+def truths(table, transfers, params, rates: jax.Array) -> Truth:
+    """What the future of each scenario holds, [S, ...]; `rates` [S, T, P, V] are the table's, and
+    `transfers` its `distinct_transfers`."""
 
     def one(params, rates):
-        return solve_truth(true_setup(params, table), params.tape, rates)
+        return solve_truth(true_setup(params, table), params.tape, rates, transfers)
 
     return jax.vmap(one)(params, rates)
 
 
 @ShortAxes
-def truths_for(table, params, asked: tuple, rates: jax.Array) -> Truth:
+def truths_for(table, transfers, params, asked: tuple, rates: jax.Array) -> Truth:
     """[S, A, ...] `truths` for A preferences: `asked` are weights [S, A, 4] and objectives [S, A, ...],
     `rates` [S, A, T, P, V]. When moves end depends on none of them, and is looked at once for all."""
 
@@ -51,7 +52,7 @@ def truths_for(table, params, asked: tuple, rates: jax.Array) -> Truth:
         def told(asked, rates):
             weights, objective = asked
             here = params.replace(weights=weights, objective=objective)
-            return solve_truth(true_setup(here, table), params.tape, rates)
+            return solve_truth(true_setup(here, table), params.tape, rates, transfers)
 
         return jax.vmap(told)(asked, rates)
 

@@ -19,7 +19,6 @@ from jaxsim.planning.builder import Owner, TableBuilder, even_layouts, table_fam
 from jaxsim.planning.family import make_plan, stack_plans
 from jaxsim.planning.objective import BUDGET_SHARES, LEAST_PROGRESS
 from jaxsim.planning.scoring import base_view, one_view, over_plans, pairs_of
-from jaxsim.planning.transfers import Transfers
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, job_step_cost
 
@@ -46,8 +45,6 @@ class PlanTable(Pytree):
     # Rows with lower choices, row x V + choice, of which one is as good as each row's best whatever
     # the network: `planning.pairs`. These alone are weighed; None: all of them
     pairs: Int[Array, "*batch N"] | None = None
-    # What moves between the rows send, told apart on the host; None: where it is asked for
-    transfers: Transfers | None = None
 
     @property
     def size(self) -> int:

@@ -6,6 +6,8 @@ over E links only some tens of amounts a link differ. Where links are done is lo
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -66,5 +68,5 @@ class Transfers(Pytree):
         done_s = done_s.max(axis=1)
         if self.of_move is not None:
             return done_s.at[self.of_move].get(mode="promise_in_bounds")
-        n_rows = int(np.sqrt(done_s.shape[0]) + 0.5)
+        n_rows = math.isqrt(done_s.shape[0])
         return done_s.reshape(n_rows, n_rows, *more)

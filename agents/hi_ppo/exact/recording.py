@@ -88,7 +88,7 @@ def record(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: in
     before, now = (jax.tree.map(lambda x, part=part: x[part], views) for part in _SHIFTED)
     resized = staying_rates(setup, table.plans, views, played, worth)
     stayed = (played if resized is None else resized)[1:] * setup.interval_s
-    moves = migration_table(table.plans, setup.problem, table.transfers)
+    moves = migration_table(table.plans, setup.problem)
     later = jax.tree.map(lambda x: x[1:], (played, worth))
     moved, after = _moves(setup, moves, now, *later)
     start = _start(setup, *later)

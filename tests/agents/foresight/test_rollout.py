@@ -10,12 +10,12 @@ from helpers.toy_table import PLANS, ROWS, TABLE
 from helpers.toy_world import JOB, calibration, cluster_spec, env_params
 
 from agents.foresight.programme import (
+    distinct_transfers,
     make_course,
     migration_table,
     never_done,
     outcomes_of_moves,
     values_of_rows,
-    with_transfers,
 )
 from agents.foresight.rollout import Rollout
 from agents.oracles.truth import solve_truth
@@ -43,7 +43,7 @@ def world(seed):
 @functools.cache
 def known_futures():
     """Rows that clairvoyant and rollout decide for in interval 1, from each row and from idle."""
-    told = with_transfers(TABLE, world(0).problem.job(0))
+    told = distinct_transfers(TABLE.plans, world(0).problem.job(0))
 
     @jax.jit
     @jax.vmap
@@ -53,7 +53,7 @@ def known_futures():
         rates = table_rates(setup, views)
         rates = jnp.where(jnp.arange(rates.shape[-1]) == 0, rates, 0.0)  # one lower choice
         # Clairvoyant's transfers are told apart, the rollout's are not.
-        truth = solve_truth(setup.replace(table=told), views, rates)
+        truth = solve_truth(setup, views, rates, told)
         future = jax.tree.map(lambda x: x[None, 1:], views)
         scheduler = Rollout(futures=1, horizon=STEPS).bind(setup)
 
@@ -218,7 +218,7 @@ def test_transfers_told_apart_change_nothing():
     rng = np.random.default_rng(5)
     setup = make_setup(world(0), TABLE)
     moves = migration_table(TABLE.plans, setup.problem)
-    told = with_transfers(TABLE, setup.problem).transfers
+    told = distinct_transfers(TABLE.plans, setup.problem)
     assert told.which.max() + 1 < ROWS * ROWS  # fewer amounts than moves
     rate = jnp.asarray(rng.uniform(0, 1, (3, 10, ROWS)), jnp.float32)
     base = np.asarray(setup.prior.bandwidth_gb_per_s)
