@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from agents.episodes import episode_metrics, play
+from agents.foresight import distinct_transfers
 from agents.protocol import make_setup
 from experiments.common import load_world
 from experiments.evaluate import Evaluator, evaluator, named
@@ -136,9 +137,11 @@ def test_weights_that_were_prepared_are_not_scored_again(bank, monkeypatch):
 def test_the_future_solved_for_many_preferences_is_that_of_each_alone(bank):
     preferences = [Preference((0.5, 0.0, 0.5, 0.0)), Preference((0.2, 0.0, 0.8, 0.0), 500.0)]
     bank.weigh(preferences, oracle=True)
+    table = bank.world.table
+    transfers = distinct_transfers(table.plans, bank.world.problem.job(0))
     for asked in preferences:
         params, _, together, rates = bank.weighed(asked)
-        alone = jax.device_get(truths(bank.world.table, params, rates))
+        alone = jax.device_get(truths(table, transfers, params, rates))
         np.testing.assert_array_equal(together.best, alone.best)
         np.testing.assert_allclose(together.value, alone.value, rtol=1e-5, atol=1e-3)
         np.testing.assert_allclose(together.start_value, alone.start_value, rtol=1e-5)
