@@ -27,6 +27,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 # In the environment, so that processes which tests start compute the same bits.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# A test that changes how worlds are built must not leave one to the next.
+os.environ["HIPPO_KEEP_WORLDS"] = "0"
 add_options("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")
 
 # Tracing makes many small objects that live on: looking through them at every 700th is a fifth of it.

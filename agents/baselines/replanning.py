@@ -8,7 +8,7 @@ from jax import Array
 from jaxtyping import Float, Int, Key
 
 from agents.paying import amortised_gain
-from agents.protocol import EvaluatedTable, TableScheduler, score_table
+from agents.protocol import EvaluatedTable, TableScheduler, score_prior, score_table
 from jaxsim.step_time import NetworkView
 
 EVERY_GPU = 1 << 30  # above any count: all GPUs are watched
@@ -45,18 +45,24 @@ class Replanning(TableScheduler):
     ) -> tuple[Int[Array, ""], Int[Array, " K"]]:
         del key
         setup, state = self.setup, self.watched(seen.view)
-        profiled = setup.prior.replace(gpus_available=seen.view.gpus_available)
-        # Only the first decision needs the table under another view than the measured one.
-        rate = jax.lax.cond(
-            seen.t <= 1,
-            lambda: jnp.where(
-                seen.idle, score_table(setup, profiled, self.candidates).rate, seen.now.rate
-            ),
-            lambda: seen.now.rate,
-        )
+        rate = jnp.where(seen.idle, self._at_base(seen), seen.now.rate)
         gain = amortised_gain(seen, rate, setup.interval_s, jnp.float32(self.horizon))
         best = jnp.argmax(jnp.where(self.rows, gain, -jnp.inf)).astype(jnp.int32)
         plan_again = jnp.any(state != memory) & seen.may_switch
         memory = jnp.where(plan_again, state, memory)
         move = seen.idle | (plan_again & (gain[best] > gain[seen.row]))
         return jnp.where(move, best, seen.row), memory
+
+    def _at_base(self, seen: EvaluatedTable) -> Float[Array, " P"]:
+        """[P] rates on the links at base and the GPUs that are free; needed for the first decision."""
+        setup = self.setup
+        if not setup.gpus_vary:  # known already, unless somebody measures otherwise
+            usual = jnp.all(seen.view.gpus_available == setup.prior.gpus_available)
+            return jnp.where(usual, score_prior(setup, self.candidates).rate, seen.now.rate)
+        profiled = setup.prior.replace(gpus_available=seen.view.gpus_available)
+        # Of many scenarios side by side both branches are computed, in every interval.
+        return jax.lax.cond(
+            seen.t <= 1,
+            lambda: score_table(setup, profiled, self.candidates).rate,
+            lambda: seen.now.rate,
+        )

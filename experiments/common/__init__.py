@@ -11,6 +11,7 @@ real_training     commands of ddp_bench, started as subprocesses
 prices            what the plans of a table cost, of which budgets are shares
 running           a plan that was told before, from a file
 setup             worlds from options, compiled programs kept between runs
+kept_worlds       worlds that were built before, on disk
 compiler_options  options of XLA, set only where it knows them
 tables            tables for the terminal
 """

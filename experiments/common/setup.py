@@ -18,6 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments.common.compiler_options import add_options
+from experiments.common.kept_worlds import kept
 from jaxsim.cluster import (
     POOLED,
     STACKS,
@@ -26,6 +27,7 @@ from jaxsim.cluster import (
     repeat_regions,
 )
 from jaxsim.files import InputError, one_line
+from jaxsim.learning import read_efficiency
 from jaxsim.load import read_load_trace
 from jaxsim.network import read_network_trace
 from jaxsim.plan import Plan
@@ -143,20 +145,26 @@ def load_world(
     spec = load_regions(cluster, domains)
     fields = {} if spec.stack == POOLED else STACKS[spec.stack].job_fields
     job = JobSpec(load_model(model), global_batch, seq, **fields)
-    # Not the name of a calibration file but what it says now.
+    # Not the names of files but what they say now.
     calibration = jax.tree.map(np.asarray, spec.calibration)
+    worth = jax.tree.map(np.asarray, read_efficiency(efficiency))
     about = {"rules": dict(rules or {}), "loaded": loaded, "preferences": preferences}
     about |= {"efficiency": efficiency, "allow": allow, "running": running}
     arguments = (spec, job, table_size, layout_limit, calibration, about)
-    world, info = _built(pickle.dumps(arguments))
+    world, info = _built(pickle.dumps(arguments), pickle.dumps(worth))
     if note:
         note_efficiency(spec)
     return spec, world, info
 
 
 @functools.lru_cache(maxsize=4)
-def _built(arguments: bytes) -> tuple[World, TableInfo]:
-    """A world from its pickled description: the scenes of a suite share theirs."""
+def _built(arguments: bytes, worth: bytes) -> tuple[World, TableInfo]:
+    """A world from its pickled description and what tokens are worth: the scenes of a suite share
+    theirs, and so do commands that run one after another."""
+    return kept(arguments + worth, compile_cache() / "worlds", lambda: _build(arguments))
+
+
+def _build(arguments: bytes) -> tuple[World, TableInfo]:
     spec, job, table_size, layout_limit, calibration, about = pickle.loads(arguments)
     calibration = jax.tree.map(jnp.asarray, calibration)
     return build_world(spec, job, table_size, layout_limit, calibration, **about)

@@ -19,9 +19,10 @@ from jaxsim.files import InputError
 ROOT = Path(__file__).parents[2]
 
 
-def respond_command(argv: list[str]) -> list[str]:
-    """The command line of a process that answers measurements."""
-    return [sys.executable, "-m", "experiments.respond", *argv]
+def handed_command(path: Path) -> list[str]:
+    """The command line of a process that answers measurements in the world of a file that `hand_over`
+    wrote."""
+    return [sys.executable, "-m", "experiments.respond.handed", str(path)]
 
 
 class RespondingProcess:

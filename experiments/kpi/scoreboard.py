@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from experiments.evaluate import contestants, requested_without_truth
 from experiments.kpi.config import COVERAGE, KpiConfig
 from experiments.kpi.frames import episode_rows, front_rows
 from experiments.kpi.jobs import SharedCluster, shared_cluster
-from experiments.kpi.response import RespondingProcess, respond_command
+from experiments.kpi.response import RespondingProcess, handed_command
 from experiments.kpi.worlds import (
     EIGHT_REGIONS,
     FAST,
@@ -348,13 +350,12 @@ class Scoreboard:
 
     @made_once
     def _process(self, name: str) -> RespondingProcess:
-        """One that responds on the largest cluster, until `run` is done."""
-        c, file = self.config, self.files[self._largest]
-        argv = ["--scheduler", name, "--model", c.model, "--global-batch", str(c.global_batch)]
-        argv += ["--seq", str(c.seq), "--table-size", str(c.table_size)]
-        argv += ["--layout-limit", str(c.layout_limit), *(["--cluster", file] if file else [])]
-        argv += ["--allow", self.setting, "--efficiency", c.efficiency]
-        process = RespondingProcess(respond_command(argv))
+        """One that responds on the largest cluster, in the world of this scoreboard, until `run` is
+        done."""
+        stage = self.stages[self._largest]
+        folder = Path(self._processes.enter_context(tempfile.TemporaryDirectory()))
+        stage.hand_over(folder / "world", self._everyone(stage, name)[0])
+        process = RespondingProcess(handed_command(folder / "world"))
         self._processes.callback(process.close)
         return process
 

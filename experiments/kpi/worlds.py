@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from agents.registry import default_settings
 from analysis.statistics import Played, front
 from experiments.common import made_once, price_of_speed
 from experiments.evaluate import Contestant, Evaluator, named, tune
+from experiments.respond import hand_over
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
 from jaxsim.planning import (
@@ -99,6 +101,10 @@ class Stage:
         bank, asked = self.scene(scene), None if weights is None else Preference(weights)
         episodes = [bank.play(one.scheduler, asked)[1] for one in everyone]
         return _played(episodes, bank.params)
+
+    def hand_over(self, path: Path, one: Contestant) -> None:
+        """Write the file for a process that responds as one scheduler does here."""
+        hand_over(path, self.world, self.spec, one.scheduler, self.settings.interval_s)
 
     @functools.cached_property
     def usd_per_hour(self) -> float:

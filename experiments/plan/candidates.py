@@ -56,6 +56,8 @@ class Candidates:
     pool: tuple[Carried, ...]  # no two alike but for their shares
     single_domain: Carried | None
     static_even_split: Carried | None
+    results: dict[str, SpaceResult]  # what the search said of either setting
+    objective: Objective | None
 
 
 def search_plans(
@@ -97,7 +99,19 @@ def search_plans(
         tuple(every),
         surest(single),
         _even(search, question),
+        results,
+        objective,
     )
+
+
+def joined(candidates: Candidates, plans: Iterable[Plan], question: Question) -> Candidates:
+    """The candidates with plans that somebody else proposes: the best of either setting may be one."""
+    known = candidates.pool
+    more = distinct([*(one.plan for one in known), *plans])[len(known) :]
+    every = [*known, *carried(more, question)]
+    results, objective = candidates.results, candidates.objective
+    found = {name: _found(name, results, every, question, objective) for name in SETTINGS}
+    return dataclasses.replace(candidates, found=found, pool=tuple(every))
 
 
 def _in_other_words(plan: Plan, ways: Iterable[Exchange]) -> list[Plan]:

@@ -37,6 +37,8 @@ class PlanConfig:
             when they are taken away
         what_if: a change to ask about, as link=a:b,factor=0.5 (also gbps=, rtt_ms=; link=all for every
             link) or domain=c,gpus=0 (also usd_per_gpu_hour=); may be given several times
+        policy: a scheduler or a checkpoint that has learned how links move, such as hi_ppo+search;
+            where the search is not exact, its first choice is among the plans compared. Takes minutes
         pareto: tell the trade-off between speed and price, and draw it
         figure: draw the map: domains, pipelines, ring, loads of the links
         quick: two plans and what bounds them, no runners-up and no thresholds
@@ -62,6 +64,7 @@ class PlanConfig:
     reserve_pct: float = 0.0
     checkpoint_minutes: float = 30.0
     what_if: str | None = None
+    policy: str | None = None
     pareto: bool = False
     figure: bool = False
     quick: bool = False
@@ -92,8 +95,14 @@ class PlanConfig:
         if self.format is not None and self.format not in EXPORT_FORMATS:
             known = ", ".join(EXPORT_FORMATS)
             raise InputError(f"format: expected one of {known}, got {self.format!r}")
-        parse_weights(self.weights)
+        weights = parse_weights(self.weights)
         parse_changes(self.what_if)
+        limits = (self.budget, self.deadline, self.reserve_pct or None)
+        if self.policy is not None and (any(weights[1:]) or any(x is not None for x in limits)):
+            raise InputError(
+                "policy: it is asked for speed alone, and goes with neither --weights nor --budget, "
+                "--deadline or --reserve-pct"
+            )
 
     @property
     def budget_usd_per_hour(self) -> float:

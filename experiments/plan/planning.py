@@ -19,6 +19,7 @@ from experiments.plan.bottleneck import link_gains
 from experiments.plan.candidates import Candidates, groups_of, search_plans
 from experiments.plan.config import PlanConfig
 from experiments.plan.export import check_folder, export_plan, job_of, passes_of
+from experiments.plan.policy import ask_policy, check_policy
 from experiments.plan.question import Question, asked, objective_of
 from experiments.plan.screen import dry_text, screen
 from experiments.plan.spot import spot_of
@@ -40,6 +41,7 @@ def make_plan(config: PlanConfig) -> None:
     RunWriter.check("plan", config.out)
     if config.export is not None:
         check_folder(config.export)
+    check_policy(config)
     question = asked(config)
     result = answered(config, question)
     # Before the run folder: what a format refuses leaves nothing behind.
@@ -71,6 +73,7 @@ def launched(config: PlanConfig, question: Question, result: dict[str, Any]) -> 
 
 def dry(config: PlanConfig) -> dict[str, Any]:
     """The files are read and checked; how large the search is."""
+    check_policy(config)
     question = asked(config, with_changes=config.what_if is not None)
     domains = int(np.asarray(question.problem.cluster.mask).sum())
     space = question.space
@@ -95,6 +98,8 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
     with ThreadPoolExecutor(1) as beside_search, bar_of(disable=None) as bar:
         beside_search.submit(compile_ahead, question)
         candidates = search_plans(question, objective, config.quick, bar.set_description_str)
+        bar.set_description_str("asking the policy")
+        candidates, policy = ask_policy(config, question, candidates)
         told = {name: _told(candidates, name, config, question) for name in SETTINGS}
         best = candidates.found[config.allow].best
         bar.set_description_str("asking what would change the plan")
@@ -123,6 +128,7 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
         "allow": config.allow,
         **{"probability_best": None, "runners_up": [], "changes": [], **beside},
         "pool": len(candidates.pool),
+        "policy": policy,
         "what_if": changed,
         "asked": _asked(config, question, source),
         "wall_s": time.perf_counter() - start,

@@ -37,6 +37,7 @@ def remarks(result: dict[str, Any]) -> list[str]:
             lines.append(
                 f"{gain:,.1f} % faster than {name.replace('_', ' ')} (at the lower end of the bands)."
             )
+    lines += _policy(result["policy"])
     best = told[result["allow"]]
     if best and best["misses_deadline"]:
         lines.append("No plan found meets the deadline at the lower end of its bands.")
@@ -51,6 +52,28 @@ def remarks(result: dict[str, Any]) -> list[str]:
         )
     lines += _doubts(told)
     return ["", *dict.fromkeys(lines)] if lines else []
+
+
+def _policy(told: dict[str, Any] | None) -> list[str]:
+    """What the policy came to, beside the search; both at the lower end of their bands."""
+    if told is None:
+        return []
+    name, answer = told["name"], told["answer"]
+    if not told["asked"]:
+        return [f"{name} was not asked: the search is exact."]
+    if answer is None:
+        return [f"{name} has no plan that runs."]
+    gain = told["gain_pct"]
+    if gain is not None and told["same_place"] and abs(gain) <= WORTH_TELLING_PCT:
+        return [f"{name} would deploy what the search found."]
+    beside = f"{name} would deploy {answer['plan']['label']} ({told['talks']})"
+    if gain is None:
+        return [f"{beside}; the search found nothing that runs."]
+    side = "faster" if gain > 0 else "slower"
+    return [
+        f"{beside}: on these links {abs(gain):.1f} % {side} than what the search found, "
+        f"{answer['usd_per_effective_mtoken']:.3f} USD per M effective."
+    ]
 
 
 def _doubts(told: dict[str, dict[str, Any] | None]) -> list[str]:

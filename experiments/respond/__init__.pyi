@@ -1,5 +1,14 @@
 from .config import RespondConfig
+from .handed import hand_over
 from .measurements import Measured, stamped
 from .responder import Proposal, Responder, make_responder
 
-__all__ = ["Measured", "Proposal", "RespondConfig", "Responder", "make_responder", "stamped"]
+__all__ = [
+    "Measured",
+    "Proposal",
+    "RespondConfig",
+    "Responder",
+    "hand_over",
+    "make_responder",
+    "stamped",
+]

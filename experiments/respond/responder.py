@@ -41,6 +41,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agents.hi_ppo import HiPPO
 from agents.protocol import Scheduler, find_row, make_setup
 from agents.registry import plan_rules, rivals_with_rules
 from experiments.common import load_regions, load_world, one_line, read_running
@@ -343,9 +344,12 @@ def make_responder(config: RespondConfig) -> Responder:
         if float(world.table.base_rate[row]) <= 0.0:
             raise InputError(f"{config.running}: fields: this plan cannot run on {spec.name}")
     scheduler = contestants(name, checkpoints, {}, world)[0].scheduler
-    if name in checkpoints:
-        scheduler = scheduler.replace(every=jnp.int32(1))
-    return Responder(world, spec, scheduler, config.interval_s, running)
+    return Responder(world, spec, at_every_measurement(scheduler), config.interval_s, running)
+
+
+def at_every_measurement(scheduler: Scheduler) -> Scheduler:
+    """The scheduler with an upper level that decides at every measurement; others do so anyway."""
+    return scheduler.replace(every=jnp.int32(1)) if isinstance(scheduler, HiPPO) else scheduler
 
 
 def serve(responder: Responder, lines: TextIO, out: TextIO) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import itertools
 import json
+import subprocess
 import sys
 
 import jax
@@ -14,11 +15,14 @@ import pytest
 from helpers.plan_check import check_plan
 from helpers.tiny_training import cached_world
 
-from experiments.kpi.response import RespondingProcess
+from agents.hi_ppo.search import GuidedSearch
+from experiments.evaluate import contestants, requested
+from experiments.kpi.response import RespondingProcess, handed_command
 from experiments.respond import __main__ as command
+from experiments.respond import hand_over
 from experiments.respond import responder as respond
 from experiments.respond.config import RespondConfig
-from experiments.respond.responder import make_responder, serve
+from experiments.respond.responder import at_every_measurement, make_responder, serve
 from jaxsim.cluster.cluster import load_cluster
 from jaxsim.files.errors import InputError
 from jaxsim.plan.plan import empty_plan
@@ -241,6 +245,33 @@ def test_what_a_process_remembers_goes_on_in_another_one(config):
     with pytest.raises(InputError, match="another scheduler"):
         second.restore(first.snapshot()[:-1])
     assert np.array_equal(first.plan.group, np.array(first.in_force["fields"]["group"]))
+
+
+def test_a_process_in_a_world_that_was_handed_over_answers_as_any_other(config, tmp_path):
+    here = make_responder(config)
+    spec, world, _ = cached_world(None, "llama-7b", 256, 4096, 6)
+    scheduler = contestants("hysteresis", {}, {}, world)[0].scheduler
+    hand_over(tmp_path / "world", world, spec, scheduler, config.interval_s)
+    command = handed_command(tmp_path / "world")
+    lines = [domain("ohio", 0), domain("virginia", 0)]
+    told = subprocess.run(
+        command, input="\n".join(lines), capture_output=True, text=True, check=True
+    )
+    greeting, *answers = (json.loads(line) for line in told.stdout.splitlines())
+    assert greeting["ready"] and greeting["plan"] == here.first["plan"]
+    for line, answer in zip(lines, answers, strict=True):
+        same = here.answer(line)
+        assert answer["plan"] == same["plan"] and answer["fields"] == same["fields"]
+        assert answer["step_s"] == pytest.approx(same["step_s"])
+
+
+def test_a_policy_decides_at_every_measurement_and_with_a_look_ahead_anyway(world):
+    _, checkpoints = requested("hi_ppo,hi_ppo+search")
+    bare, ahead = (
+        at_every_measurement(contestants(name, checkpoints, {}, world)[0].scheduler)
+        for name in ("hi_ppo", "hi_ppo+search")
+    )
+    assert int(bare.every) == 1 and isinstance(ahead, GuidedSearch)
 
 
 ECHO = """

@@ -1,5 +1,7 @@
 """A stand-in for the process that responds, which takes tens of seconds to begin."""
 
+from pathlib import Path
+
 import numpy as np
 
 
@@ -9,7 +11,7 @@ class Answering:
     open = 0
 
     def __init__(self, command):
-        assert "experiments.respond" in command
+        assert "experiments.respond.handed" in command and Path(command[-1]).is_file()
         Answering.open += 1
 
     def response_s(self, spec, count):

@@ -1,0 +1,67 @@
+"""What a scheduler would deploy that has learned how links move: one more proposal where no search is
+exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.evaluate import requested_without_truth
+from experiments.plan.answer import answer_of, carried
+from experiments.plan.candidates import Candidates, groups_of, joined
+from experiments.plan.config import PlanConfig
+from experiments.plan.question import Question
+from experiments.plan.thresholds import talks
+from experiments.respond import RespondConfig, make_responder
+from jaxsim.plan import Plan
+
+
+def check_policy(config: PlanConfig) -> None:
+    """Raises InputError where --policy names nobody who could be asked."""
+    if config.policy is not None:
+        requested_without_truth(config.policy, "policy")
+
+
+def ask_policy(
+    config: PlanConfig, question: Question, candidates: Candidates
+) -> tuple[Candidates, dict[str, Any] | None]:
+    """The candidates with the policy's plan among them, and what is told of it; None where nobody is
+    to be asked. Where the search is exact there is nothing to ask."""
+    if config.policy is None:
+        return candidates, None
+    found = candidates.found[config.allow]
+    told = {"name": config.policy, "asked": found.search != "exact", "answer": None}
+    if not told["asked"]:
+        return candidates, told
+    plan = _deployed(config)
+    if plan is None:
+        return candidates, told
+    candidates = joined(candidates, [plan], question)
+    best = candidates.found[config.allow].best
+    (one,) = carried([plan], question)
+    if best is None or not one.runs:
+        return candidates, told
+    searched = 0.0 if found.best is None else found.best.least
+    return candidates, told | {
+        "answer": answer_of(one, question, config.bill, config.tokens),
+        "talks": talks(one.plan),
+        "same_place": found.best is not None and groups_of(plan) == groups_of(found.best.plan),
+        # Both at the lower end of their bands; what the search came to alone.
+        "gain_pct": 100.0 * (one.least / searched - 1.0) if searched else None,
+    }
+
+
+def _deployed(config: PlanConfig) -> Plan | None:
+    """The policy's first choice on the links that the cluster file states; None where nothing runs."""
+    responder = make_responder(
+        RespondConfig(
+            scheduler=str(config.policy),
+            cluster=config.cluster,
+            model=config.model,
+            global_batch=config.global_batch,
+            seq=config.seq,
+            efficiency=config.efficiency,
+            allow=config.allow,
+        )
+    )
+    fields = responder.in_force["fields"]
+    return None if fields is None else responder.plan
