@@ -122,7 +122,9 @@ def scoreboard(monkeypatch):
     monkeypatch.setattr(Scoreboard, "_stage", lambda self, file: Theatre())
     monkeypatch.setattr(Scoreboard, "_shared", lambda self, file: Crowd())
     monkeypatch.setattr(Scoreboard, "_everyone", lambda self, stage, name: name)
-    monkeypatch.setattr(Scoreboard, "_decision_ms", lambda self, name: np.linspace(1, 2, 100))
+    monkeypatch.setattr(
+        Scoreboard, "_decisions_ms", lambda self, name, count: np.linspace(1, 2, 100)
+    )
     monkeypatch.setattr(kpi, "RespondingProcess", Answering)
     monkeypatch.setattr(
         kpi, "scheduler_names", lambda **_: tuple(n for n in SPEED if n not in TRUTHFUL)
