@@ -108,6 +108,13 @@ def test_a_plan_is_made_questioned_and_exported(folder, capsys):
 
 
 @pytest.mark.nightly
+def test_a_policy_is_asked_beside_the_search(folder, capsys):
+    walk("hippo plan --cluster mixed-aws-regions --model llama-70b --policy hi_ppo+search")
+    assert "hi_ppo+search would deploy" in capsys.readouterr().out
+    assert list((folder / "outputs").glob("plan-*"))
+
+
+@pytest.mark.nightly
 def test_live_links_are_watched_and_a_plan_is_put_into_force(folder, monkeypatch, capsys):
     dead = [
         f"{a},{b},0.001" for a in ("north", "south", "west") for b in ("north", "south", "west")
