@@ -34,6 +34,7 @@ from .running import check_job, read_running
 from .setup import (
     compile_cache,
     compile_for_evaluation,
+    load_jobs_world,
     load_regions,
     load_world,
     make_room_for_programs,
@@ -73,6 +74,7 @@ __all__ = [
     "from_mapping",
     "given_keys",
     "jobs_table",
+    "load_jobs_world",
     "load_regions",
     "load_world",
     "made_once",

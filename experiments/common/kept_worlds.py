@@ -39,16 +39,17 @@ def kept(asked: bytes, folder: Path, build: Callable[[], T]) -> T:
         return build()
     name = hashlib.sha256(asked + _made_by()).hexdigest()
     path = folder / f"{name}.pickle"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder / f"{name}.lock"):
-            found = _read(path)
-            if not found:
-                found = [build()]
-                _write(path, found)
-            return found[0]
-    except OSError:
-        return build()
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_alone(folder / f"{name}.lock"))
+        except OSError:
+            return build()
+        found = _read(path)
+        if not found:
+            found = [build()]
+            _write(path, found)
+        return found[0]
 
 
 def _read(path: Path) -> list[Any]:

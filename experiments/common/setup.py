@@ -9,7 +9,7 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -28,11 +28,11 @@ from jaxsim.cluster import (
 )
 from jaxsim.files import InputError, one_line
 from jaxsim.learning import read_efficiency
-from jaxsim.load import read_load_trace
+from jaxsim.load import SubmittedJob, read_load_trace
 from jaxsim.network import read_network_trace
 from jaxsim.plan import Plan
 from jaxsim.planning import PlanRules, TableInfo
-from jaxsim.scenario import World, build_world
+from jaxsim.scenario import JobsWorld, World, build_jobs_world, build_world
 from jaxsim.workload import JobSpec, load_model
 
 
@@ -162,6 +162,23 @@ def _built(arguments: bytes, worth: bytes) -> tuple[World, TableInfo]:
     """A world from its pickled description and what tokens are worth: the scenes of a suite share
     theirs, and so do commands that run one after another."""
     return kept(arguments + worth, compile_cache() / "worlds", lambda: _build(arguments))
+
+
+def load_jobs_world(
+    spec: ClusterSpec,
+    submitted: Sequence[SubmittedJob],
+    table_size: int,
+    layout_limit: int,
+    efficiency: str = "published",
+    allow: str = "synchronous",
+) -> JobsWorld:
+    """`build_jobs_world`, or what it came to before. Raises InputError as it does."""
+    # Not the names of files but what they say now.
+    said = jax.tree.map(np.asarray, (spec.calibration, read_efficiency(efficiency)))
+    asked = pickle.dumps(("jobs", spec, submitted, table_size, layout_limit, allow, said))
+    plans = {"efficiency": efficiency, "allow": allow}
+    build = functools.partial(build_jobs_world, spec, submitted, table_size, layout_limit, **plans)
+    return kept(asked, compile_cache() / "worlds", build)
 
 
 def _build(arguments: bytes) -> tuple[World, TableInfo]:

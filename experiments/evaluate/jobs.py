@@ -30,6 +30,7 @@ from analysis.records import RunWriter, load
 from analysis.statistics import jobs_summary
 from experiments.common import (
     CheckError,
+    load_jobs_world,
     load_regions,
     make_room_for_programs,
     note_efficiency,
@@ -40,7 +41,7 @@ from experiments.evaluate.programs import decision_times_ms, tapes, wide
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.load import SubmittedJob, read_jobs
-from jaxsim.scenario import JobsWorld, ScenarioSettings, build_jobs_world, jobs_bank
+from jaxsim.scenario import JobsWorld, ScenarioSettings, jobs_bank
 from jaxsim.short_axes import ShortAxes
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
@@ -113,7 +114,7 @@ class JobsEvaluation:
         self.n_counted = arriving(self.submitted, self.settings, config.jobs)
         self.spec = load_regions(config.cluster, config.domains)
         traces = read_traces(config.trace, config.load, self.spec, self.settings.interval_s)
-        self.world = build_jobs_world(
+        self.world = load_jobs_world(
             self.spec,
             self.submitted,
             config.table_size,

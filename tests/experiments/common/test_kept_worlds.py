@@ -5,11 +5,18 @@ import pickle
 import threading
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.toy_world import JOB, calibration, cluster_spec, make_plan
 
 from experiments.common import kept_worlds, load_world
 from experiments.common.kept_worlds import MOST, SWITCH, kept
+from jaxsim.plan import Problem
+from jaxsim.planning import PlanTable, TableInfo
+from jaxsim.scenario import World
+from jaxsim.trees import stack
+from jaxsim.workload import build_workload
 
 SMALL = ("four-aws-regions", "gpt2-medium", 64, 1024, 4)
 
@@ -120,10 +127,26 @@ def test_the_switch_keeps_nothing(tmp_path, monkeypatch):
     assert build.calls == 2 and not list(tmp_path.iterdir())
 
 
+def toy_world():
+    """A world of one plan, and what its table claims."""
+    spec, plans = cluster_spec(2), stack([make_plan([(0,)], [(8,)], [8], 2)])
+    table = PlanTable(
+        plans=plans,
+        mask=jnp.ones(1, bool),
+        base_rate=jnp.ones(1, jnp.float32),
+        single_domain=jnp.array([True]),
+        even_split=jnp.array([False]),
+        candidates_of={"sailor": jnp.ones((1, 12), bool)},
+    )
+    problem = Problem(build_workload([JOB]), spec.to_arrays(), calibration())
+    return World(problem, table, plans), TableInfo("toy plans", 1, 1, 1, True, 1)
+
+
 def test_a_world_from_disk_is_the_world_that_was_built(tmp_path, monkeypatch):
     from experiments.common import setup
 
     monkeypatch.setattr(setup, "compile_cache", lambda: tmp_path)
+    monkeypatch.setattr(setup, "_build", lambda arguments: toy_world())
     setup._built.cache_clear()
     _, built, claimed = load_world(*SMALL, layout_limit=50)
     setup._built.cache_clear()
@@ -145,3 +168,17 @@ def test_a_file_of_efficiency_counts_by_what_it_says(tmp_path, monkeypatch):
         monkeypatch.setattr(setup, "read_efficiency", lambda name, worth=worth: float(worth))
         load_world(*SMALL, efficiency="published")
     assert asked[0][0] == asked[1][0] and asked[0][1] != asked[1][1]
+
+
+def test_a_world_of_many_jobs_is_kept_as_well(tmp_path, monkeypatch):
+    from experiments.common import load_jobs_world, setup
+    from jaxsim.cluster import load_cluster
+
+    monkeypatch.setattr(setup, "compile_cache", lambda: tmp_path)
+    built = []
+    build = lambda *args, **plans: (built.append((args, plans)), "a world")[1]  # noqa: E731
+    monkeypatch.setattr(setup, "build_jobs_world", build)
+    asked = (load_cluster(), (), 18, 20)
+    worlds = [load_jobs_world(*asked, allow=allow) for allow in ("any", "synchronous", "any")]
+    assert worlds == ["a world"] * 3
+    assert [plans["allow"] for _, plans in built] == ["any", "synchronous"]

@@ -64,7 +64,7 @@ PLAYED = {
 @pytest.fixture
 def given(monkeypatch):
     """No world is built and nothing is played: the episodes' results are PLAYED."""
-    monkeypatch.setattr(evaluate_jobs, "build_jobs_world", lambda *_, **__: None)
+    monkeypatch.setattr(evaluate_jobs, "load_jobs_world", lambda *_, **__: None)
     monkeypatch.setattr(evaluate_jobs, "jobs_bank", lambda *_, **__: (np.zeros(2), np.zeros(2)))
     monkeypatch.setattr(evaluate_jobs.JobsEvaluation, "_with_truth", lambda *_: [])
     monkeypatch.setattr(
@@ -245,7 +245,7 @@ def test_what_the_world_is_built_with_is_honoured(given, jobs_file, tmp_path, mo
     def build(*args, **plans):
         built.append((*args, plans))
 
-    monkeypatch.setattr(evaluate_jobs, "build_jobs_world", build)
+    monkeypatch.setattr(evaluate_jobs, "load_jobs_world", build)
     argv = ["--jobs", jobs_file, "--schedulers", "mast", "--seeds", "2", "--domains", "6"]
     argv += ["--layout-limit", "77", "--allow", "any", "--out", str(tmp_path / "run")]
     assert evaluate.main(argv) == 0
