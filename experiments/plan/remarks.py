@@ -67,6 +67,8 @@ def _policy(told: dict[str, Any] | None) -> list[str]:
     if gain is not None and told["same_place"] and abs(gain) <= WORTH_TELLING_PCT:
         return [f"{name} would deploy what the search found."]
     beside = f"{name} would deploy {answer['plan']['label']} ({told['talks']})"
+    if told["same_place"]:
+        beside = f"{name} would use the same domains, laid out otherwise ({told['talks']})"
     if gain is None:
         return [f"{beside}; the search found nothing that runs."]
     side = "faster" if gain > 0 else "slower"
