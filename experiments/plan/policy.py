@@ -33,13 +33,10 @@ def ask_policy(
     if not told["asked"]:
         return candidates, told
     plan = _deployed(config)
-    if plan is None:
+    (one,) = carried([plan], question)
+    if not one.runs:
         return candidates, told
     candidates = joined(candidates, [plan], question)
-    best = candidates.found[config.allow].best
-    (one,) = carried([plan], question)
-    if best is None or not one.runs:
-        return candidates, told
     searched = 0.0 if found.best is None else found.best.least
     return candidates, told | {
         "answer": answer_of(one, question, config.bill, config.tokens),
@@ -50,8 +47,8 @@ def ask_policy(
     }
 
 
-def _deployed(config: PlanConfig) -> Plan | None:
-    """The policy's first choice on the links that the cluster file states; None where nothing runs."""
+def _deployed(config: PlanConfig) -> Plan:
+    """The policy's first choice on the links that the cluster file states."""
     responder = make_responder(
         RespondConfig(
             scheduler=str(config.policy),
@@ -63,5 +60,4 @@ def _deployed(config: PlanConfig) -> Plan | None:
             allow=config.allow,
         )
     )
-    fields = responder.in_force["fields"]
-    return None if fields is None else responder.plan
+    return responder.plan

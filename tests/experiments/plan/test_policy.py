@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from experiments.plan.config import PlanConfig
 from experiments.plan.question import asked
 from experiments.plan.remarks import _policy as sentence
 from jaxsim.files import InputError
+from jaxsim.plan import empty_plan
 from jaxsim.planning.exact import is_synchronous
 
 CLUSTER = """
@@ -113,7 +115,8 @@ def test_what_is_known_already_is_not_there_twice(question, poorer):
 
 
 def test_a_policy_for_which_nothing_runs_is_told(config, question, poorer, monkeypatch):
-    monkeypatch.setattr(policy, "_deployed", lambda config: None)
+    nothing = jax.tree.map(np.asarray, empty_plan(2))
+    monkeypatch.setattr(policy, "_deployed", lambda config: nothing)
     after, told = policy.ask_policy(config, question, poorer)
     assert after is poorer and sentence(told) == ["best_static has no plan that runs."]
 
