@@ -74,7 +74,9 @@ def cluster():
 def test_clusters_are_read(cluster):
     assert cluster.domains == ("north", "south", "west")
     whole, gpu = of_format("Cluster", "yaml")
-    assert parse_cluster(whole.replace("gpu: A100-80GB\n", gpu), "docs").gpu_spec.memory_gb == 85.9
+    assert (
+        parse_cluster(whole.replace("gpu: A100-80GB\n", gpu), "docs").gpu_specs[0].memory_gb == 85.9
+    )
     readme = [b for b in blocks("yaml") if b.page == ROOT / "README.md"]
     assert parse_cluster(readme[0].text, "README").to_yaml() == cluster.to_yaml()
 

@@ -40,11 +40,11 @@ class EpisodeMetrics(Pytree):
 
 
 def step_metrics(
-    record: IntervalRecord, memory_gb: Float[Array, ""]
+    record: IntervalRecord, memory_gb: Float[Array, ""] | Float[Array, " K"]
 ) -> dict[str, Float[Array, " J"]]:
     """What the steps of each job were like, [J] each: the fields of EpisodeMetrics of these names.
 
-    `memory_gb` [] is that of a GPU.
+    `memory_gb` is that of a GPU, [K] where the domains' differ.
     """
 
     def of_job(progress, train_s, cost):  # [T, ...]
@@ -59,7 +59,7 @@ def step_metrics(
         busy_s = jnp.where(steps > 0, steps * cost.step_s, 0.0)
         total = jnp.where(steps.sum() > 0, steps.sum(), jnp.nan)
         used = (cost.memory_gb > 0).astype(jnp.float32)
-        fullness = (cost.memory_gb / memory_gb).sum(axis=1)
+        fullness = (cost.memory_gb / jnp.broadcast_to(memory_gb, used.shape)).sum(axis=1)
         return {
             "step_s": busy_s.sum() / total,
             "step_s_std": jnp.sqrt(mean((cost.step_s - mean(cost.step_s)) ** 2)),

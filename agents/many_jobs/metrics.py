@@ -126,8 +126,8 @@ def utilisation_alone(
     there = there & (begins_s[:, None] < jobs.arrival_s[None] + alone_s[None])
     needed_s = interval_s * jnp.sum(jnp.any(there, axis=1).astype(jnp.float32))
     work_tflop = jnp.sum(jnp.where(counts, jobs.step_budget * jobs.useful_tflop, 0.0))
-    peak = available.astype(jnp.float32) * cluster.gpu.peak_tflops
-    return jnp.minimum(work_tflop / jnp.maximum(needed_s * peak.sum(axis=1).min(), 1e-9), 1.0)
+    peak = jax.vmap(cluster.peak_tflops)(available)
+    return jnp.minimum(work_tflop / jnp.maximum(needed_s * peak.min(), 1e-9), 1.0)
 
 
 def jain_index(values: Array, counts: Array) -> Array:

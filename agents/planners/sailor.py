@@ -117,7 +117,9 @@ def sync_s(costs: StageCosts, pipe: Pipeline) -> float:
     each = max(-(-n // s) for n, s in zip(pipe.layers, pipe.stages, strict=True))
     # The tp ranks of a stage share their node's network.
     gradient_gb = each * float(work.layer_gparams) * SENT_GRADIENT_BYTES
-    rate = float(cluster.intra_gb_per_s) * float(costs.builder.problem.calibration.intra_efficiency)
+    calibration = costs.builder.problem.calibration
+    reached = np.asarray(cluster.intra_gb_per_s * calibration.intra_efficiency)
+    rate = float(np.broadcast_to(reached, cluster.gpus.shape)[list(pipe.order)].min())
     return 2.0 * (pipe.dp - 1) / pipe.dp * gradient_gb / rate
 
 

@@ -88,7 +88,8 @@ class StageCosts:
         self.layers = int(builder.problem.work.layers)
         self.batch = int(builder.problem.work.global_batch)
         self.micro_batch = np.asarray(builder.problem.choices.micro_batch)
-        self.alone_s = float(builder.problem.calibration.micro_batch_s)
+        host_s = np.asarray(builder.problem.calibration.micro_batch_s, np.float64)
+        self.alone_s = np.broadcast_to(host_s, (builder.n_domains,))  # [K] of a micro-batch
         self.rtt_s = np.asarray(builder.problem.cluster.rtt_s)
         rate = np.asarray(builder.problem.cluster.bandwidth_gb_per_s)
         self.gb_per_s = np.maximum(rate * float(builder.problem.calibration.wan_efficiency), 1e-9)
@@ -108,7 +109,7 @@ class StageCosts:
         each = -(-np.array(pipe.layers) // np.array(pipe.stages))
         at = list(pipe.order)
         last = np.arange(len(at)) == len(at) - 1
-        return each * layer_s[:, at] + self.alone_s + last * head_s[:, at]
+        return each * layer_s[:, at] + self.alone_s[at] + last * head_s[:, at]
 
     def hops_s(self, pipe: Pipeline) -> tuple[np.ndarray, np.ndarray]:
         """[V, n] each: to the next domain and back, and what of it holds the busier link; 0 for the

@@ -56,7 +56,8 @@ def regions(cluster: str | None) -> int:
 def drawn_jobs(spec: ClusterSpec, count: int) -> tuple[SubmittedJob, ...]:
     """`count` jobs that arrive at random within half an EPISODE of minutes."""
     span_s = 60.0 * EPISODE / 2
-    peak_tflop = sum(spec.gpus) * spec.gpu_spec.peak_tflops * span_s
+    peaks = [one.peak_tflops * n for one, n in zip(spec.gpu_specs, spec.gpus, strict=True)]
+    peak_tflop = sum(peaks) * span_s
     work = BUSY * USEFUL_SHARE * peak_tflop / count
     return random_jobs(count, JobMix(span_s=span_s), work, 1.0, np.random.default_rng(0))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from experiments.common import (
     GPUS,
@@ -56,8 +57,9 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     add("--latency", metavar="CSV", required=True, help="avg_rtt by pair of regions [ms]")
     add("--cost", metavar="CSV", required=True, help="price of egress by pair [USD/GB]")
     add("--regions", metavar="A,B,...", type=_names, required=True, help="as the grids name them")
-    add("--gpu", required=True, help=f"one of {', '.join(GPUS)}")
     each = "one for all regions or one for each"
+    kinds = f"{each}, of {', '.join(GPUS)}"
+    add("--gpu", metavar="NAME,...", type=_list_of(str), required=True, help=kinds)
     add("--gpus", metavar="N,N,...", type=_list_of(_count), required=True, help=f"GPUs: {each}")
     add("--usd-per-gpu-hour", type=_list_of(_amount), default=[2.0], help=f"{each} (default 2.0)")
     nodes = f"{each} (default 8, or all of a smaller region)"
@@ -87,7 +89,7 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _list_of(read: Callable[[str], float]) -> Callable[[str], list]:
+def _list_of(read: Callable[[str], Any]) -> Callable[[str], list]:
     return lambda text: [read(part.strip()) for part in text.split(",")]
 
 

@@ -54,8 +54,9 @@ def describe(spec: ClusterSpec) -> str:
         low, middle, high = np.percentile(matrix[links], [0, 50, 100])
         return f"{low:.3g} to {high:.3g} (median {middle:.3g})"
 
+    types = " and ".join(dict.fromkeys(spec.gpu_words))
     return (
-        f"{spec.n_domains} regions, {sum(spec.gpus)} {spec.gpu} GPUs; {links.sum()} directed "
+        f"{spec.n_domains} regions, {sum(spec.gpus)} {types} GPUs; {links.sum()} directed "
         f"links: {spread(spec.bandwidth_gbps)} Gbps, round trip {spread(spec.rtt_ms)} ms, "
         f"egress {spread(spec.egress_usd_per_gb)} USD/GB"
     )

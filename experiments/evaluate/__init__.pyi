@@ -18,6 +18,7 @@ from .jobs import JobsEvaluation, requested_for_jobs
 from .programs import tapes, true_setup
 from .trust import (
     compile_trust,
+    in_calibrated_domain,
     least_reach,
     plan_features,
     plan_trust,
@@ -33,6 +34,7 @@ __all__ = [
     "JobsEvaluation",
     "compile_trust",
     "contestants",
+    "in_calibrated_domain",
     "least_reach",
     "named",
     "on_tape",

@@ -16,9 +16,10 @@ from jaxsim.cluster import (
     Belief,
     Calibration,
     ClusterSpec,
-    MachineFit,
+    GpuType,
     above_record,
     prior_belief,
+    site_samples,
 )
 from jaxsim.plan import Plan, Problem, schedules_among
 from jaxsim.step_time import NetworkView, job_step_cost
@@ -34,35 +35,69 @@ def plan_trust(spec: ClusterSpec, problem: Problem, plan: Plan, tokens_per_s: fl
     reason to doubt it.
 
     plan, problem: of one job, no job axis. A band joins what is not known of the parameters and the
-    model's error at the distance of the plan from the calibrated domain, as that of `validate` does.
+    model's error at the distance of the plan from the calibrated domain, as that of `validate` does;
+    of several GPU types the widest.
     """
-    fit, work = spec.fit, problem.work
-    at, gpus = plan_features(work, plan)
-    doubts = []
-    if fit is None or fit.domain is None:
-        name = spec.gpu if isinstance(spec.gpu, str) else "this GPU"
-        doubts.append(f"no run of {spec.stack} on {name} was measured: the band is that of a guess")
-    else:
-        doubts += [f"outside the calibrated domain: {what}" for what in fit.domain.outside(at)]
-    band, distance = _model_error(spec, at)
-    spread = parameter_spread(_belief(spec, fit), problem, plan)
-    reach = float(np.exp(band.reach(distance, spread[0])))
-    memory_gb = float(_fitted_peaks(problem, plan)[1][0])
-    most_gb = memory_gb * float(np.exp(band.reach(distance, spread[1], memory=True)))
-    if most_gb > spec.gpu_spec.memory_gb:
-        doubts.append(_tight(memory_gb, most_gb, spec.gpu_spec.memory_gb))
-    flops = float(work.useful_tflop) * tokens_per_s / float(work.tokens_per_step)
-    share = flops / (gpus * spec.gpu_spec.peak_tflops)
-    float8 = int(work.precision) == FLOAT8
-    if isinstance(spec.gpu, str) and (record := above_record(share, spec.gpu, float8)):
+    at, work = plan_features(problem.work, plan)[0], problem.work
+    doubts = list(
+        dict.fromkeys(x for gpu in types_used(spec, plan) for x in _outside(spec, gpu, at))
+    )
+    errors = _model_errors(spec, plan, at)
+    spread = parameter_spread(_draws(spec), problem, plan)
+    reach = float(np.exp(_reach(errors, spread[0])))
+    peaks = _fitted_peaks(problem, plan)
+    memory_gb, held_gb = float(peaks[1][0]), spec.gpu_specs[int(peaks[2][0])].memory_gb
+    most_gb = memory_gb * float(np.exp(_reach(errors, spread[1], memory=True)))
+    if most_gb > held_gb:
+        doubts.append(_tight(memory_gb, most_gb, held_gb))
+    if record := _above_records(spec, work, plan, tokens_per_s):
         doubts.append(record)
     return {
         "tokens_per_s_lo": tokens_per_s / reach,
         "tokens_per_s_hi": tokens_per_s * reach,
         "memory_gb": memory_gb,
         "memory_gb_hi": most_gb,
+        "memory_gb_held": held_gb,
         "doubts": doubts,
     }
+
+
+def types_used(spec: ClusterSpec, plan: Plan) -> list[GpuType]:
+    """The GPU types of the domains that a plan uses."""
+    used = np.flatnonzero(np.asarray(plan.group) >= 0)
+    return [spec.gpu_types[i] for i in dict.fromkeys(spec.type_of[k] for k in used)]
+
+
+def _outside(spec: ClusterSpec, gpu: GpuType, at: dict[str, float]) -> list[str]:
+    """What of a plan's features nobody measured on a GPU type, in sentences."""
+    fit = spec.fit_of(gpu)
+    if fit is None or fit.domain is None:
+        name = gpu if isinstance(gpu, str) else "this GPU"
+        return [f"no run of {spec.stack} on {name} was measured: the band is that of a guess"]
+    on = f" of {gpu}" if len(spec.gpu_types) > 1 else ""
+    return [f"outside the calibrated domain{on}: {what}" for what in fit.domain.outside(at)]
+
+
+def in_calibrated_domain(spec: ClusterSpec, work: Workload, plan: Plan) -> bool:
+    """Were runs like this plan measured on all GPU types that it uses?"""
+    at = plan_features(work, plan)[0]
+    return not any(_outside(spec, gpu, at) for gpu in types_used(spec, plan))
+
+
+def _above_records(
+    spec: ClusterSpec, work: Workload, plan: Plan, tokens_per_s: float
+) -> str | None:
+    """What is said of a plan that uses more of its GPUs' peak than anybody published, of any of their
+    types; None where it does not."""
+    _, gpus = _gpus_used(plan)
+    peaks = [one.peak_tflops for one in spec.gpu_specs]
+    peak = sum(peaks[k] * n for k, n in enumerate(gpus) if n)
+    share = float(work.useful_tflop) * tokens_per_s / float(work.tokens_per_step) / peak
+    types, float8 = types_used(spec, plan), int(work.precision) == FLOAT8
+    if not all(isinstance(gpu, str) for gpu in types):
+        return None
+    above = [above_record(share, gpu, float8) for gpu in types]
+    return above[0] if all(above) else None
 
 
 def speed_reaches(
@@ -70,26 +105,35 @@ def speed_reaches(
 ) -> Float[np.ndarray, " P"]:
     """[P] half the 90 % band of each plan's tokens per second, in logarithms: as `plan_trust` has it,
     for many plans at once (complete, NumPy leaves)."""
-    draws = _belief(spec, spec.fit).samples(DRAWS, seed=0)
+    draws = _draws(spec)
     found = []
     for plan in plans:
-        band, distance = _model_error(spec, plan_features(problem.work, plan)[0])
-        found.append(band.reach(distance, _spread(_drawn_peaks(problem, plan, draws)[0])))
+        errors = _model_errors(spec, plan, plan_features(problem.work, plan)[0])
+        found.append(_reach(errors, _spread(_drawn_peaks(problem, plan, draws)[0])))
     return np.array(found)
 
 
 def least_reach(spec: ClusterSpec) -> float:
     """What none of `speed_reaches` is below: a plan like the measured ones, all parameters known."""
-    return (UNKNOWN if spec.fit is None else spec.fit.band).reach(0.0)
+    fits = map(spec.fit_of, spec.gpu_types)
+    return min((UNKNOWN if fit is None else fit.band).reach(0.0) for fit in fits)
 
 
-def _model_error(spec: ClusterSpec, at: dict[str, float]) -> tuple[Band, float]:
-    """The model's error inside what was calibrated, and how many doublings outside of it a plan with
-    these features lies; 0 where nothing was calibrated."""
-    fit = spec.fit
-    if fit is None or fit.domain is None:
-        return UNKNOWN if fit is None else fit.band, 0.0
-    return fit.band, fit.domain.distance(at)
+def _model_errors(spec: ClusterSpec, plan: Plan, at: dict[str, float]) -> list[tuple[Band, float]]:
+    """For each GPU type that a plan uses the model's error inside what was calibrated, and how many
+    doublings outside of it a plan with these features lies; 0 where nothing was calibrated."""
+    fits = map(spec.fit_of, types_used(spec, plan))
+    return [
+        (UNKNOWN if fit is None else fit.band, 0.0)
+        if fit is None or fit.domain is None
+        else (fit.band, fit.domain.distance(at))
+        for fit in fits
+    ]
+
+
+def _reach(errors: list[tuple[Band, float]], spread: float, memory: bool = False) -> float:
+    """Half the 90 % band in logarithms, the widest of the GPU types'."""
+    return max(band.reach(distance, spread, memory) for band, distance in errors)
 
 
 def _tight(memory_gb: float, most_gb: float, held_gb: float) -> str:
@@ -100,11 +144,11 @@ def _tight(memory_gb: float, most_gb: float, held_gb: float) -> str:
     )
 
 
-def parameter_spread(belief: Belief, problem: Problem, plan: Plan) -> tuple[float, float]:
+def parameter_spread(draws: Calibration, problem: Problem, plan: Plan) -> tuple[float, float]:
     """Standard deviations of the logarithms of a plan's step time and peak memory that come from what
-    is not known of the parameters; on the links of the cluster file."""
-    draws = belief.samples(DRAWS, seed=0)
-    step_s, memory_gb = _drawn_peaks(problem, plan, draws)
+    is not known of the parameters, `draws` of which are given (DRAWS); on the links of the cluster
+    file."""
+    step_s, memory_gb, _ = _drawn_peaks(problem, plan, draws)
     return _spread(step_s), _spread(memory_gb)
 
 
@@ -118,41 +162,48 @@ def compile_trust(problem: Problem, plan: Plan) -> None:
     _fitted_peaks(problem, plan)
 
 
-def _fitted_peaks(problem: Problem, plan: Plan) -> tuple[jax.Array, jax.Array]:
+def _fitted_peaks(problem: Problem, plan: Plan) -> tuple[jax.Array, ...]:
     """`_drawn_peaks`, all draws the fit: a program of its own would take seconds to compile."""
     fitted = jax.tree.map(lambda x: jnp.broadcast_to(x, (DRAWS, *x.shape)), problem.calibration)
     return _drawn_peaks(problem, plan, fitted)
 
 
-def _drawn_peaks(
-    problem: Problem, plan: Plan, calibrations: Calibration
-) -> tuple[jax.Array, jax.Array]:
-    """[D] step time [s] and memory [GB] of the fullest GPU, on the links of the cluster file."""
+def _drawn_peaks(problem: Problem, plan: Plan, calibrations: Calibration) -> tuple[jax.Array, ...]:
+    """[D] step time [s], memory [GB] of the fullest GPU, and in which domain that is, on the links of
+    the cluster file."""
     return _peaks(problem, plan, calibrations, schedules_among(np.asarray(plan.schedule)))
 
 
 @functools.partial(jax.jit, static_argnames="schedules")
 def _peaks(
     problem: Problem, plan: Plan, calibrations: Calibration, schedules: tuple[int, ...]
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, ...]:
     cluster = problem.cluster
     view = NetworkView(cluster.bandwidth_gb_per_s, cluster.rtt_s, cluster.gpus)
 
     def one(calibration):
         changed = problem.replace(calibration=calibration)
         cost = job_step_cost(plan, changed, view, schedules=schedules)
-        return cost.total_s, jnp.max(cost.memory_gb)
+        fullest = jnp.argmax(cost.memory_gb / cluster.gpu.memory_gb)
+        return cost.total_s, cost.memory_gb[fullest], fullest
 
     return jax.vmap(one)(calibrations)
 
 
-def _belief(spec: ClusterSpec, fit: MachineFit | None) -> Belief:
-    """What is believed of a cluster's GPUs: the fit, what is documented of their type, the priors."""
+def _draws(spec: ClusterSpec) -> Calibration:
+    """DRAWS of what is believed of a cluster's GPUs."""
+    beliefs = [_belief(spec, gpu) for gpu in spec.gpu_types]
+    return site_samples(beliefs, spec.type_of, DRAWS, seed=0)
+
+
+def _belief(spec: ClusterSpec, gpu: GpuType) -> Belief:
+    """What is believed of a GPU type: the fit, what is documented of it, the priors."""
+    fit = spec.fit_of(gpu)
     if fit is not None:
         return fit.belief
-    if not isinstance(spec.gpu, str):
+    if not isinstance(gpu, str):
         return prior_belief()
-    return documented_belief(Machine(spec.gpu, spec.stack))
+    return documented_belief(Machine(gpu, spec.stack))
 
 
 def probabilities_best(
@@ -175,10 +226,8 @@ def probabilities_best(
 def plan_features(work: Workload, plan: Plan) -> tuple[dict[str, float], int]:
     """What places a plan in a domain (its largest entries), and how many GPUs it uses."""
     group = np.asarray(plan.group)
-    used = group >= 0
-    dp = np.asarray(plan.dp)[np.maximum(group, 0)]
-    each = np.asarray(plan.tp) * np.asarray(plan.pp) * np.asarray(plan.cp) * dp
-    gpus = int(each[used].sum())
+    used, each = _gpus_used(plan)
+    gpus = int(each.sum())
     cp = float(np.asarray(plan.cp)[used].max())
     micro_batch = float(np.asarray(plan.micro_batch)[group[used]].max())
     features = {
@@ -191,3 +240,11 @@ def plan_features(work: Workload, plan: Plan) -> tuple[dict[str, float], int]:
         "cp": cp,
     }
     return features, gpus
+
+
+def _gpus_used(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """[K] bool and int: is a domain used, and how many of its GPUs."""
+    group = np.asarray(plan.group)
+    dp = np.asarray(plan.dp)[np.maximum(group, 0)]
+    each = np.asarray(plan.tp) * np.asarray(plan.pp) * np.asarray(plan.cp) * dp
+    return group >= 0, np.where(group >= 0, each, 0)

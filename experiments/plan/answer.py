@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.evaluate import plan_features, plan_trust, speed_reaches
+from experiments.evaluate import in_calibrated_domain, plan_trust, speed_reaches
 from experiments.plan.bottleneck import bound_by
 from experiments.plan.question import SECONDS_PER_DAY, Question
 from jaxsim.plan import Plan, describe, whole_plan
@@ -86,9 +86,6 @@ def answer_of(one: Carried, question: Question, bill: str, tokens: float | None)
     usd_per_hour = bills[bill]
     usd_per_mtoken = usd_per_hour / 3600.0 / tokens_per_s * 1e6
     idle = np.asarray(problem.cluster.gpus) - np.asarray(cost.gpus_used)
-    fit = spec.fit
-    inside = fit is not None and fit.domain is not None
-    inside = inside and not fit.domain.outside(plan_features(problem.work, one.plan)[0])
     return {
         "plan": plan_body(one.plan, question),
         "step_s": step_s,
@@ -107,15 +104,15 @@ def answer_of(one: Carried, question: Question, bill: str, tokens: float | None)
         "usd_per_effective_mtoken": usd_per_mtoken / centre,
         "idle_gpus": int(idle.sum()),
         "idle_usd_per_hour": bills["all"] - bills["used"],
-        "memory_gb_max": float(np.max(cost.memory_gb)),
+        "memory_gb_max": trust["memory_gb"],
         "memory_gb_max_hi": trust["memory_gb_hi"],
-        "memory_gb_held": spec.gpu_spec.memory_gb,
+        "memory_gb_held": trust["memory_gb_held"],
         "memory_gb": dict(
             zip(spec.domains, np.asarray(cost.memory_gb, float).tolist(), strict=True)
         ),
         "wan_gb_per_step": float(np.sum(cost.wan_gb)),
         "wan": _links(one, question),
-        "in_calibrated_domain": bool(inside),
+        "in_calibrated_domain": in_calibrated_domain(spec, problem.work, one.plan),
         "doubts": trust["doubts"],
         "bound_by": bound_by(one.plan, cost, question),
         **_totals(tokens, usd_per_mtoken, [x * tokens_per_s for x in (low, centre, high)], trust),

@@ -287,9 +287,9 @@ def _asked(config: PlanConfig, question: Question, source: dict) -> dict[str, An
     return {
         "cluster": spec.name,
         "domains": dict(zip(spec.domains, spec.gpus, strict=True)),
-        "gpu": spec.gpu if isinstance(spec.gpu, str) else "given by figures",
+        "gpu": ", ".join(dict.fromkeys(spec.gpu_words)),
         "stack": spec.stack,
-        "gpu_memory_gb": spec.gpu_spec.memory_gb,
+        "gpu_of": dict(zip(spec.domains, spec.gpu_words, strict=True)),
         "rtt_ms": np.asarray(spec.rtt_ms).tolist(),
         "model": config.model,
         "gparams": float(question.problem.work.gparams),

@@ -46,12 +46,15 @@ def screen(result: dict[str, Any]) -> str:
 
 
 def _headline(asked: dict[str, Any]) -> str:
-    sites = ", ".join(f"{name} {gpus}" for name, gpus in asked["domains"].items())
+    mixed = len(set(asked["gpu_of"].values())) > 1
+    types = {name: f" {gpu}" if mixed else "" for name, gpu in asked["gpu_of"].items()}
+    sites = ", ".join(f"{name} {n}{types[name]}" for name, n in asked["domains"].items())
     if len(asked["domains"]) > 4:
         sites = f"{len(asked['domains'])} domains, {sum(asked['domains'].values())} GPUs"
+    whose = "" if mixed and len(asked["domains"]) <= 4 else f"{asked['gpu']}: "
     return (
         f"{asked['model']} ({asked['gparams']:.1f}e9 parameters), {asked['global_batch']:,} sequences "
-        f"of {asked['seq']:,} tokens a step, on {asked['cluster']} ({asked['gpu']}: {sites}; stack: "
+        f"of {asked['seq']:,} tokens a step, on {asked['cluster']} ({whose}{sites}; stack: "
         f"{asked['stack']})"
     )
 
@@ -88,7 +91,7 @@ def _table(result: dict[str, Any]) -> list[str]:
             ("", lambda n, one: _taken(one)),
         ]
     rows += [
-        ("fullest GPU [GB]", lambda n, one: _memory(one, asked["gpu_memory_gb"])),
+        ("fullest GPU [GB]", lambda n, one: _memory(one)),
         ("WAN GB per step", lambda n, one: f"{one['wan_gb_per_step']:,.2f}"),
         ("idle GPUs", lambda n, one: _idle(one, asked["bill"])),
         ("bound by", lambda n, one: _bound(one["bound_by"])),
@@ -138,8 +141,10 @@ def _effective(one: dict[str, Any]) -> str:
     return f"{one['effective_tokens_per_s']:,.0f} ({low:,.0f} to {high:,.0f})"
 
 
-def _memory(one: dict[str, Any], held: float) -> str:
-    return f"{one['memory_gb_max']:.0f} (up to {one['memory_gb_max_hi']:.0f}) of {held:.0f}"
+def _memory(one: dict[str, Any]) -> str:
+    """The fullest GPU: of the least room, where domains have GPUs of different types."""
+    most, held = one["memory_gb_max_hi"], one["memory_gb_held"]
+    return f"{one['memory_gb_max']:.0f} (up to {most:.0f}) of {held:.0f}"
 
 
 def _spot(one: dict[str, Any]) -> str:

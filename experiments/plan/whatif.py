@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from jaxsim.cluster import ClusterSpec
 
 EVERY = "all"
-LINK_KEYS, DOMAIN_KEYS = ("factor", "gbps", "rtt_ms"), ("gpus", "usd_per_gpu_hour")
-FORM = "link=a:b,factor=0.5 (or gbps=, rtt_ms=; link=all) or domain=c,gpus=0 (or usd_per_gpu_hour=)"
+LINK_KEYS, DOMAIN_KEYS = ("factor", "gbps", "rtt_ms"), ("gpus", "usd_per_gpu_hour", "gpu")
+FORM = (
+    "link=a:b,factor=0.5 (or gbps=, rtt_ms=; link=all) or domain=c,gpus=0 (or usd_per_gpu_hour=, "
+    "gpu=)"
+)
 MOST = 1e9  # of any figure
 
 
@@ -26,6 +29,7 @@ class Change:
     ends: tuple[str, str] | None  # None: a domain, or every link
     domain: str | None
     figures: Mapping[str, float]
+    gpu: str | None = None  # the new type of a domain's GPUs
 
 
 def parse_changes(text: str | None) -> tuple[Change, ...]:
@@ -60,14 +64,17 @@ def _change(text: str) -> Change:
     if kind not in ("link", "domain") or not figures:
         raise InputError(f"what_if: expected {FORM}, got {shown(text)}")
     known = LINK_KEYS if kind == "link" else DOMAIN_KEYS
-    found = {}
+    found, gpu = {}, None
     for key, _, value in figures:
-        if key not in known or key in found:
+        if key not in known or key in found or (key == "gpu" and gpu is not None):
             near = meant(key, known)
             raise InputError(f"what_if: {kind}: unknown {shown(key)}{near}; known: {listed(known)}")
-        found[key] = _number(value, key)
+        if key == "gpu":
+            gpu = _gpu(value)
+        else:
+            found[key] = _number(value, key)
     if kind == "domain":
-        return Change(text, None, of, found)
+        return Change(text, None, of, found, gpu)
     if of == EVERY:
         return Change(text, None, None, found)
     a, colon, b = of.partition(":")
@@ -87,6 +94,12 @@ def _number(text: str, key: str) -> float:
         kind = "a whole number" if whole else "a number"
         raise InputError(f"what_if: {key}: expected {kind} >= {least:g}, got {shown(text)}")
     return value
+
+
+def _gpu(text: str) -> str:
+    from jaxsim.cluster import parse_gpu  # JAX, which a command line that asks for help needs not
+
+    return str(parse_gpu(text, "what_if"))
 
 
 def changed(spec: ClusterSpec, changes: tuple[Change, ...]) -> tuple[ClusterSpec, frozenset[str]]:
@@ -151,6 +164,12 @@ def _domain(spec: ClusterSpec, change: Change) -> ClusterSpec:
         fields["gpus_per_node"] = put(spec.gpus_per_node, min(spec.gpus_per_node[k], gpus))
     if "usd_per_gpu_hour" in figures:
         fields["usd_per_gpu_hour"] = put(spec.usd_per_gpu_hour, figures["usd_per_gpu_hour"])
+    if change.gpu is not None:
+        from jaxsim.cluster import Site
+
+        sites = spec.sites or (Site(),) * spec.n_domains
+        own = dataclasses.replace(sites[k], gpu=change.gpu)
+        fields["sites"] = put(sites, own)
     return dataclasses.replace(spec, **fields)
 
 

@@ -2,6 +2,7 @@
 
 cluster     the cluster and its YAML file
 gpu         data sheets of GPU types
+sites       what a domain may have of its own: GPU type, network of its nodes
 spot        GPUs that are cheaper and taken away at times
 stack       software stacks, and which one a published run is of
 efficiency  efficiency parameters: priors, beliefs, calibration files
@@ -49,6 +50,14 @@ from jaxsim.cluster.fits import (
 from jaxsim.cluster.gpu import GPU_ALIASES, GPU_PRESETS, Gpu, GpuSpec
 from jaxsim.cluster.grids import cluster_file, cluster_from_grids
 from jaxsim.cluster.records import above_record
+from jaxsim.cluster.sites import (
+    GpuType,
+    Intra,
+    Site,
+    padded_calibration,
+    parse_gpu,
+    site_samples,
+)
 from jaxsim.cluster.spot import SpotOffer
 from jaxsim.cluster.stack import (
     FITTED_AS,
@@ -80,7 +89,10 @@ __all__ = [
     "EfficiencySource",
     "Gpu",
     "GpuSpec",
+    "GpuType",
+    "Intra",
     "MachineFit",
+    "Site",
     "SpotOffer",
     "Stack",
     "above_record",
@@ -101,11 +113,14 @@ __all__ = [
     "load_left_out",
     "machine_fit",
     "micro_batches_of_row",
+    "padded_calibration",
     "parse_cluster",
+    "parse_gpu",
     "prior_belief",
     "prior_calibration",
     "repeat_regions",
     "shipped_belief",
     "shipped_fit",
+    "site_samples",
     "stack_of_row",
 ]

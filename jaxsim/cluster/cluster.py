@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.resources
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,20 @@ from jaxsim.cluster.fits import (
     efficiency_source,
     machine_fit,
 )
-from jaxsim.cluster.gpu import FABRICS, Gpu, GpuSpec, gpu_name, gpu_spec
+from jaxsim.cluster.gpu import Gpu, GpuSpec, gpu_spec
+from jaxsim.cluster.sites import (
+    SMALLEST,
+    GpuType,
+    Intra,
+    Site,
+    merged_source,
+    parse_gpu,
+    parse_intra,
+    parse_site,
+    site_calibration,
+    site_figures,
+    site_gpus,
+)
 from jaxsim.cluster.spot import SpotOffer, parse_spot
 from jaxsim.cluster.stack import POOLED, known_stack
 from jaxsim.files import InputError, dump_yaml, listed, parse_yaml, read_yaml, shown, values
@@ -33,19 +45,20 @@ EMBEDDED_CLUSTERS = (
     *("mixed-aws-regions", "large-aws-regions"),
 )
 KIND = "a cluster file"
-SMALLEST = 1e-9  # [Gbit/s] of a link that exists
 
 
 class Cluster(Pytree):
     """What the simulator knows of a cluster. Padded domains have mask False and no GPUs."""
 
-    gpu: Gpu
+    gpu: Gpu  # leaves [], or [K] where types differ
     mask: Bool[Array, "*batch K"]  # True for a real domain
     gpus: Int[Array, "*batch K"]
     gpus_per_node: Int[Array, "*batch K"]
     usd_per_gpu_hour: Float[Array, "*batch K"]  # [USD/h]
-    intra_gb_per_s: Float[Array, "*batch"]  # [GB/s] network bandwidth of one node inside a domain
-    intra_rtt_s: Float[Array, "*batch"]  # [s] round trip between nodes of a domain
+    # [GB/s] network bandwidth of one node inside a domain, and [s] the round trip between its nodes:
+    # [], or [K] where domains differ
+    intra_gb_per_s: Float[Array, "*batch"]
+    intra_rtt_s: Float[Array, "*batch"]
     bandwidth_gb_per_s: Float[Array, "*batch K K"]  # [GB/s] base bandwidth, row = source
     rtt_s: Float[Array, "*batch K K"]  # [s] round trip
     egress_usd_per_gb: Float[Array, "*batch K K"]  # [USD/GB]
@@ -57,13 +70,18 @@ class Cluster(Pytree):
         one = jnp.min(jnp.where(self.mask, price, jnp.inf))
         return jnp.maximum(jnp.maximum(jnp.vdot(gpus, price), one), 1e-9)
 
+    def peak_tflops(self, gpus: Int[Array, " K"]) -> Float[Array, ""]:
+        """[] [TFLOP/s] that these GPUs of the domains reach together at most."""
+        peak, many = self.gpu.peak_tflops, gpus.astype(jnp.float32)
+        return peak * jnp.sum(many) if peak.ndim == 0 else jnp.vdot(peak, many)
+
 
 @dataclasses.dataclass(frozen=True)
 class ClusterSpec:
     """A cluster as its YAML file states it (network rates in Gbit/s, RTT in ms)."""
 
     name: str
-    gpu: str | Mapping[str, float]
+    gpu: GpuType
     domains: tuple[str, ...]
     gpus: tuple[int, ...]
     gpus_per_node: tuple[int, ...]
@@ -78,29 +96,60 @@ class ClusterSpec:
     # Of each domain what its GPUs cost on the spot market, None where they are not to be had there;
     # empty where nobody offers any
     spot: tuple[SpotOffer | None, ...] = ()
+    sites: tuple[Site, ...] = ()  # what each domain has of its own; empty where none has anything
 
     @property
-    def fit(self) -> MachineFit | None:
-        """What is believed of its GPUs under its stack; None = the documented priors alone."""
-        return machine_fit(self.gpu, self.stack, self.calibration_file)
+    def gpu_of(self) -> tuple[GpuType, ...]:
+        """[K] the GPU type of each domain."""
+        own = [site.gpu for site in self.sites] or [None] * self.n_domains
+        return tuple(self.gpu if gpu is None else gpu for gpu in own)
+
+    @property
+    def gpu_types(self) -> list[GpuType]:
+        """Its GPU types, each once, in the order of its domains."""
+        return [gpu for i, gpu in enumerate(self.gpu_of) if gpu not in self.gpu_of[:i]]
+
+    @property
+    def type_of(self) -> list[int]:
+        """[K] the place of each domain's GPU type in `gpu_types`."""
+        return [self.gpu_types.index(gpu) for gpu in self.gpu_of]
+
+    @property
+    def gpu_words(self) -> tuple[str, ...]:
+        """[K] the GPU type of each domain in words."""
+        return tuple(x if isinstance(x, str) else "given by figures" for x in self.gpu_of)
+
+    def fit_of(self, gpu: GpuType) -> MachineFit | None:
+        """What is believed of a GPU type under its stack; None = the documented priors alone."""
+        return machine_fit(gpu, self.stack, self.calibration_file)
 
     @property
     def calibration(self) -> Calibration:
-        """Efficiency parameters of its GPUs under its stack."""
-        return default_calibration(self.gpu, self.stack, self.calibration_file)
+        """Efficiency parameters of its GPUs under its stack: leaves [], or [K] where types differ."""
+        args = (self.stack, self.calibration_file)
+        of_types = [default_calibration(gpu, *args) for gpu in self.gpu_types]
+        return site_calibration(of_types, self.type_of)
 
     @property
     def efficiency_source(self) -> EfficiencySource:
         """Where `calibration` comes from."""
-        return efficiency_source(self.gpu, self.stack, self.calibration_file)
+        args = (self.stack, self.calibration_file)
+        return merged_source(self.gpu_types, lambda gpu: efficiency_source(gpu, *args))
 
     @property
     def n_domains(self) -> int:
         return len(self.domains)
 
     @property
-    def gpu_spec(self) -> GpuSpec:
-        return gpu_spec(self.gpu, self.name)
+    def gpu_specs(self) -> tuple[GpuSpec, ...]:
+        """[K] the data sheet of each domain's GPUs."""
+        return tuple(gpu_spec(gpu, self.name) for gpu in self.gpu_of)
+
+    @property
+    def intra_of(self) -> tuple[Intra, ...]:
+        """[K] the network inside each domain."""
+        common = Intra(self.intra_bandwidth_gbps, self.intra_rtt_ms)
+        return tuple(site.intra or common for site in self.sites) or (common,) * self.n_domains
 
     def to_arrays(self, pad_to: int | None = None) -> Cluster:
         """Return the pytree, padded by mask to `pad_to` domains."""
@@ -118,13 +167,15 @@ class ClusterSpec:
             return jnp.asarray(out)
 
         return Cluster(
-            gpu=self.gpu_spec.to_arrays(),
+            gpu=site_gpus(self.gpu_specs, size),
             mask=vector([True] * k, bool, False),
             gpus=vector(self.gpus, jnp.int32, 0),
             gpus_per_node=vector(self.gpus_per_node, jnp.int32, 1),
             usd_per_gpu_hour=vector(self.usd_per_gpu_hour, jnp.float32, 0.0),
-            intra_gb_per_s=jnp.float32(self.intra_bandwidth_gbps / GBIT_PER_GBYTE),
-            intra_rtt_s=jnp.float32(self.intra_rtt_ms * 1e-3),
+            intra_gb_per_s=site_figures(
+                [intra.bandwidth_gbps / GBIT_PER_GBYTE for intra in self.intra_of], size
+            ),
+            intra_rtt_s=site_figures([intra.rtt_ms * 1e-3 for intra in self.intra_of], size),
             bandwidth_gb_per_s=matrix(self.bandwidth_gbps, 1 / GBIT_PER_GBYTE, 0.0),
             rtt_s=matrix(self.rtt_ms, 1e-3, 0.0),
             egress_usd_per_gb=matrix(self.egress_usd_per_gb, 1.0, 0.0),
@@ -144,9 +195,11 @@ class ClusterSpec:
             "domains": [
                 {"name": n, "gpus": g, "gpus_per_node": p, "usd_per_gpu_hour": u}
                 | ({} if offer is None else {"spot": offer.body()})
-                for n, g, p, u, offer in zip(
+                | site.body()
+                for n, g, p, u, offer, site in zip(
                     *(self.domains, self.gpus, self.gpus_per_node, self.usd_per_gpu_hour),
                     self.spot or [None] * self.n_domains,
+                    self.sites or [Site()] * self.n_domains,
                     strict=True,
                 )
             ],
@@ -204,6 +257,7 @@ def repeat_regions(spec: ClusterSpec, n_domains: int) -> ClusterSpec:
         gpus_per_node=tuple(spec.gpus_per_node[i] for i in index),
         usd_per_gpu_hour=tuple(spec.usd_per_gpu_hour[i] for i in index),
         spot=tuple(spec.spot[i] for i in index) if spec.spot else (),
+        sites=tuple(spec.sites[i] for i in index) if spec.sites else (),
         bandwidth_gbps=tile(spec.bandwidth_gbps, spec.bandwidth_gbps.max()),
         rtt_ms=tile(spec.rtt_ms, nearest),
         egress_usd_per_gb=tile(spec.egress_usd_per_gb, spec.egress_usd_per_gb.max()),
@@ -225,7 +279,9 @@ def _cluster(body: Any, source: str) -> ClusterSpec:
     domains = [
         (
             f"{source}: domains[{i}]",
-            values.mapping(domain, f"{source}: domains[{i}]", keys, ["spot"]),
+            values.mapping(
+                domain, f"{source}: domains[{i}]", keys, ["spot", "gpu", "intra_domain"]
+            ),
         )
         for i, domain in enumerate(values.entries(body["domains"], f"{source}: domains", "domain"))
     ]
@@ -234,16 +290,17 @@ def _cluster(body: Any, source: str) -> ClusterSpec:
     if duplicates:
         raise InputError(f"{source}: domains: the name {shown(duplicates[0])} stands twice")
     gpus = tuple(values.count(d["gpus"], f"{where}.gpus") for where, d in domains)
-    intra = _intra_domain(body["intra_domain"], f"{source}: intra_domain")
+    intra = parse_intra(body["intra_domain"], f"{source}: intra_domain")
     wan_keys = ("bandwidth_gbps", "rtt_ms", "egress_usd_per_gb")
     wan = values.mapping(body["wan"], f"{source}: wan", wan_keys)
     offers = tuple(parse_spot(d.get("spot"), f"{where}.spot") for where, d in domains)
-    gpu_spec(gpu := body["gpu"], source)
-    where = f"{source}: intra_domain"
+    sites = tuple(parse_site(d, where) for where, d in domains)
+    gpu = parse_gpu(body["gpu"], source)
+    types = [gpu if site.gpu is None else site.gpu for site in sites]
     stack = known_stack(body.get("stack", POOLED), f"{source}: stack")
     return ClusterSpec(
         name=values.name(body["name"], f"{source}: name"),
-        gpu=gpu_name(gpu) if isinstance(gpu, str) else gpu,
+        gpu=gpu,
         domains=names,
         gpus=gpus,
         gpus_per_node=tuple(
@@ -254,13 +311,12 @@ def _cluster(body: Any, source: str) -> ClusterSpec:
             values.number(d["usd_per_gpu_hour"], f"{where}.usd_per_gpu_hour")
             for where, d in domains
         ),
-        intra_bandwidth_gbps=values.number(
-            intra["bandwidth_gbps"], f"{where}.bandwidth_gbps", SMALLEST
-        ),
-        intra_rtt_ms=values.number(intra["rtt_ms"], f"{where}.rtt_ms"),
+        intra_bandwidth_gbps=intra.bandwidth_gbps,
+        intra_rtt_ms=intra.rtt_ms,
         stack=stack,
-        calibration_file=_calibration_file(body.get("calibration"), gpu, stack, source),
+        calibration_file=_calibration_file(body.get("calibration"), types, stack, source),
         spot=offers if any(offers) else (),
+        sites=sites if any(site.body() for site in sites) else (),
         **{
             key: _matrix(wan[key], f"{source}: wan.{key}", names, key == "bandwidth_gbps")
             for key in wan_keys
@@ -268,28 +324,20 @@ def _cluster(body: Any, source: str) -> ClusterSpec:
     )
 
 
-def _calibration_file(value: Any, gpu: Any, stack: str, source: str) -> str | None:
+def _calibration_file(value: Any, types: list[GpuType], stack: str, source: str) -> str | None:
     """The path of a calibration file that is named relative to the cluster file, once it is known to
-    hold a fit of the GPU type."""
+    hold a fit of all GPU types."""
     if value is None:
         return None
     where = f"{source}: calibration"
     if not isinstance(value, str) or not value:
         raise InputError(f"{where}: expected a calibration file, got {shown(value)}")
-    if not isinstance(gpu, str):
+    if not all(isinstance(gpu, str) for gpu in types):
         raise InputError(f"{where}: goes with a gpu that is a type, not with figures")
     path = str((Path(source).parent / value).resolve())
-    machine_fit(gpu, stack, path)
+    for gpu in types:
+        machine_fit(gpu, stack, path)
     return path
-
-
-def _intra_domain(body: Any, where: str) -> Mapping[str, Any]:
-    """Bandwidth and round trip between a domain's nodes, in figures or as the name of a fabric."""
-    if isinstance(body, Mapping) and "fabric" in body:
-        values.mapping(body, where, ("fabric",))
-        name = values.choice(body["fabric"], f"{where}.fabric", tuple(FABRICS))
-        return dict(zip(("bandwidth_gbps", "rtt_ms"), FABRICS[name], strict=True))
-    return values.mapping(body, where, ("bandwidth_gbps", "rtt_ms"))
 
 
 def _gpus_per_node(value: Any, where: str, gpus: int) -> int:

@@ -17,6 +17,7 @@ import pandas as pd
 
 from jaxsim.cluster.cluster import ClusterSpec
 from jaxsim.cluster.gpu import GPU_PRESETS
+from jaxsim.cluster.sites import Site
 from jaxsim.files import (
     InputError,
     check_names,
@@ -163,7 +164,7 @@ def cluster_from_grids(
     latency: str | Path,
     cost: str | Path,
     regions: Sequence[str],
-    gpu: str,
+    gpu: str | Sequence[str],
     gpus: Sequence[int],
     name: str,
     usd_per_gpu_hour: Sequence[float] = (2.0,),
@@ -177,8 +178,8 @@ def cluster_from_grids(
         throughput: file with recv_gbps [Gbit/s] between one pair of instances.
         latency: file with avg_rtt [ms].
         cost: file with cost [USD/GB].
-        gpus, usd_per_gpu_hour, gpus_per_node: one value for all regions or one for each; nodes have
-            NODE GPUs, or all of a smaller region, if none is given.
+        gpu, gpus, usd_per_gpu_hour, gpus_per_node: one value for all regions or one for each; nodes
+            have NODE GPUs, or all of a smaller region, if none is given.
 
     Returns:
         The cluster, and lines that say where each of its figures came from.
@@ -187,8 +188,9 @@ def cluster_from_grids(
         InputError: naming the file or option, the pair or line, and what is allowed.
     """
     regions = list(regions)
-    if gpu not in GPU_PRESETS:
-        raise InputError(f"--gpu: unknown {shown(gpu)}; known: {', '.join(GPU_PRESETS)}")
+    types = one_for_each("--gpu", [gpu] if isinstance(gpu, str) else gpu, regions)
+    if strange := [one for one in types if one not in GPU_PRESETS]:
+        raise InputError(f"--gpu: unknown {shown(strange[0])}; known: {', '.join(GPU_PRESETS)}")
     files = ((throughput, THROUGHPUT), (latency, LATENCY), (cost, COST))
     grids = [read_grid(path, grid_format) for path, grid_format in files]
     check_regions(regions, grids[0])
@@ -202,7 +204,8 @@ def cluster_from_grids(
     origin.append("gpu, gpus, gpus_per_node, usd_per_gpu_hour, intra_domain: stated, not measured")
     spec = ClusterSpec(
         name=name,
-        gpu=gpu,
+        gpu=types[0],
+        sites=tuple(Site(one) for one in types) if len(set(types)) > 1 else (),
         domains=tuple(regions),
         gpus=(counts := one_for_each("--gpus", gpus, regions)),
         gpus_per_node=tuple(min(NODE, count) for count in counts)

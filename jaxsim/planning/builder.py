@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jaxsim.cluster import Calibration, ClusterSpec
+from jaxsim.cluster import Calibration, ClusterSpec, padded_calibration
 from jaxsim.learning import TokenEfficiency, published_efficiency
 from jaxsim.plan import (
     Layout,
@@ -68,6 +68,7 @@ class TableBuilder:
     ):
         cluster = spec.to_arrays(pad_to)
         worth = published_efficiency() if learning is None else learning
+        calibration = padded_calibration(calibration, cluster.mask.shape[0])
         self.spec, self.problem = spec, Problem(work, cluster, calibration, choices, worth)
         self.gpus = np.asarray(cluster.gpus)
         self.per_node = np.asarray(cluster.gpus_per_node)

@@ -98,7 +98,7 @@ def plan_worth(
     cluster, work = problem.cluster, problem.work
     weights = objective.weights
     rate = jnp.where(cost.runs, cost.efficiency / cost.step_s, 0.0)
-    peak = cluster.gpu.peak_tflops * jnp.sum(view.gpus_available.astype(jnp.float32))
+    peak = cluster.peak_tflops(view.gpus_available)
     used = cost.gpus_used.astype(jnp.float32)
     gpu_usd_per_s = jnp.sum(used * cluster.usd_per_gpu_hour) / 3600.0
     egress_usd_per_s = jnp.where(cost.runs, cost.egress_usd / cost.step_s, 0.0)

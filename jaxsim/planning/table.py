@@ -182,7 +182,7 @@ def _reward_parts(plans: Plan, views: NetworkView, problem: Problem) -> Array:
         used = cost.gpus_used.astype(jnp.float32)
         gpu_usd = jnp.maximum(jnp.vdot(used, problem.cluster.usd_per_gpu_hour) / 3600.0, 1e-12)
         egress_usd = jnp.where(runs, cost.egress_usd / cost.step_s, 0.0)
-        peak = problem.cluster.gpu.peak_tflops * jnp.sum(view.gpus_available.astype(jnp.float32))
+        peak = problem.cluster.peak_tflops(view.gpus_available)
         utilisation = rate * problem.work.useful_tflop / jnp.maximum(peak, 1e-9)
         return jnp.stack([rate, utilisation, egress_usd / gpu_usd, rate / (gpu_usd + egress_usd)])
 
@@ -252,13 +252,15 @@ def _nothing_fits(builder: TableBuilder) -> str:
     def need(plan, choice):
         done, _ = complete(plan, choice, problem, view)
         cost = job_step_cost(done, problem, view, schedules=problem.choices.schedules)
-        return cost.memory_gb.max()
+        lacks = cost.memory_gb - problem.cluster.gpu.memory_gb
+        return cost.memory_gb[jnp.argmax(lacks)], jnp.max(lacks)
 
     menu = jnp.arange(builder.problem.choices.size, dtype=jnp.int32)
     needs = jax.jit(jax.vmap(jax.vmap(need, (None, 0)), (0, None)))(stack_plans(trials), menu)
-    least = float(needs.min())
-    limit = builder.spec.gpu_spec.memory_gb
+    needs_gb, lacks_gb = (np.asarray(x).ravel() for x in needs)
+    best = int(lacks_gb.argmin())
+    need_gb, lack_gb = float(needs_gb[best]), float(lacks_gb[best])
     return (
-        f"{builder.spec.name}: no plan fits: the least demanding one needs {least:.1f} GB per GPU, "
-        f"{least - limit:.1f} GB more than the {limit:.1f} GB there are"
+        f"{builder.spec.name}: no plan fits: the least demanding one needs {need_gb:.1f} GB per GPU, "
+        f"{lack_gb:.1f} GB more than the {need_gb - lack_gb:.1f} GB there are"
     )

@@ -354,10 +354,10 @@ def sync_parts(
     sharded = sharding.is_sharded(work, plan)
     inside_s = jnp.where(sharded, 0.0, 2.0 * (bytes_s + start_s))
     inside_s = largest(jnp.where(plan.used, inside_s, 0.0))
-    last_backward_s = largest(jnp.where(plan.used, st.backward_s, 0.0))
+    hidden_s = largest(jnp.where(plan.used, calibration.dp_overlap * st.backward_s, 0.0))
     sharded_s = sharding.exposed_s(work, calibration, plan, st, bytes_s, start_s)
     sharded_s = largest(jnp.where(plan.used & sharded, sharded_s, 0.0))
-    return inside_s, calibration.dp_overlap * last_backward_s, sharded_s
+    return inside_s, hidden_s, sharded_s
 
 
 def _optimizer_s(
@@ -369,4 +369,4 @@ def _optimizer_s(
     shards = jnp.where(plan.zero_stage >= 1, ranks * plan.shard_groups, 1).astype(jnp.float32)
     rate = cluster.gpu.memory_gb_per_s * calibration.memory_efficiency
     update_s = params / shards * calibration.optimizer_bytes / rate
-    return largest(jnp.where(plan.used, update_s, 0.0)) + calibration.step_fixed_s
+    return largest(jnp.where(plan.used, update_s + calibration.step_fixed_s, 0.0))

@@ -152,6 +152,18 @@ def test_from_grid_says_where_each_figure_came_from(grids):
     assert made.gpus_per_node == (8, 8, 8)
 
 
+def test_regions_with_gpus_of_different_types(grids, capsys):
+    assert grids.run(gpu="A100-80GB,H100-80GB,A100-80GB") == 0
+    made = load_cluster(grids.out)
+    assert made.gpu_of == ("A100-80GB", "H100-80GB", "A100-80GB")
+    assert "28 A100-80GB and H100-80GB GPUs" in capsys.readouterr().out
+
+
+def test_a_gpu_type_too_many_or_unknown_is_refused(grids, refuses):
+    refuses(grids.run(gpu="A100-80GB,H100-80GB"), "--gpu", "2 values for the 3 regions")
+    refuses(grids.run(gpu="A100-80GB,H100-80GB,H99"), "--gpu", "'H99'")
+
+
 def test_domains_follow_the_order_asked_for(grids):
     grids.run(regions="gcp:north-a,aws:east", gpus="4,16")
     made = load_cluster(grids.out)

@@ -266,6 +266,7 @@ class ExactSearch:
         cluster = self.problem.cluster
         plan = empty_plan(cluster.mask.shape[0])
         k = int(np.argmax(np.minimum(cluster.gpus, cluster.gpus_per_node)))
+        alone_s = float(jnp.broadcast_to(self.problem.calibration.micro_batch_s, plan.tp.shape)[k])
 
         def probe(layers):
             fields = {"group": 0, "layers": 2 * layers, "pp": 2, "tp": tp}
@@ -283,7 +284,7 @@ class ExactSearch:
                     jnp.full_like(cluster.gpus, 2 * tp),
                 ),
             )
-            return float(cost.compute_s) - float(self.problem.calibration.micro_batch_s)
+            return float(cost.compute_s) - alone_s
 
         one, two = probe(1), probe(2)
         return max(one / (two - one) - 1.0, 0.0)

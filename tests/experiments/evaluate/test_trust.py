@@ -14,7 +14,7 @@ from experiments.evaluate.trust import (
     plan_trust,
     probabilities_best,
 )
-from jaxsim.cluster import UNKNOWN, independent
+from jaxsim.cluster import UNKNOWN, Site, independent
 from jaxsim.cluster.cluster import load_cluster, repeat_regions
 from jaxsim.cluster.fits import family, shipped_fit
 from jaxsim.cluster.records import RECORDS
@@ -54,7 +54,9 @@ def test_a_plan_of_a_measured_stack_has_its_band_widened_by_distance():
     fit, found = shipped_fit("A100-80GB", "llm-foundry"), trust("llm-foundry")
     distance = fit.domain.distance(features)
     assert distance > 0
-    spread, _ = parameter_spread(fit.belief, problem_on(cluster("llm-foundry")), PLAN)
+    spread, _ = parameter_spread(
+        fit.belief.samples(64, seed=0), problem_on(cluster("llm-foundry")), PLAN
+    )
     reach = np.exp(fit.band.reach(distance, spread))
     assert found["tokens_per_s_hi"] == pytest.approx(60_000.0 * reach)
     assert found["tokens_per_s_lo"] == pytest.approx(60_000.0 / reach)
@@ -82,10 +84,12 @@ def test_the_parameters_spread_is_that_of_steps_costed_one_by_one():
     each = [cost(take(draws, d)) for d in range(64)]
     step_s = [float(c.total_s) for c in each]
     memory_gb = [float(c.memory_gb.max()) for c in each]
-    found = parameter_spread(belief, problem, PLAN)
+    found = parameter_spread(belief.samples(64, seed=0), problem, PLAN)
     assert found == pytest.approx([np.std(np.log(x)) for x in (step_s, memory_gb)], rel=1e-3)
     exact = independent(belief.centre, np.zeros_like(belief.centre))
-    assert parameter_spread(exact, problem, PLAN) == pytest.approx((0.0, 0.0), abs=1e-5)
+    assert parameter_spread(exact.samples(64, seed=0), problem, PLAN) == pytest.approx(
+        (0.0, 0.0), abs=1e-5
+    )
 
 
 def test_a_plan_that_may_not_fit_is_said():
@@ -105,6 +109,25 @@ def test_a_gpu_given_as_figures_has_the_priors_spread():
     reach = np.log(found["tokens_per_s_hi"] / 60_000.0)
     assert reach > UNKNOWN.reach(0.0)
     assert "this GPU" in found["doubts"][0]
+
+
+def test_a_plan_on_two_gpu_types_has_the_wider_band_and_the_doubts_of_both():
+    spec = cluster("torchtitan")
+    mixed = dataclasses.replace(spec, sites=(Site(), Site("V100-32GB")))
+    both = plan_trust(mixed, problem_on(mixed), PLAN, 60_000.0)
+    lone = jax.tree.map(np.asarray, make_plan([(0,)], [(8,)], [4], micro_batch=2, dp=4))
+    one = plan_trust(mixed, problem_on(mixed), lone, 60_000.0)
+    alike = plan_trust(spec, problem_on(spec), lone, 60_000.0)
+    assert one["tokens_per_s_hi"] == pytest.approx(alike["tokens_per_s_hi"], rel=1e-4)
+    assert one["memory_gb"] == pytest.approx(alike["memory_gb"], rel=1e-5)
+    assert not any("V100" in doubt for doubt in one["doubts"])
+    assert any("V100-32GB" in doubt for doubt in both["doubts"])
+    assert both["memory_gb_held"] == pytest.approx(34.36)
+    old = dataclasses.replace(spec, gpu="V100-32GB")
+    of_old = plan_trust(old, problem_on(old), PLAN, 60_000.0)
+    of_new = plan_trust(spec, problem_on(spec), PLAN, 60_000.0)
+    widest = max(of_old["tokens_per_s_hi"], of_new["tokens_per_s_hi"])
+    assert 60_000.0 < both["tokens_per_s_hi"] <= 1.02 * widest
 
 
 @pytest.mark.slow
@@ -129,7 +152,7 @@ def test_no_plan_of_a_table_is_above_the_record_without_the_flag_that_names_it(n
     for row in able:
         plan, _ = complete(take(table.plans, row), choices[0, row], problem, view)
         plan = jax.tree.map(np.asarray, plan)
-        share = tflops[row] / (plan_features(problem.work, plan)[1] * spec.gpu_spec.peak_tflops)
+        share = tflops[row] / (plan_features(problem.work, plan)[1] * spec.gpu_specs[0].peak_tflops)
         doubts = plan_trust(spec, problem, plan, float(tokens_per_s[row]))["doubts"]
         flagged = any("above the highest published" in doubt for doubt in doubts)
         assert flagged == (share > record), (row, share, doubts)

@@ -178,6 +178,32 @@ def test_a_domain_that_is_gone_is_not_used(ask):
         assert told["switch"]["owed_gb"] == 0.0  # there is no ring left to sync over
 
 
+@pytest.mark.slow
+def test_sites_with_gpus_of_their_own_give_the_faster_ones_more_to_do(ask, tmp_path):
+    """South gets H100 and the price of two; north and west stay."""
+    path = tmp_path / "mixed.yaml"
+    faster = "usd_per_gpu_hour: 3.0, gpu: H100-80GB}"
+    path.write_text(CLUSTER.replace("usd_per_gpu_hour: 1.5}", faster))
+    config = PlanConfig(cluster=str(path), **JOB)
+    result = answered(config, asked(config))
+    types = {"north": "A100-80GB", "south": "H100-80GB", "west": "A100-80GB"}
+    assert result["asked"]["gpu_of"] == types
+    assert "south 8 H100-80GB" in screen(result)
+    for name, told in result["alternatives"].items():
+        assert told["tokens_per_s"] > 1.1 * ask()["alternatives"][name]["tokens_per_s"]
+        cost = carried_out(told, str(path))
+        assert told["step_s"] == pytest.approx(float(cost.step_s), rel=1e-5)
+        held = {"A100-80GB": 85.9, "H100-80GB": 85.9}
+        assert all(gb <= held[types[k]] for k, gb in told["memory_gb"].items())
+    # What the same question asks of the cluster as it was finds the same plan.
+    change = "domain=south,gpu=H100-80GB,usd_per_gpu_hour=3"
+    there = ask(what_if=change)["what_if"]["best"]
+    best = result["alternatives"]["any"]
+    assert there["effective_tokens_per_s"] == pytest.approx(
+        best["effective_tokens_per_s"], rel=0.01
+    )
+
+
 def test_a_slower_link_slows_the_plan_that_uses_it(ask):
     told = ask(what_if="link=all,factor=0.1")["what_if"]
     base = ask()["alternatives"]["any"]

@@ -37,6 +37,14 @@ def test_a_domain_loses_gpus_or_all_of_them_or_gets_dearer():
     assert gone == {"b"} and spec.domains == ("a", "b", "c")
 
 
+def test_a_domain_gets_gpus_of_another_type():
+    spec, gone = after("domain=b,gpu=H100,gpus=2")
+    assert spec.gpu_of == (spec.gpu, "H100-80GB", spec.gpu) and not gone
+    assert spec.gpus == (8, 2, 8) and spec.intra_of[1] == spec.intra_of[0]
+    spec, _ = after("domain=b,gpu=H100;domain=a,gpu=V100-32GB")
+    assert spec.gpu_of[:2] == ("V100-32GB", "H100-80GB")
+
+
 def test_an_option_that_is_given_several_times_is_one():
     argv = [
         "--model",
@@ -69,6 +77,8 @@ def test_an_option_that_is_given_several_times_is_one():
         ("link=a:b,factor=nan", ["factor", "nan"]),
         ("domain=a,gpus=1.5", ["gpus", "whole"]),
         ("domain=a,gpus=-1", ["gpus", "-1"]),
+        ("domain=a,gpu=H99", ["what_if: gpu", "H99", "H100-80GB"]),
+        ("domain=a,gpu=H100,gpu=A100", ["gpu"]),
         ("link=a:z,factor=2", ["z", "a, b, c"]),
         ("domain=z,gpus=1", ["z", "a, b, c"]),
         ("domain=a,gpus=0;domain=b,gpus=0;domain=c,gpus=0", ["no domain"]),

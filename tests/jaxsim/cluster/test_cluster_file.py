@@ -100,7 +100,7 @@ def test_an_alias_is_the_gpu_that_it_stands_for(tmp_path, alias, name):
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(changed("gpu", alias)))
     spec = load_cluster(path)
-    assert spec.gpu == name and spec.gpu_spec == GPU_PRESETS[name]
+    assert spec.gpu == name and spec.gpu_specs[0] == GPU_PRESETS[name]
 
 
 BAD = {
@@ -266,7 +266,7 @@ def test_larger_clusters_scale_the_published_links_by_the_nodes_that_take_part(n
     assert larger.domains == published.domains
     # A replica of 70B, or of 405B, takes 16 bytes a parameter and more.
     billions = {"mixed-aws-regions": 70, "large-aws-regions": 405}[name]
-    alone = np.array(larger.gpus) * larger.gpu_spec.memory_gb > 16 * billions
+    alone = np.array(larger.gpus) * larger.gpu_specs[0].memory_gb > 16 * billions
     assert alone.sum() == {"mixed-aws-regions": 5, "large-aws-regions": 0}[name]
 
 

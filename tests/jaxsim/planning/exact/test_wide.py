@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.toy_world import JOB, base_view, calibration, cluster_spec
+from helpers.toy_world import GPU, JOB, base_view, calibration, cluster_spec
 
+from jaxsim.cluster import Site
 from jaxsim.files import InputError
 from jaxsim.plan import Problem, Recompute, Schedule, empty_plan
 from jaxsim.planning import Exchange, PlanFamily, PlanSpace, partitions, share_batch
@@ -172,15 +173,17 @@ def test_nothing_in_the_space_is_faster_than_what_is_found(n, count, space):
         assert plain.exchange == Exchange() and float(plain.cost.efficiency) == 1.0
 
 
-def drawn_cluster(rng, n):
+def drawn_cluster(rng, n, mixed=False):
     """Domains of 1, 2 or 4 GPUs at any price, links of 30 Mbit/s to 30 Gbit/s, the two ways of a pair
-    apart, and 1 to 300 ms."""
+    apart, and 1 to 300 ms; `mixed`: no two with the same GPUs."""
     apart = ~np.eye(n, dtype=bool)
     rtt_ms = 10.0 ** rng.uniform(0.0, 2.5, (n, n))
     spec = cluster_spec(n, gpus=2)
     gpus = tuple(int(g) for g in rng.choice([1, 2, 4], n))
+    kinds = [{name: x * 2.0 ** rng.uniform(-2, 1) for name, x in GPU.items()} for _ in range(n)]
     return dataclasses.replace(
         spec,
+        sites=tuple(map(Site, kinds)) if mixed else (),
         gpus=gpus,
         gpus_per_node=gpus,
         usd_per_gpu_hour=tuple(rng.uniform(0.5, 4.0, n).tolist()),
@@ -199,19 +202,22 @@ def in_blocks(plans, size=512):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("n", "count", "seed"),
+    ("n", "count", "seed", "mixed"),
     [
-        (2, 3, 0),
-        pytest.param(2, 140, 1, marks=pytest.mark.nightly),
-        pytest.param(3, 60, 2, marks=pytest.mark.nightly),
+        (2, 3, 0, False),
+        (2, 3, 3, True),
+        pytest.param(2, 140, 1, False, marks=pytest.mark.nightly),
+        pytest.param(3, 60, 2, False, marks=pytest.mark.nightly),
+        pytest.param(2, 60, 4, True, marks=pytest.mark.nightly),
+        pytest.param(3, 20, 5, True, marks=pytest.mark.nightly),
     ],
 )
-def test_nothing_is_faster_on_a_cluster_that_is_drawn_as_well(n, count, seed):
+def test_nothing_is_faster_on_a_cluster_that_is_drawn_as_well(n, count, seed, mixed):
     """GPUs, prices, rates and round trips are drawn; synchronous plans alone, and any."""
     rng = np.random.default_rng(seed)
     kinds = set()
     for _ in range(count):
-        spec = drawn_cluster(rng, n)
+        spec = drawn_cluster(rng, n, mixed)
         cluster = spec.to_arrays()
         one = SpaceSearch(Problem(WORK, cluster, calibration()), SPACE)
         view = base_view(cluster)
