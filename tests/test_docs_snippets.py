@@ -73,10 +73,13 @@ def cluster():
 
 def test_clusters_are_read(cluster):
     assert cluster.domains == ("north", "south", "west")
-    whole, gpu = of_format("Cluster", "yaml")
+    whole, gpu, domains = of_format("Cluster", "yaml")
     assert (
         parse_cluster(whole.replace("gpu: A100-80GB\n", gpu), "docs").gpu_specs[0].memory_gb == 85.9
     )
+    plain = whole[whole.index("domains:") : whole.index("intra_domain:")]
+    mixed = parse_cluster(whole.replace(plain, domains), "docs")
+    assert mixed.gpu_of == ("A100-80GB", "H100-80GB", "A100-80GB")
     readme = [b for b in blocks("yaml") if b.page == ROOT / "README.md"]
     assert parse_cluster(readme[0].text, "README").to_yaml() == cluster.to_yaml()
 

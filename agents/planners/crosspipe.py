@@ -33,7 +33,9 @@ def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
         for tp in tensor_sizes(builder, order):
             for dp in (d for d in range(1, room // tp + 1) if batch % d == 0):
                 settings = (tp, (dp,))
-                plan = make_plan((order,), settings, builder.gpus, layers, builder.n_domains)
+                plan = make_plan(
+                    (order,), settings, builder.gpus, layers, builder.n_domains, builder.pace
+                )
                 plans += [] if plan is None else [plan]
     return fastest(builder, plans, allowed, 1)
 

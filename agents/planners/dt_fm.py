@@ -140,8 +140,9 @@ def propose(builder: TableBuilder, allowed: np.ndarray) -> list[Plan]:
         layout = best_layout(costs, tuple(range(n)), n_sets)
         room = int(builder.gpus[:n].min())
         tps = [2**i for i in range(int(min(builder.per_node[:n].min(), room)).bit_length())]
+        shape = (builder.gpus, layers, builder.n_domains, builder.pace)
         trials = [
-            make_plan(layout, (tp, (dp,) * len(layout)), builder.gpus, layers, builder.n_domains)
+            make_plan(layout, (tp, (dp,) * len(layout)), *shape)
             for tp in tps
             for dp in range(1, room // tp + 1)
             if batch % dp == 0

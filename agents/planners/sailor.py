@@ -10,8 +10,9 @@ horizon (tuned) pays for the move.
 Answers are found on the host for all GPUs free, each region gone, and each region half taken; when
 something changes, the one that suits the GPUs and links as measured is deployed: suits by the
 simulator, not by its own estimate, which only finds them; the simulator also chooses micro-batch
-and recomputation anew in every interval (`replanning.Replanning`). Left out: mixed GPU types,
-zones inside a region, cost budgets.
+and recomputation anew in every interval (`replanning.Replanning`). Stages are balanced by each
+region's own layer times; left out: a tensor parallelism for each GPU type, zones inside a region,
+cost budgets.
 """
 
 from __future__ import annotations
@@ -114,13 +115,13 @@ def estimate_s(costs: StageCosts, pipe: Pipeline) -> np.ndarray:
 def sync_s(costs: StageCosts, pipe: Pipeline) -> float:
     """[s] of the largest stage's all-reduce over its replicas, on the region's network."""
     work, cluster = costs.builder.problem.work, costs.builder.problem.cluster
-    each = max(-(-n // s) for n, s in zip(pipe.layers, pipe.stages, strict=True))
+    each = np.array([-(-n // s) for n, s in zip(pipe.layers, pipe.stages, strict=True)])
     # The tp ranks of a stage share their node's network.
     gradient_gb = each * float(work.layer_gparams) * SENT_GRADIENT_BYTES
-    calibration = costs.builder.problem.calibration
-    reached = np.asarray(cluster.intra_gb_per_s * calibration.intra_efficiency)
-    rate = float(np.broadcast_to(reached, cluster.gpus.shape)[list(pipe.order)].min())
-    return 2.0 * (pipe.dp - 1) / pipe.dp * gradient_gb / rate
+    share = np.asarray(costs.builder.problem.calibration.intra_efficiency, np.float64)
+    reached = np.asarray(cluster.intra_gb_per_s, np.float64) * share
+    rate = np.broadcast_to(reached, cluster.gpus.shape)[list(pipe.order)]
+    return float((2.0 * (pipe.dp - 1) / pipe.dp * gradient_gb / rate).max())
 
 
 RULES = PlanRules(propose, (Recompute.NONE, Recompute.FULL), (Schedule.ONE_F_ONE_B,))

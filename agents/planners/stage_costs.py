@@ -149,6 +149,7 @@ class StageCosts:
         stages take beside."""
         layer_s, head_s = (times[:, list(pipe.order)] for times in self.layer_and_head_s(pipe.tp))
         extra_s = np.where(np.arange(len(pipe.order)) == len(pipe.order) - 1, head_s, 0.0)
+        extra_s = extra_s + (self.alone_s - self.alone_s.min())[list(pipe.order)]
         if hops:
             extra_s = extra_s + self.hops_s(pipe)[0]
         return np.concatenate([layer_s, extra_s], axis=1)[self.allowed].astype(np.float64)

@@ -105,7 +105,7 @@ def one_of(
         "effective_tokens_per_s_band": [low * slowest, high * fastest],
         "usd_per_mtoken": usd,
         "usd_per_effective_mtoken": usd / centre,
-        "memory_gb_max": float(np.max(cost.memory_gb)),
+        "memory_gb_max": trust["memory_gb"],
         "wan_gb_per_step": float(np.sum(cost.wan_gb)),
         "search": "exact" if result.exhaustive and result.gap_pct == 0.0 else "bounded",
         "gap_pct": result.gap_pct,

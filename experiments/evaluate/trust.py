@@ -42,12 +42,13 @@ def plan_trust(spec: ClusterSpec, problem: Problem, plan: Plan, tokens_per_s: fl
     doubts = list(
         dict.fromkeys(x for gpu in types_used(spec, plan) for x in _outside(spec, gpu, at))
     )
-    errors = _model_errors(spec, plan, at)
     spread = parameter_spread(_draws(spec), problem, plan)
-    reach = float(np.exp(_reach(errors, spread[0])))
-    peaks = _fitted_peaks(problem, plan)
-    memory_gb, held_gb = float(peaks[1][0]), spec.gpu_specs[int(peaks[2][0])].memory_gb
-    most_gb = memory_gb * float(np.exp(_reach(errors, spread[1], memory=True)))
+    reach = float(np.exp(_reach(spec, plan, at, spread[0])))
+    _, fullness, fullest = (np.asarray(x)[0] for x in _fitted_peaks(problem, plan))
+    room_gb = np.broadcast_to(problem.cluster.gpu.memory_gb, problem.cluster.gpus.shape)
+    memory_gb, held_gb = float(fullness * room_gb[fullest]), spec.gpu_specs[fullest].memory_gb
+    band, distance = _model_error(spec, spec.gpu_of[fullest], at)
+    most_gb = memory_gb * float(np.exp(band.reach(distance, spread[1], memory=True)))
     if most_gb > held_gb:
         doubts.append(_tight(memory_gb, most_gb, held_gb))
     if record := _above_records(spec, work, plan, tokens_per_s):
@@ -64,8 +65,9 @@ def plan_trust(spec: ClusterSpec, problem: Problem, plan: Plan, tokens_per_s: fl
 
 def types_used(spec: ClusterSpec, plan: Plan) -> list[GpuType]:
     """The GPU types of the domains that a plan uses."""
+    types, type_of = spec.gpu_types, spec.type_of
     used = np.flatnonzero(np.asarray(plan.group) >= 0)
-    return [spec.gpu_types[i] for i in dict.fromkeys(spec.type_of[k] for k in used)]
+    return [types[i] for i in dict.fromkeys(type_of[k] for k in used)]
 
 
 def _outside(spec: ClusterSpec, gpu: GpuType, at: dict[str, float]) -> list[str]:
@@ -108,8 +110,8 @@ def speed_reaches(
     draws = _draws(spec)
     found = []
     for plan in plans:
-        errors = _model_errors(spec, plan, plan_features(problem.work, plan)[0])
-        found.append(_reach(errors, _spread(_drawn_peaks(problem, plan, draws)[0])))
+        spread = _spread(_drawn_peaks(problem, plan, draws)[0])
+        found.append(_reach(spec, plan, plan_features(problem.work, plan)[0], spread))
     return np.array(found)
 
 
@@ -119,21 +121,19 @@ def least_reach(spec: ClusterSpec) -> float:
     return min((UNKNOWN if fit is None else fit.band).reach(0.0) for fit in fits)
 
 
-def _model_errors(spec: ClusterSpec, plan: Plan, at: dict[str, float]) -> list[tuple[Band, float]]:
-    """For each GPU type that a plan uses the model's error inside what was calibrated, and how many
-    doublings outside of it a plan with these features lies; 0 where nothing was calibrated."""
-    fits = map(spec.fit_of, types_used(spec, plan))
-    return [
-        (UNKNOWN if fit is None else fit.band, 0.0)
-        if fit is None or fit.domain is None
-        else (fit.band, fit.domain.distance(at))
-        for fit in fits
-    ]
+def _model_error(spec: ClusterSpec, gpu: GpuType, at: dict[str, float]) -> tuple[Band, float]:
+    """A GPU type's model error inside what was calibrated, and how many doublings outside of it a plan
+    with these features lies; 0 where nothing was calibrated."""
+    fit = spec.fit_of(gpu)
+    if fit is None or fit.domain is None:
+        return UNKNOWN if fit is None else fit.band, 0.0
+    return fit.band, fit.domain.distance(at)
 
 
-def _reach(errors: list[tuple[Band, float]], spread: float, memory: bool = False) -> float:
-    """Half the 90 % band in logarithms, the widest of the GPU types'."""
-    return max(band.reach(distance, spread, memory) for band, distance in errors)
+def _reach(spec: ClusterSpec, plan: Plan, at: dict[str, float], spread: float) -> float:
+    """Half the 90 % band of a plan's step time in logarithms, the widest of its GPU types'."""
+    errors = [_model_error(spec, gpu, at) for gpu in types_used(spec, plan)]
+    return max(band.reach(distance, spread) for band, distance in errors)
 
 
 def _tight(memory_gb: float, most_gb: float, held_gb: float) -> str:
@@ -148,8 +148,8 @@ def parameter_spread(draws: Calibration, problem: Problem, plan: Plan) -> tuple[
     """Standard deviations of the logarithms of a plan's step time and peak memory that come from what
     is not known of the parameters, `draws` of which are given (DRAWS); on the links of the cluster
     file."""
-    step_s, memory_gb, _ = _drawn_peaks(problem, plan, draws)
-    return _spread(step_s), _spread(memory_gb)
+    step_s, fullness, _ = _drawn_peaks(problem, plan, draws)
+    return _spread(step_s), _spread(fullness)
 
 
 def _spread(values: jax.Array) -> float:
@@ -169,8 +169,8 @@ def _fitted_peaks(problem: Problem, plan: Plan) -> tuple[jax.Array, ...]:
 
 
 def _drawn_peaks(problem: Problem, plan: Plan, calibrations: Calibration) -> tuple[jax.Array, ...]:
-    """[D] step time [s], memory [GB] of the fullest GPU, and in which domain that is, on the links of
-    the cluster file."""
+    """[D] step time [s], share of its memory that the fullest GPU holds, and in which domain that is,
+    on the links of the cluster file."""
     return _peaks(problem, plan, calibrations, schedules_among(np.asarray(plan.schedule)))
 
 
@@ -184,8 +184,8 @@ def _peaks(
     def one(calibration):
         changed = problem.replace(calibration=calibration)
         cost = job_step_cost(plan, changed, view, schedules=schedules)
-        fullest = jnp.argmax(cost.memory_gb / cluster.gpu.memory_gb)
-        return cost.total_s, cost.memory_gb[fullest], fullest
+        fullness = cost.memory_gb / cluster.gpu.memory_gb
+        return cost.total_s, jnp.max(fullness), jnp.argmax(fullness)
 
     return jax.vmap(one)(calibrations)
 
@@ -193,7 +193,7 @@ def _peaks(
 def _draws(spec: ClusterSpec) -> Calibration:
     """DRAWS of what is believed of a cluster's GPUs."""
     beliefs = [_belief(spec, gpu) for gpu in spec.gpu_types]
-    return site_samples(beliefs, spec.type_of, DRAWS, seed=0)
+    return site_samples(beliefs, spec.type_of, _belief(spec, spec.gpu), DRAWS, seed=0)
 
 
 def _belief(spec: ClusterSpec, gpu: GpuType) -> Belief:

@@ -271,18 +271,18 @@ class Scoreboard:
         return contestants(name, self.checkpoints, stage.tuned, stage.world)
 
     def rows(self, name: str) -> list[dict]:
-        """All KPIs of one scheduler, in the order of their definition."""
+        """All KPIs of one scheduler, in the order of their definition; none against itself."""
         ours, best = self.played(JITTER, name), self.played(JITTER, "clairvoyant")
-        rows = []
-        for rival in SPEED_RIVALS:
+        rows, faster = [], [rival for rival in SPEED_RIVALS if rival != name]
+        for rival in faster:
             rows += kpis.against(ours, rival, self.played(JITTER, rival), best)
         n_jobs, alone = self.shared[0].n_jobs, np.concatenate([c.alone() for c in self.shared])
         rows += [
             kpis.shared_use(self.used(name), rival, self.used(rival), n_jobs, alone)
-            for rival in SPEED_RIVALS
+            for rival in faster
         ]
         saves = [self._thrifty(name) for name in ("clairvoyant", "single_domain")]
-        for rival in TRAFFIC_RIVALS:
+        for rival in (rival for rival in TRAFFIC_RIVALS if rival != name):
             rows += kpis.traffic(self._thrifty(name), rival, self._thrifty(rival), saves)
         rows.sort(key=lambda row: [goal.name for goal in kpis.GOALS].index(row["name"]))
         steady = (self.played(STEADY, name), self.played(STEADY, "clairvoyant"))

@@ -55,6 +55,8 @@ def asked(config: PlanConfig, with_changes: bool = False) -> Question:
     """
     spec, gone = load_regions(config.cluster), frozenset()
     new, without = changed(spec, parse_changes(config.what_if))  # unknown names are refused at once
+    for gpu in new.gpu_types:
+        new.fit_of(gpu)  # and types of which a calibration file of its own says nothing
     if with_changes:
         spec, gone = new, without
     fields = {} if spec.stack == POOLED else STACKS[spec.stack].job_fields

@@ -66,7 +66,9 @@ def _change(text: str) -> Change:
     known = LINK_KEYS if kind == "link" else DOMAIN_KEYS
     found, gpu = {}, None
     for key, _, value in figures:
-        if key not in known or key in found or (key == "gpu" and gpu is not None):
+        if key in found or (key == "gpu" and gpu is not None):
+            raise InputError(f"what_if: {kind}: {key} stands twice in {shown(text)}")
+        if key not in known:
             near = meant(key, known)
             raise InputError(f"what_if: {kind}: unknown {shown(key)}{near}; known: {listed(known)}")
         if key == "gpu":

@@ -98,6 +98,10 @@ class ClusterSpec:
     spot: tuple[SpotOffer | None, ...] = ()
     sites: tuple[Site, ...] = ()  # what each domain has of its own; empty where none has anything
 
+    def __post_init__(self):
+        if self.sites and len(self.sites) != len(self.domains):
+            raise ValueError(f"{len(self.sites)} sites for {len(self.domains)} domains")
+
     @property
     def gpu_of(self) -> tuple[GpuType, ...]:
         """[K] the GPU type of each domain."""
@@ -107,12 +111,14 @@ class ClusterSpec:
     @property
     def gpu_types(self) -> list[GpuType]:
         """Its GPU types, each once, in the order of its domains."""
-        return [gpu for i, gpu in enumerate(self.gpu_of) if gpu not in self.gpu_of[:i]]
+        of_domains = self.gpu_of
+        return [gpu for i, gpu in enumerate(of_domains) if gpu not in of_domains[:i]]
 
     @property
     def type_of(self) -> list[int]:
         """[K] the place of each domain's GPU type in `gpu_types`."""
-        return [self.gpu_types.index(gpu) for gpu in self.gpu_of]
+        types = self.gpu_types
+        return [types.index(gpu) for gpu in self.gpu_of]
 
     @property
     def gpu_words(self) -> tuple[str, ...]:
@@ -120,15 +126,17 @@ class ClusterSpec:
         return tuple(x if isinstance(x, str) else "given by figures" for x in self.gpu_of)
 
     def fit_of(self, gpu: GpuType) -> MachineFit | None:
-        """What is believed of a GPU type under its stack; None = the documented priors alone."""
+        """What is believed of a GPU type under its stack; None = the documented priors alone. Raises
+        InputError for a calibration file that says nothing of it."""
         return machine_fit(gpu, self.stack, self.calibration_file)
 
     @property
     def calibration(self) -> Calibration:
-        """Efficiency parameters of its GPUs under its stack: leaves [], or [K] where types differ."""
+        """Efficiency parameters of its GPUs under its stack: leaves [], or [K] where types differ.
+        Raises InputError as `fit_of`."""
         args = (self.stack, self.calibration_file)
         of_types = [default_calibration(gpu, *args) for gpu in self.gpu_types]
-        return site_calibration(of_types, self.type_of)
+        return site_calibration(of_types, self.type_of, default_calibration(self.gpu, *args))
 
     @property
     def efficiency_source(self) -> EfficiencySource:
@@ -296,7 +304,7 @@ def _cluster(body: Any, source: str) -> ClusterSpec:
     offers = tuple(parse_spot(d.get("spot"), f"{where}.spot") for where, d in domains)
     sites = tuple(parse_site(d, where) for where, d in domains)
     gpu = parse_gpu(body["gpu"], source)
-    types = [gpu if site.gpu is None else site.gpu for site in sites]
+    types = [gpu, *(site.gpu for site in sites if site.gpu is not None)]
     stack = known_stack(body.get("stack", POOLED), f"{source}: stack")
     return ClusterSpec(
         name=values.name(body["name"], f"{source}: name"),

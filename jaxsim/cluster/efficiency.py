@@ -64,7 +64,8 @@ def _positive(value: float, spread: float, about: str) -> Any:
 # DDP over shaped links (0.9 and 1 / 1.25 of the measured bandwidth). Restart: Sailor (SOSP 2025),
 # about 11 s at 16-20 GPUs. Everything else is an assumption, with a spread to match.
 class Calibration(Pytree):
-    """Scalars (float32, traced), one set per GPU type; each states its prior."""
+    """Scalars (float32, traced), one set per GPU type, [K] where domains have different types
+    (`jaxsim.cluster.sites`); each states its prior."""
 
     gemm_efficiency: Parameter = _share(
         0.90, 0.15, "[share] of peak FLOP/s that a large product reaches"

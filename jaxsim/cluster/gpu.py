@@ -16,7 +16,7 @@ SMALLEST_FIGURE = 1e-6  # of a GPU, whatever its unit: float32 divides by it
 
 
 class Gpu(Pytree):
-    """One accelerator; every field is a float32 scalar and may be traced."""
+    """One accelerator; every field is a float32 scalar, [K] where domains differ, and may be traced."""
 
     peak_tflops: Float[Array, "*batch"]  # [TFLOP/s] dense bf16
     memory_gb: Float[Array, "*batch"]  # [GB] = 1e9 bytes

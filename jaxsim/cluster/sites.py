@@ -23,7 +23,7 @@ from jaxsim.files import values
 
 GpuType = str | Mapping[str, float]
 SMALLEST = 1e-9  # [Gbit/s] of a network that exists
-# Of links between domains and of the whole job: one figure for a cluster, that of its first domain.
+# Of links between domains and of the whole job: one figure for a cluster, that of its own GPU type.
 SHARED = (
     *("wan_efficiency", "wan_ring_efficiency", "outer_sync_efficiency", "slow_link_gbps"),
     *("sync_fixed_s", "restart_s"),
@@ -34,8 +34,8 @@ SHARED = (
 class Intra:
     """The network of one node inside a domain."""
 
-    bandwidth_gbps: float
-    rtt_ms: float
+    bandwidth_gbps: float  # [Gbit/s]
+    rtt_ms: float  # [ms] between nodes
 
     def body(self) -> dict[str, float]:
         """The mapping of a cluster file."""
@@ -103,31 +103,34 @@ def site_gpus(of_domains: Sequence[GpuSpec], size: int) -> Gpu:
     return jax.tree.map(lambda *x: jnp.stack(x), *rows)
 
 
-def site_calibration(of_types: Sequence[Calibration], type_of: Sequence[int]) -> Calibration:
-    """The efficiency parameters of a cluster, leaves [..., K] but for SHARED, from those of its GPU
-    types, leaves [...], and the type of each domain. Of one type: as they are."""
+def site_calibration(
+    of_types: Sequence[Calibration], type_of: Sequence[int], shared: Calibration
+) -> Calibration:
+    """The efficiency parameters of a cluster, leaves [..., K], from those of its GPU types, leaves
+    [...], and the type of each domain; SHARED from those of the cluster's own. Of one type: as they
+    are."""
     if len(of_types) == 1:
         return of_types[0]
-    first = of_types[type_of[0]]
     own = jax.tree.map(lambda *x: jnp.stack(x, axis=-1)[..., np.array(type_of)], *of_types)
-    return own.replace(**{name: getattr(first, name) for name in SHARED})
+    return own.replace(**{name: getattr(shared, name) for name in SHARED})
 
 
 def site_samples(
-    beliefs: Sequence[Belief], type_of: Sequence[int], n: int, seed: int
+    beliefs: Sequence[Belief], type_of: Sequence[int], shared: Belief, n: int, seed: int
 ) -> Calibration:
-    """`n` draws of a cluster's parameters, leaves [n] or [n, K]; those of two types are independent."""
+    """`n` draws of a cluster's parameters, leaves [n] or [n, K], as `site_calibration` joins them;
+    those of two types are independent."""
     draws = [belief.samples(n, seed + i) for i, belief in enumerate(beliefs)]
-    return site_calibration(draws, type_of)
+    return site_calibration(draws, type_of, shared.samples(n, seed))
 
 
 def padded_calibration(calibration: Calibration, size: int) -> Calibration:
-    """The parameters for `size` domains: leaves [K] are padded with the first domain's."""
+    """The parameters for `size` domains: leaves [K] are padded with the first domain's, or cut."""
 
     def pad(x: Array) -> Array:
-        if x.ndim == 0 or len(x) == size:
+        if x.ndim == 0:
             return x
-        return jnp.concatenate([x, jnp.broadcast_to(x[:1], (size - len(x),))])
+        return jnp.concatenate([x[:size], jnp.broadcast_to(x[:1], (max(size - len(x), 0),))])
 
     return jax.tree.map(pad, calibration)
 

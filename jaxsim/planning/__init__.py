@@ -1,6 +1,7 @@
 """Which plans there are, what they are worth, and which make up a table. README.md says more.
 
 family      which plans there are: the dimensions of a search, its plans, their number
+cuts        how the layers of a pipeline are cut
 space       the whole plan space: partitions of domains, and how groups talk
 scoring     training steps per second of many plans under many networks
 objective   what is to be had from a plan: weights, budget, deadline
@@ -17,6 +18,7 @@ exact       the best plan of a whole family
 from jaxsim.planning.balance import complete, share_batch
 from jaxsim.planning.builder import WHOLE, TableBuilder
 from jaxsim.planning.candidates import PlanRules, add_candidates, propose_candidates
+from jaxsim.planning.cuts import Pace, layer_pace
 from jaxsim.planning.family import (
     Choice,
     Common,
@@ -75,6 +77,7 @@ __all__ = [
     "Common",
     "Exchange",
     "Objective",
+    "Pace",
     "Pipelines",
     "PlanFamily",
     "PlanRules",
@@ -95,6 +98,7 @@ __all__ = [
     "count_subsets",
     "filled",
     "in_front",
+    "layer_pace",
     "list_pipelines",
     "make_plan",
     "objectives",

@@ -29,6 +29,7 @@ from jaxsim.plan import (
     extensions,
 )
 from jaxsim.planning.balance import complete
+from jaxsim.planning.cuts import layer_pace
 from jaxsim.planning.family import PlanFamily, Settings, make_plan, plan_key, stack_plans
 from jaxsim.planning.scoring import VIEWS_AT_ONCE, base_view, choice_rates, in_front, one_view
 from jaxsim.short_axes import ShortAxes
@@ -70,6 +71,7 @@ class TableBuilder:
         worth = published_efficiency() if learning is None else learning
         calibration = padded_calibration(calibration, cluster.mask.shape[0])
         self.spec, self.problem = spec, Problem(work, cluster, calibration, choices, worth)
+        self.pace = layer_pace(self.problem)
         self.gpus = np.asarray(cluster.gpus)
         self.per_node = np.asarray(cluster.gpus_per_node)
         self.n_domains = cluster.mask.shape[0]
@@ -163,7 +165,8 @@ class TableBuilder:
         return [plan for plan, _ in found.values()], [owner for _, owner in found.values()]
 
     def _plan(self, layout: Layout, settings: Settings, room: np.ndarray) -> Plan | None:
-        return make_plan(layout, settings, room, int(self.problem.work.layers), self.n_domains)
+        layers = int(self.problem.work.layers)
+        return make_plan(layout, settings, room, layers, self.n_domains, self.pace)
 
     def _every(self, layout: Layout, room: np.ndarray) -> Iterator[Settings]:
         batch = int(self.problem.work.global_batch)

@@ -33,8 +33,8 @@ from jaxsim.plan import (
     default_lower_choices,
     empty_plan,
     enumerate_layouts,
-    split_layers,
 )
+from jaxsim.planning.cuts import Pace, cut_layers, even_layers, pace_of
 from jaxsim.workload import Workload
 
 Cut = Literal["even", "min_max"]
@@ -59,8 +59,9 @@ class PlanFamily:
         zero_stages: ZeRO stages
         context_parallel: ranks that share a sequence
         parts: 1 = all GPUs of a domain, 2 = half of them, and so on: local jobs may hold the rest
-        cuts: even = layers spread evenly over the stages; min_max = the slowest stage, logits
-            included, as fast as contiguous layers allow
+        cuts: even = layers spread evenly over the stages, or, where GPUs differ, so that stages
+            take equally long; min_max = the slowest stage, logits included, as fast as contiguous
+            layers allow
         choices: (micro-batch, recompute, schedule), the same in all groups
     """
 
@@ -197,55 +198,23 @@ def _node_room(cluster: Cluster) -> np.ndarray:
     return np.minimum(np.asarray(cluster.gpus), np.asarray(cluster.gpus_per_node))
 
 
-def cut_layers(
-    n_layers: int, stages: list[int], layer_s: float, extra_s: list[float]
-) -> tuple[list[int], list[int]]:
-    """The contiguous cut of equal layers over domains of `stages` equal stages each that makes the
-    slowest stage as fast as can be; exact dynamic programme, O(domains x layers^2).
-
-    A stage of domain k takes ceil(layers / stages) x layer_s + extra_s[k]. Of the cuts that are as
-    fast, the evenest (least sum of squared layers over stages). Stages beyond the layers are dropped
-    as in `split_layers`. Returns layers and stages by domain; ValueError for more domains than layers.
-    """
-    if len(stages) > n_layers:
-        raise ValueError(f"{len(stages)} domains for {n_layers} layers")
-    _, stages = split_layers(n_layers, stages)
-    size = n_layers + 1
-    held = np.arange(size)
-    each = np.array([np.ceil(held / s) * layer_s + e for s, e in zip(stages, extra_s, strict=True)])
-    each[held[None, :] < np.array(stages)[:, None]] = np.inf  # no stage without a layer
-
-    def programme(costs: np.ndarray, combine) -> tuple[float, list[int]]:
-        best, choice = np.where(held == 0, 0.0, np.inf), []
-        for cost in costs:
-            # Row: layers of the domains up to here; column: those of this one.
-            before = np.where(held[None, :] <= held[:, None], best[held[:, None] - held], np.inf)
-            options = combine(before, cost[None, :])
-            choice.append(options.argmin(axis=1))
-            best = options.min(axis=1)
-        layers, left = [], n_layers
-        for picks in reversed(choice):
-            layers.insert(0, int(picks[left]))
-            left -= layers[0]
-        return float(best[n_layers]), layers
-
-    fastest, _ = programme(each, np.maximum)
-    uneven = held[None, :] ** 2 / np.array(stages)[:, None]
-    _, layers = programme(np.where(each <= fastest * (1 + 1e-9), uneven, np.inf), np.add)
-    return layers, stages
-
-
 def make_plan(
-    layout: Layout, settings: Settings, gpus: Num[np.ndarray, " K"], n_layers: int, n_domains: int
+    layout: Layout,
+    settings: Settings,
+    gpus: Num[np.ndarray, " K"],
+    n_layers: int,
+    n_domains: int,
+    pace: Pace | None = None,
 ) -> Plan | None:
-    """Build one plan with NumPy leaves, or None where the GPUs or layers do not allow it."""
+    """Build one plan with NumPy leaves, or None where the GPUs or layers do not allow it; `pace` is
+    that of `layer_pace`."""
     tp, dps = settings
     splits = []
     for members, dp in zip(layout, dps, strict=True):
         stages = [int(gpus[k]) // (tp * dp) for k in members]
         if min(stages) < 1 or len(members) > n_layers:
             return None
-        splits.append(split_layers(n_layers, stages))
+        splits.append(even_layers(n_layers, tuple(stages), pace_of(pace, members)))
     return Plan.assemble(layout, tp, dps, splits, n_domains)
 
 
@@ -338,9 +307,10 @@ def list_pipelines(
     work: Workload,
     orders: list[tuple[int, ...]],
     head_share: dict[int, float],
+    pace: Pace | None = None,
 ) -> Pipelines:
     """All settings of the given orders of domains. `head_share`: the logits' time over a layer's,
-    by tensor parallelism."""
+    by tensor parallelism; `pace` is that of `layer_pace`."""
     gpus, room, layers = np.asarray(cluster.gpus), _node_room(cluster), int(work.layers)
     cuts = family.cuts
     common = tuple(
@@ -358,14 +328,15 @@ def list_pipelines(
     absent = members < 0
 
     @functools.cache
-    def split(counts: tuple[int, ...], tp: int, cut: Cut):
+    def split(counts: tuple[int, ...], tp: int, cut: Cut, paces: tuple[float, ...]):
         if cut == "even":
-            return split_layers(layers, list(counts))
-        extra = [0.0] * (len(counts) - 1) + [head_share[tp]]
-        best = cut_layers(layers, list(counts), 1.0, extra)
-        same = "even" in cuts and best == split_layers(layers, list(counts))
+            return even_layers(layers, counts, paces)
+        extra = [0.0] * (len(counts) - 1) + [head_share[tp] * paces[-1]]
+        best = cut_layers(layers, list(counts), paces, extra)
+        same = "even" in cuts and best == even_layers(layers, counts, paces)
         return None if same else best  # listed once
 
+    paces = [pace_of(pace, order) for order in orders]
     possible = (~absent).sum(axis=1) <= layers
     for c, own in enumerate(common):
         each = own.part * own.tp * own.cp * dp
@@ -374,7 +345,7 @@ def list_pipelines(
         fits = (absent[:, None] | (counts >= 1)).all(axis=2) & roomy[:, None]
         for n, d in np.argwhere(fits):
             size = len(orders[n])
-            found = split(tuple(counts[n, d, :size].tolist()), own.tp, own.cut)
+            found = split(tuple(counts[n, d, :size].tolist()), own.tp, own.cut, paces[n])
             if found is not None:
                 exists[n, c, d] = True
                 held[n, c, d, :size], stages[n, c, d, :size] = found

@@ -243,7 +243,8 @@ def _nothing_fits(builder: TableBuilder) -> str:
         plan
         for layout in layouts
         for s in table_family().settings(layout, builder.gpus, builder.per_node, batch)
-        if (plan := make_plan(layout, s, builder.gpus, layers, builder.n_domains)) is not None
+        if (plan := make_plan(layout, s, builder.gpus, layers, builder.n_domains, builder.pace))
+        is not None
     ]
     if not trials:
         return f"{builder.spec.name}: no plan splits {layers} layers over {n} domains"

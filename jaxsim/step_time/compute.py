@@ -48,10 +48,10 @@ class _Shape(Pytree):
     tp: Array
     cp: Array
     tokens: Array  # per GPU
-    value_bytes: Array  # [] [B]
-    product_tflops: Array  # [] [TFLOP/s] peak of the layers' products
-    core_tflops: Array  # [] [TFLOP/s] peak of attention and logits
-    gb_per_s: Array  # [] [GB/s] HBM that kernels reach
+    value_bytes: Array  # [] or [K] [B]
+    product_tflops: Array  # [] or [K] [TFLOP/s] peak of the layers' products
+    core_tflops: Array  # [] or [K] [TFLOP/s] peak of attention and logits
+    gb_per_s: Array  # [] or [K] [GB/s] HBM that kernels reach
 
 
 def soft_max(a: Array, b: Array) -> Array:

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxsim.plan import Plan, Problem
-from jaxsim.planning import Common, Exchange, Pipelines, PlanSpace, list_pipelines
+from jaxsim.planning import Common, Exchange, Pipelines, PlanSpace, layer_pace, list_pipelines
 from jaxsim.trees import take
 
 MOST_TRIED = 30_000  # plans of one climb
@@ -57,7 +57,7 @@ class Climb:
                 family.shapes(cluster), family.zero_stages
             )
         ]
-        self.dps = family.replicas(cluster, problem.work)
+        self.dps, self.pace = family.replicas(cluster, problem.work), layer_pace(problem)
         self.sizes = (len(self.commons), len(self.dps), len(family.choices))  # of a setting
         self.settings = int(np.prod(self.sizes))
         self.orders: list[tuple[int, ...]] = []  # those met
@@ -203,7 +203,7 @@ class Climb:
         size = (codes >= 0).sum(axis=1)
         met = np.unique(codes[codes >= 0] // self.settings)
         work, orders = self.problem.work, [self.orders[i] for i in met]
-        pipelines = list_pipelines(self.family, self.problem.cluster, work, orders, {})
+        pipelines = list_pipelines(self.family, self.problem.cluster, work, orders, {}, self.pace)
         listed = {x: i for i, x in enumerate(pipelines.common)}
         common_at = np.array([listed[x] for x in self.commons])
         for n in dict.fromkeys(size.tolist()):

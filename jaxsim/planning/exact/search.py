@@ -22,7 +22,7 @@ from jaxtyping import Int
 
 from jaxsim.files import InputError
 from jaxsim.plan import MENU_SCHEDULES, Layout, Plan, Problem, empty_plan, needs_reconfiguration
-from jaxsim.planning import PlanFamily, complete, count_subsets, list_pipelines
+from jaxsim.planning import PlanFamily, complete, count_subsets, layer_pace, list_pipelines
 from jaxsim.planning.exact.bounds import Options, PipelineTable, average_rate, ring_s
 from jaxsim.planning.exact.incumbent import BLOCK
 from jaxsim.step_time import NetworkView, StepCost, begin_transition, job_step_cost, transition_s
@@ -100,7 +100,8 @@ class ExactSearch:
         layouts = self.family.layouts(domains)
         orders = sorted({g for layout in layouts for g in layout})
         heads = {tp: self._head_share(tp) for tp in self.family.tensor_sizes(cluster)}
-        self.pipelines = list_pipelines(self.family, cluster, work, orders, heads)
+        pace = layer_pace(self.problem)
+        self.pipelines = list_pipelines(self.family, cluster, work, orders, heads, pace)
         self.layouts = self._by_groups(layouts)
         self._tables: collections.OrderedDict[tuple[int, ...], PipelineTable] = (
             collections.OrderedDict()

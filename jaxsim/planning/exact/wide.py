@@ -21,7 +21,7 @@ from jaxtyping import Int
 from jaxsim.files import InputError
 from jaxsim.learning import Communication
 from jaxsim.plan import Problem
-from jaxsim.planning import Exchange, PlanSpace, list_pipelines
+from jaxsim.planning import Exchange, PlanSpace, layer_pace, list_pipelines
 from jaxsim.planning.exact.blocks import (
     Blocks,
     Bounded,
@@ -69,7 +69,8 @@ class SpaceSearch:
         heads = dict.fromkeys(self.family.tensor_sizes(cluster), 0.0)
         if self.family.cuts != ("even",):
             raise InputError("cuts: a search of the whole space expects even ones")
-        self.pipelines = list_pipelines(self.family, cluster, problem.work, orders, heads)
+        own = (cluster, problem.work, orders, heads, layer_pace(problem))
+        self.pipelines = list_pipelines(self.family, *own)
         place = {int(k): i for i, k in enumerate(self.domains)}
         self.mask_of = np.array([sum(1 << place[k] for k in order) for order in orders])
         self.masks = np.unique(self.mask_of)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import struct
 from helpers.schedulers import bound
-from helpers.toy_world import JOB, cluster_spec
+from helpers.toy_world import GPU, JOB, cluster_spec
 
 from agents.episodes.metrics import traffic_metrics
 from agents.episodes.rollout import play
@@ -25,6 +25,7 @@ from agents.many_jobs.metrics import (
 from agents.many_jobs.scheduling import PerJobScheduler, make_jobs_setup
 from agents.protocol import Estimate, Scheduler, make_setup
 from agents.registry import find, jobs_names, make_for_jobs
+from jaxsim.cluster import Site
 from jaxsim.env.env import reset, step, world_tape
 from jaxsim.files.errors import InputError
 from jaxsim.load.jobs_file import SubmittedJob
@@ -307,7 +308,7 @@ def test_the_use_of_a_cluster_that_every_job_has_to_itself_by_hand(by_hand):
     arrives after the end does not count. Eight GPUs of 2 TFLOP/s, of which two are missing once."""
     _, params = by_hand
     jobs = SimpleNamespace(**vars(params.problem.work), useful_tflop=jnp.array([8.0, 4.0, 1e9]))
-    cluster = SimpleNamespace(gpu=SimpleNamespace(peak_tflops=jnp.float32(2.0)))
+    cluster = cluster_spec(2, gpu={**GPU, "peak_tflops": 2.0}).to_arrays()
     problem = SimpleNamespace(work=jobs, cluster=cluster)
     params = SimpleNamespace(problem=problem, interval_s=params.interval_s)
     free = jnp.array([[4, 4], [4, 4], [4, 4]], jnp.int32)
@@ -325,6 +326,16 @@ def test_the_use_of_a_cluster_that_every_job_has_to_itself_by_hand(by_hand):
         )
         got = utilisation_alone(other, alone_s, free)
         np.testing.assert_allclose(got, tflop / (seconds * 16.0), rtol=1e-6)
+    # Of two types, 1 and 3 TFLOP/s: the same peak in all.
+    sites = tuple(Site({**GPU, "peak_tflops": peak}) for peak in (1.0, 3.0))
+    mixed = SimpleNamespace(
+        work=jobs, cluster=dataclasses.replace(cluster_spec(2), sites=sites).to_arrays()
+    )
+    other = SimpleNamespace(problem=mixed, interval_s=params.interval_s)
+    got = utilisation_alone(other, alone_s, free)
+    np.testing.assert_allclose(got, work_tflop / (180.0 * 16.0), rtol=1e-6)
+    few = utilisation_alone(other, alone_s, free.at[1, 0].set(2))
+    np.testing.assert_allclose(few, work_tflop / (180.0 * 14.0), rtol=1e-6)
     few = utilisation_alone(params, alone_s, free.at[1, 0].set(2))
     np.testing.assert_allclose(few, work_tflop / (180.0 * 12.0), rtol=1e-6)
     assert float(utilisation_alone(params, alone_s, free.at[:, :].set(0))) == 1.0

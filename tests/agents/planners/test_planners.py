@@ -23,7 +23,7 @@ RULES = plan_rules(names())
 def hand_costs(which="random"):
     costs = StageCosts(builder(which), np.ones(MENU.size, bool))
     costs._by_tp[1] = (np.full((MENU.size, K), 2.0), np.full((MENU.size, K), 1.0))
-    costs.alone_s = 0.0
+    costs.alone_s = np.zeros(K)
     costs.rtt_s = np.full((K, K), 0.5)
     # A micro-batch of dp sequences takes as many seconds over any link.
     costs.gb_per_s = np.full((K, K), float(builder(which).problem.work.boundary_gb))

@@ -126,8 +126,12 @@ def test_a_plan_on_two_gpu_types_has_the_wider_band_and_the_doubts_of_both():
     old = dataclasses.replace(spec, gpu="V100-32GB")
     of_old = plan_trust(old, problem_on(old), PLAN, 60_000.0)
     of_new = plan_trust(spec, problem_on(spec), PLAN, 60_000.0)
-    widest = max(of_old["tokens_per_s_hi"], of_new["tokens_per_s_hi"])
-    assert 60_000.0 < both["tokens_per_s_hi"] <= 1.02 * widest
+    # The model's error is that of the type nobody measured; the parameters' is of both together.
+    bands = [np.log(x["tokens_per_s_hi"] / 60_000.0) for x in (of_old, of_new, both)]
+    fits = [shipped_fit(gpu, "torchtitan") for gpu in ("V100-32GB", "A100-80GB")]
+    least = max(fit.band.reach(0.0) for fit in fits)
+    assert bands[0] > 1.1 * bands[1] and bands[1] < bands[2] <= 1.02 * bands[0]
+    assert bands[2] > least
 
 
 @pytest.mark.slow

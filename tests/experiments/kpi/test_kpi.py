@@ -210,6 +210,21 @@ def test_one_setting_may_be_measured_alone(scoreboard, tmp_path):
     assert result["non_learned"]["scheduler"] == {"any": "hysteresis"}
 
 
+def test_nobody_is_measured_against_himself(scoreboard, tmp_path):
+    argv = ["--policy", "single_domain", "--candidates", "best_static", "--allow", "any"]
+    argv += ["--json", str(tmp_path / "kpi.json"), "--out", str(tmp_path / "run")]
+    assert command.main(argv) == 0
+    result = json.loads((tmp_path / "kpi.json").read_text())
+    for name, rows in (
+        ("single_domain", result["kpis"]),
+        ("best_static", result["non_learned"]["kpis"]),
+    ):
+        rivals = [row["rival"] for row in rows if row["name"] == "training time"]
+        others = {"single_domain", "static_even_split", "best_static"} - {name}
+        assert set(rivals) == others and len(rivals) == 2
+        assert name not in {row["rival"] for row in rows}
+
+
 def test_the_front_alone_is_asked_for(scoreboard, tmp_path):
     argv = ["--only", "coverage", "--allow", "synchronous", "--json", str(tmp_path / "kpi.json")]
     assert command.main([*argv, "--out", str(tmp_path / "run")]) == 0

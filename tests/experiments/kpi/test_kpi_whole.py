@@ -65,9 +65,16 @@ def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path, monke
     both = result["kpis"], result["non_learned"]["kpis"]
     boards = [[row for row in rows if row["setting"] == name] for rows in both for name in SETTINGS]
     assert {row["n"] for row in boards[0] if row["name"] == "training time"} == {4}
-    for board in boards:
+    best = result["non_learned"]["scheduler"]
+    for subject, board in zip(
+        [None, None, *(best[name] for name in SETTINGS)], boards, strict=True
+    ):
+        assert subject not in {row["rival"] for row in board} - {None}
+        parts = PARTS
+        if subject == "best_static":  # nobody is measured against himself
+            parts = {key: n - (n == 3) for key, n in PARTS.items()}
         count = {key: sum((r["name"], r["part"]) == key for r in board) for key in PARTS}
-        assert count == PARTS and len(board) == sum(PARTS.values())
+        assert count == parts and len(board) == sum(parts.values())
         for row in board:
             check(row)
     assert all(r["value"] > 0 for board in boards for r in board if r["name"] in TIMED)

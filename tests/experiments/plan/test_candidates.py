@@ -41,7 +41,7 @@ def narrowed(monkeypatch, most_gpus):
     domain = Domain({"gpus": (1.0, float(most_gpus))})
     band = dataclasses.replace(fit.band, per_doubling=10.0)
     changed = dataclasses.replace(fit, domain=domain, band=band)
-    monkeypatch.setattr(ClusterSpec, "fit", property(lambda self: changed))
+    monkeypatch.setattr(ClusterSpec, "fit_of", lambda self, gpu: changed)
 
 
 def gpus_of(one, question):

@@ -81,12 +81,17 @@ def test_every_domain_has_the_efficiency_of_its_type_and_links_have_one():
     found = spec.calibration
     of_types = [default_calibration(gpu) for gpu in spec.gpu_of]
     differ = 0
+    cluster_s = float(of_types[0].restart_s)
+    assert float(cluster({"gpu": FIGURES}, {"gpu": FIGURES}).calibration.restart_s) == cluster_s
     for name in PRIORS:
         own = [float(getattr(one, name)) for one in of_types]
         value = np.asarray(getattr(found, name))
         np.testing.assert_allclose(value, own[0] if name in SHARED else own, rtol=1e-6)
         differ += len(set(own)) > 1
     assert differ > 10
+    cut = padded_calibration(padded_calibration(found, 5), 3)
+    for a, b in zip(jax.tree.leaves(cut), jax.tree.leaves(found), strict=True):
+        np.testing.assert_array_equal(a, b)
     padded = padded_calibration(found, 5)
     np.testing.assert_array_equal(padded.gemm_efficiency[3:], [found.gemm_efficiency[0]] * 2)
     assert padded.restart_s.shape == () and padded_calibration(of_types[0], 5) is not None
@@ -95,12 +100,14 @@ def test_every_domain_has_the_efficiency_of_its_type_and_links_have_one():
 
 
 def test_draws_of_a_type_are_alike_in_its_domains_and_independent_of_another_types():
-    draws = site_samples([prior_belief(), prior_belief()], [0, 1, 0], 400, seed=0)
+    belief = prior_belief()
+    draws = site_samples([belief, belief], [0, 1, 0], belief, 400, seed=0)
     straggler = np.log(np.asarray(draws.straggler))
     assert straggler.shape == (400, 3) and draws.wan_efficiency.shape == (400,)
     np.testing.assert_array_equal(straggler[:, 0], straggler[:, 2])
     assert abs(np.corrcoef(straggler[:, 0], straggler[:, 1])[0, 1]) < 0.15
-    assert site_calibration([prior_belief().calibration()], [0, 0]).straggler.shape == ()
+    one = belief.calibration()
+    assert site_calibration([one], [0, 0], one).straggler.shape == ()
 
 
 def test_sites_survive_the_round_trip_and_the_repetition_of_regions():
@@ -142,6 +149,6 @@ def test_a_calibration_file_must_serve_every_type(tmp_path):
         cluster({}, {"gpu": FIGURES}, calibration=str(file))
 
 
-def test_a_site_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Site().gpu = "A100-80GB"  # pyright: ignore[reportAttributeAccessIssue]
+def test_sites_are_of_all_domains_or_of_none():
+    with pytest.raises(ValueError, match="2 sites for 3 domains"):
+        dataclasses.replace(cluster(), sites=(Site(), Site()))

@@ -35,7 +35,7 @@ def world(*kinds, gpus=4, **changes):
     sites = tuple(Site(KINDS[k], NETWORKS[k]) for k in kinds)
     spec = dataclasses.replace(cluster_spec(len(kinds), gpus=gpus), sites=sites, **changes)
     types = [OF_KIND[KINDS.index(gpu)] for gpu in spec.gpu_types]
-    return spec.to_arrays(), site_calibration(types, spec.type_of)
+    return spec.to_arrays(), site_calibration(types, spec.type_of, OF_KIND[0])
 
 
 def cost(plan, cluster, efficiency):

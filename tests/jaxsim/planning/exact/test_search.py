@@ -16,16 +16,15 @@ import numpy as np
 import pytest
 from helpers.plan_check import check_plan
 from helpers.toy_world import JOB, calibration, cluster_spec, pad_plan
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from jaxsim.files.errors import InputError
 from jaxsim.plan import Problem
-from jaxsim.plan.layouts import count_layouts, enumerate_layouts, split_layers
+from jaxsim.plan.layouts import count_layouts, enumerate_layouts
 from jaxsim.plan.modes import Schedule
 from jaxsim.plan.plan import empty_plan, needs_reconfiguration
+from jaxsim.planning.cuts import cut_layers
 from jaxsim.planning.exact.search import ExactSearch
-from jaxsim.planning.family import PlanFamily, count_subsets, cut_layers, make_plan
+from jaxsim.planning.family import PlanFamily, count_subsets, make_plan
 from jaxsim.planning.scoring import score_plans
 from jaxsim.step_time.closed_form import NetworkView
 from jaxsim.step_time.reconfiguration import begin_transition, transition_s
@@ -209,36 +208,9 @@ def test_layouts_of_few_domains_are_counted(n):
     assert count_subsets(n, family.max_domains) <= 30
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    st.integers(1, 12),
-    st.lists(st.integers(1, 5), min_size=1, max_size=3),
-    st.sampled_from([0.0, 0.3, 1.0, 2.5]),
-)
-def test_layers_are_cut_min_max_optimally(n_layers, counts, head):
-    if len(counts) > n_layers:
-        with pytest.raises(ValueError, match="domains for"):
-            cut_layers(n_layers, counts, 1.0, [0.0] * (len(counts) - 1) + [head])
-        return
-    extra = [0.0] * (len(counts) - 1) + [head]
-    layers, stages = cut_layers(n_layers, counts, 1.0, extra)
-    assert sum(layers) == n_layers and stages == split_layers(n_layers, counts)[1]
-    assert all(n >= s for n, s in zip(layers, stages, strict=True)), "a stage without a layer"
-
-    def slowest(cut):
-        return max(math.ceil(n / s) + e for n, s, e in zip(cut, stages, extra, strict=True))
-
-    cuts = [
-        cut
-        for cut in itertools.product(*(range(s, n_layers + 1) for s in stages))
-        if sum(cut) == n_layers
-    ]
-    assert slowest(layers) == min(map(slowest, cuts))
-
-
 def test_logits_take_layers_off_the_last_domain(search):
     """Heavy logits: the last of two domains of four stages holds fewer of 12 layers."""
-    assert cut_layers(12, [4, 4], 1.0, [0.0, 1.5]) == ([8, 4], [4, 4])
+    assert cut_layers(12, [4, 4], [1.0, 1.0], [0.0, 1.5]) == ([8, 4], [4, 4])
     # The toy model's logits are a matrix of vocab x hidden, its layers one of about 16 hidden^2.
     assert 0.5 < search._head_share(1) < 8.0
 

@@ -12,9 +12,17 @@ import pytest
 from helpers.toy_world import GPU, JOB, base_view, calibration, cluster_spec
 
 from jaxsim.cluster import Site
+from jaxsim.cluster.sites import site_calibration
 from jaxsim.files import InputError
 from jaxsim.plan import Problem, Recompute, Schedule, empty_plan
-from jaxsim.planning import Exchange, PlanFamily, PlanSpace, partitions, share_batch
+from jaxsim.planning import (
+    Exchange,
+    PlanFamily,
+    PlanSpace,
+    layer_pace,
+    partitions,
+    share_batch,
+)
 from jaxsim.planning.exact import SpaceSearch
 from jaxsim.step_time import job_step_cost
 from jaxsim.step_time.sync import ring_rate_gb_per_s
@@ -75,9 +83,9 @@ def test_the_space_says_what_it_holds_and_refuses_what_nothing_is_known_of():
 
 
 @functools.cache
-def every_plan(n, name="talk", gpus=None):
+def every_plan(n, name="talk", gpus=None, pace=None):
     """Every plan of the space, written down anew: (group settings of every order) x exchanges. `gpus`:
-    of the domains, two each if None."""
+    of the domains, two each if None; `pace`: of their layers, the same if None."""
     plans, space, gpus = [], SPACES[name], gpus or (2,) * n
     for masks in partitions(n, space.max_pipeline):
         members = [[k for k in range(n) if mask >> k & 1] for mask in masks]
@@ -85,7 +93,7 @@ def every_plan(n, name="talk", gpus=None):
         rings = [(0, *rest) for rest in itertools.permutations(range(1, len(members)))]
         for ring, way in itertools.product(rings, space.exchanges()):
             for picked in itertools.product(*options):
-                plans.append(written([picked[g] for g in ring], way, n))
+                plans.append(written([picked[g] for g in ring], way, n, pace))
     return stack(plans)
 
 
@@ -104,10 +112,13 @@ def settings_of(group, family, gpus):
             yield (order, *one, zero, choice)
 
 
-def written(groups, way, n):
+def written(groups, way, n, pace=None):
     plan = {n: np.array(v) for n, v in vars(empty_plan(n)).items()}
     for g, (order, dp, stages, cp, zero, choice) in enumerate(groups):
-        layers, stages = layers_of(stages)
+        if pace is None:
+            layers, stages = layers_of(stages)
+        else:
+            layers = fastest_layers(stages, [pace[k] for k in order])
         plan["dp"][g] = dp
         plan["micro_batch"][g], plan["recompute"][g], plan["schedule"][g] = choice
         for i, k in enumerate(order):
@@ -128,6 +139,24 @@ def layers_of(stages):
         more = min(extra, stages[i])
         layers[i], extra = layers[i] + more, extra - more
     return layers, stages
+
+
+@functools.cache
+def cuts_of(stages):
+    """All ways to give 8 layers to domains, one at least to every stage."""
+    every = itertools.product(*(range(s, 9) for s in stages))
+    return [cut for cut in every if sum(cut) == 8]
+
+
+def fastest_layers(stages, paces):
+    """The cut whose slowest stage is the fastest; of those the evenest."""
+
+    def worth(cut):
+        pairs = list(zip(cut, stages, strict=True))
+        slowest = max(-(-n // s) * p for (n, s), p in zip(pairs, paces, strict=True))
+        return slowest, sum(n * n / s for n, s in pairs)
+
+    return min(cuts_of(tuple(stages)), key=worth)
 
 
 @jax.jit
@@ -173,6 +202,11 @@ def test_nothing_in_the_space_is_faster_than_what_is_found(n, count, space):
         assert plain.exchange == Exchange() and float(plain.cost.efficiency) == 1.0
 
 
+def drawn_site(rng):
+    """GPUs of a quarter to twice the toy's figures."""
+    return Site({name: x * 2.0 ** rng.uniform(-2, 1) for name, x in GPU.items()})
+
+
 def drawn_cluster(rng, n, mixed=False):
     """Domains of 1, 2 or 4 GPUs at any price, links of 30 Mbit/s to 30 Gbit/s, the two ways of a pair
     apart, and 1 to 300 ms; `mixed`: no two with the same GPUs."""
@@ -180,10 +214,10 @@ def drawn_cluster(rng, n, mixed=False):
     rtt_ms = 10.0 ** rng.uniform(0.0, 2.5, (n, n))
     spec = cluster_spec(n, gpus=2)
     gpus = tuple(int(g) for g in rng.choice([1, 2, 4], n))
-    kinds = [{name: x * 2.0 ** rng.uniform(-2, 1) for name, x in GPU.items()} for _ in range(n)]
+    sites = tuple(drawn_site(rng) for _ in range(n)) if mixed else ()
     return dataclasses.replace(
         spec,
-        sites=tuple(map(Site, kinds)) if mixed else (),
+        sites=sites,
         gpus=gpus,
         gpus_per_node=gpus,
         usd_per_gpu_hour=tuple(rng.uniform(0.5, 4.0, n).tolist()),
@@ -191,6 +225,15 @@ def drawn_cluster(rng, n, mixed=False):
         rtt_ms=np.where(apart, (rtt_ms + rtt_ms.T) / 2, 0.0),
         egress_usd_per_gb=np.where(apart, rng.uniform(0.0, 0.2, (n, n)), 0.0),
     )
+
+
+def drawn_calibration(rng, n):
+    """Of as many GPU types."""
+    types = [
+        calibration(gemm_efficiency=rng.uniform(0.3, 0.7), micro_batch_s=rng.uniform(1e-4, 1e-3))
+        for _ in range(n)
+    ]
+    return site_calibration(types, range(n), types[0])
 
 
 def in_blocks(plans, size=512):
@@ -219,9 +262,11 @@ def test_nothing_is_faster_on_a_cluster_that_is_drawn_as_well(n, count, seed, mi
     for _ in range(count):
         spec = drawn_cluster(rng, n, mixed)
         cluster = spec.to_arrays()
-        one = SpaceSearch(Problem(WORK, cluster, calibration()), SPACE)
+        problem = Problem(WORK, cluster, drawn_calibration(rng, n) if mixed else calibration())
+        one, pace = SpaceSearch(problem, SPACE), layer_pace(problem)
+        assert (pace is not None) is mixed
         view = base_view(cluster)
-        everything = in_blocks(every_plan(n, "talk", spec.gpus))
+        everything = in_blocks(every_plan(n, "talk", spec.gpus, pace))
         rates = np.asarray(rates_of(everything, view, one.problem))
         plain = np.ones(len(rates), bool)
         for name, value in Exchange().fields().items():
