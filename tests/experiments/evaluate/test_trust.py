@@ -112,7 +112,7 @@ def test_a_gpu_given_as_figures_has_the_priors_spread():
 
 
 def test_a_plan_on_two_gpu_types_has_the_wider_band_and_the_doubts_of_both():
-    spec = cluster("torchtitan")
+    spec = cluster("llm-foundry")
     mixed = dataclasses.replace(spec, sites=(Site(), Site("V100-32GB")))
     both = plan_trust(mixed, problem_on(mixed), PLAN, 60_000.0)
     lone = jax.tree.map(np.asarray, make_plan([(0,)], [(8,)], [4], micro_batch=2, dp=4))
@@ -128,9 +128,9 @@ def test_a_plan_on_two_gpu_types_has_the_wider_band_and_the_doubts_of_both():
     of_new = plan_trust(spec, problem_on(spec), PLAN, 60_000.0)
     # The model's error is that of the type nobody measured; the parameters' is of both together.
     bands = [np.log(x["tokens_per_s_hi"] / 60_000.0) for x in (of_old, of_new, both)]
-    fits = [shipped_fit(gpu, "torchtitan") for gpu in ("V100-32GB", "A100-80GB")]
+    fits = [shipped_fit(gpu, "llm-foundry") for gpu in ("V100-32GB", "A100-80GB")]
     least = max(fit.band.reach(0.0) for fit in fits)
-    assert bands[0] > 1.1 * bands[1] and bands[1] < bands[2] <= 1.02 * bands[0]
+    assert bands[0] > 1.3 * bands[1] and 1.2 * bands[1] < bands[2] < 1.05 * bands[0]
     assert bands[2] > least
 
 
