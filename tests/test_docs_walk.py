@@ -12,6 +12,8 @@ import shlex
 import subprocess
 import sys
 
+import numpy as np
+import pandas as pd
 import pytest
 from helpers.docs_pages import ROOM_OF, ROOMS, ROOT, blocks, commands
 
@@ -35,6 +37,8 @@ SMALL = {
     "respond": WORLD,
     "watch": f"{WORLD} --seconds 3",
     "plan": "--quick --global_batch 64",
+    "sweep": "--points 2 --scenarios 4 --steps 4 --global_batch 64 --batch 2 "
+    "--schedulers best_static,hysteresis",
     "fidelity": "--samples 1 --micro_batches 4",
     "parallel": "--cases 2:tiny:8x16 --layouts dp2,pp2-1f1b-m2 --adapt_steps 2 --move_steps 1",
     "memory": "--settings 1 --capacity_mb 8 --repeats 1",
@@ -90,21 +94,58 @@ def test_your_own_cluster_in_three_commands(folder, monkeypatch, capsys):
 @pytest.mark.nightly
 def test_a_plan_is_made_questioned_and_exported(folder, capsys):
     walk(
-        "hippo plan --cluster three-sites.yaml --model llama-13b --tokens 300e9",
+        "hippo plan --cluster three-sites.yaml --model llama-13b --global-batch 512 --seq 4096 "
+        "--tokens 300e9",
         "hippo plan --cluster three-sites.yaml --model llama-13b --tokens 300e9 --figure --pareto",
         "hippo plan --cluster three-sites.yaml --model llama-13b --what-if link=north:west,factor=0.5 "
         "--what-if domain=south,gpus=0",
+        "hippo plan --cluster three-sites.yaml --model llama-13b --what-if "
+        "domain=south,gpu=H100-80GB",
         "hippo plan --cluster three-sites.yaml --model llama-13b --tokens 300e9 --deadline 60 "
         "--budget 70 --pareto --figure",
-        "hippo plan --cluster three-sites.yaml --model llama-13b --figure --export launch "
-        "--format torchtitan",
+        "hippo plan --cluster three-sites.yaml --model llama-13b --global-batch 512 --seq 4096 "
+        "--figure --export launch --format torchtitan",
         "hippo plan --model llama-7b --quick --json plan.json",
     )
     told = capsys.readouterr().out
-    assert told.count("fullest GPU") == 6 and "What if" in told
+    assert told.count("fullest GPU") == 7 and told.count("What if") == 2
     assert (folder / "launch" / "README.md").is_file()
     assert json.loads((folder / "plan.json").read_text())["step_s"] > 0
     assert len(list((folder / "outputs").glob("plan-*/figures/plan.png"))) == 3
+
+
+@pytest.mark.nightly
+def test_a_plan_takes_as_long_as_was_predicted(folder):
+    walk(
+        "hippo plan --cluster three-sites.yaml --model llama-13b --allow synchronous --json three.json",
+        "hippo evaluate --cluster three-sites.yaml --model llama-13b --plan three.json --schedulers "
+        "best_static --jitter none --scenario.base_spread 0",
+    )
+    predicted = json.loads((folder / "three.json").read_text())["step_s"]
+    (run,) = (folder / "outputs").glob("evaluate-*")
+    rows = load(run).table("scenarios").set_index("scheduler")
+    np.testing.assert_allclose(rows.loc["plan", "step_s"], predicted, rtol=1e-3)
+
+
+@pytest.mark.nightly
+def test_a_sweep_is_tried_played_taken_up_and_reported(folder, monkeypatch):
+    (folder / "experiments").symlink_to(ROOT / "experiments")
+    walk(
+        "hippo sweep --config experiments/configs/sweep.yaml --dry-run",
+        "hippo sweep --config experiments/configs/sweep.yaml --out outputs/sweep",
+        "hippo report outputs/sweep",
+    )
+    run = folder / "outputs" / "sweep"
+    assert (run / "report.md").stat().st_size > 500
+    whole = (run / "scenarios.parquet").read_bytes()
+    assert len(pd.read_parquet(run / "scenarios.parquet")) == 2 * 4 * 2
+    parts = sorted((run / "parts").glob("*.parquet"))
+    assert len(parts) >= 2
+    for lost in (*parts[1:], run / "scenarios.parquet"):  # as if it had been interrupted
+        lost.unlink()
+    monkeypatch.setitem(SMALL, "sweep", "")  # the run folder knows how small it is
+    walk("hippo sweep --resume outputs/sweep")
+    assert (run / "scenarios.parquet").read_bytes() == whole
 
 
 @pytest.mark.nightly

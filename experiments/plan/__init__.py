@@ -8,7 +8,7 @@ policy      what a scheduler would deploy that has learned how links move
 answer      what a reader wants to know of a plan: speed, bands, days, USD, memory, bytes
 spot        what a plan comes to on GPUs that are cheaper and taken away at times
 bottleneck  what bounds a plan: the part of the step, the link, the stage
-thresholds  at which links or prices another plan wins, and what a switch to it costs
+thresholds  at which links or worth of a token another plan wins, and what a switch to it costs
 planning    puts them together
 screen      the answer as text
 remarks     what it says below its table

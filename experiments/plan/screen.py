@@ -267,7 +267,7 @@ def _changes(result: dict[str, Any]) -> list[str]:
         return (
             []
             if quick
-            else ["", "The plan stays the best at all links and prices that were tried."]
+            else ["", "The plan stays the best at all links and worths of a token that were tried."]
         )
     lines = ["", "The plan changes where"]
     for one in result["changes"]:

@@ -70,6 +70,7 @@ def losses(folder):
     return table[table["rank"] == 0].pivot(index="step", columns="arm", values="global_loss")
 
 
+@pytest.mark.nightly
 def test_gradients_are_exact_for_uneven_and_empty_shares(tmp_path):
     done = launch(tmp_path / "logs", "helpers.ddp_worker")
     assert done.returncode == 0, done.stderr[-2000:]
@@ -169,6 +170,7 @@ def test_an_exception_on_one_rank_ends_the_job_and_names_it(tmp_path, train):
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] != "finished"
 
 
+@pytest.mark.nightly
 def test_a_stalled_rank_ends_the_job_within_the_timeout_and_is_named(tmp_path, train):
     done = train(tmp_path / "run", "--mode", "static", "--inject", "stall:1:2", "--timeout_s", 6)
     assert done.returncode != 0 and done.seconds < 110

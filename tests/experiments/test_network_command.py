@@ -197,7 +197,7 @@ def hippo(*argv):
     return cli.main(["network", *map(str, argv)])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fit_writes_a_file_that_scenarios_read_and_a_page(tmp_path, capsys):
     traces, out = trace_file(tmp_path / "t.csv"), tmp_path / "made.yaml"
     run = tmp_path / "run"

@@ -247,6 +247,7 @@ def test_what_a_process_remembers_goes_on_in_another_one(config):
     assert np.array_equal(first.plan.group, np.array(first.in_force["fields"]["group"]))
 
 
+@pytest.mark.nightly
 def test_a_process_in_a_world_that_was_handed_over_answers_as_any_other(config, tmp_path):
     here = make_responder(config)
     spec, world, _ = cached_world(None, "llama-7b", 256, 4096, 6)

@@ -211,6 +211,7 @@ def test_calibrate_names_the_gpus_that_were_measured(tmp_path, monkeypatch, caps
     assert [f.name for f in tmp_path.iterdir()] == ["mine.csv"]
 
 
+@pytest.mark.nightly
 def test_a_fit_can_be_validated(tmp_path, capsys):
     """One run: its time is told apart from nothing, but matched."""
     path, fitted = write_runs(tmp_path / "mine.csv", {}), tmp_path / "c.yaml"
@@ -243,6 +244,7 @@ def test_validate_reads_the_calibration_that_it_is_given(tmp_path, capsys):
     assert steps[1] - steps[0] == pytest.approx(4.999, rel=1e-3)
 
 
+@pytest.mark.nightly
 def test_a_stack_is_adapted_to_a_few_runs(tmp_path, capsys):
     changes = [{"micro_batch": b, "global_batch": 32 * b, "step_s": 4.0 * b} for b in (1, 2, 4)]
     path, adapted = write_runs(tmp_path / "mine.csv", *changes), tmp_path / "c.yaml"

@@ -16,7 +16,7 @@ from jaxsim.plan import describe
 from jaxsim.worlds import NamedWorld, named_world
 
 pytestmark = [
-    pytest.mark.slow,  # as a whole: its tests share what takes long to compile
+    pytest.mark.nightly,  # as a whole: its tests share what takes long to compile
     pytest.mark.usefixtures("scoring_is_optimised"),
 ]
 

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from helpers.toy_table import ROWS, TABLE, restless_world
 
 from agents.foresight import Rollout
@@ -67,6 +68,7 @@ def test_of_one_row_or_without_weight_it_is_the_bare_policy():
     assert rows_of(GuidedSearch(policy(), planner, weight=0.0, rows=ROWS)) == bare
 
 
+@pytest.mark.nightly
 def test_with_all_the_weight_it_is_the_planner_whoever_proposes():
     """But for the first deployment, which is the policy's."""
     planner = Rollout(futures=4, horizon=6)

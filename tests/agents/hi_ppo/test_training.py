@@ -13,7 +13,7 @@ from agents.hi_ppo.checkpoint import load_checkpoint, restore, save_checkpoint
 from agents.hi_ppo.settings import TrainSettings
 from agents.hi_ppo.training import Trainer
 
-pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+pytestmark = pytest.mark.nightly  # as a whole: its tests share what takes long to compile
 
 META = {"hidden": 8, "every": 2, "seeds": list(SEEDS), "epoch": 0, "config": {}}
 

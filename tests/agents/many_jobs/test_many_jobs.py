@@ -37,7 +37,7 @@ from jaxsim.step_time.closed_form import StepCost
 from jaxsim.trees import take
 from jaxsim.workload.workload import JobSpec, ModelConfig
 
-pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+pytestmark = pytest.mark.nightly  # as a whole: its tests share what takes long to compile
 
 SPEC = cluster_spec(3, gpus=4, gbps=2.0)
 HORIZON = 24

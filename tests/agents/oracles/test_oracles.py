@@ -38,7 +38,7 @@ from jaxsim.planning.table import PlanTable
 from jaxsim.step_time.reconfiguration import begin_transition
 from jaxsim.trees import stack, take
 
-pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+pytestmark = pytest.mark.nightly  # as a whole: its tests share what takes long to compile
 
 WORLDS, ROWS, STEPS = 240, 3, 5
 IDLE = -1

@@ -17,7 +17,7 @@ from jaxsim.scenario import ScenarioSettings, build_world, scenario_bank
 from jaxsim.scenario.scenario import sample_views
 from jaxsim.workload.workload import build_workload
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 PLANNERS = ("megatron", "zero", "alpa", "crosspipe", "hyperion", "dt_fm", "sailor")
 GPUS, SCENARIOS = 4, 24
 

@@ -29,7 +29,7 @@ from jaxsim.planning.table import build_table
 from jaxsim.step_time import sync
 from jaxsim.trees import take
 
-pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+pytestmark = pytest.mark.nightly  # as a whole: its tests share what takes long to compile
 
 
 @pytest.mark.parametrize("which", ["embedded", "random"])

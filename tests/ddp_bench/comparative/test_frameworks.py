@@ -57,7 +57,7 @@ def reference(tmp_path_factory):
     "name",
     [
         "pytorch_ddp",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ENTRIES if n != "pytorch_ddp"),
+        *(pytest.param(n, marks=pytest.mark.nightly) for n in ENTRIES if n != "pytorch_ddp"),
     ],
 )
 def test_losses_are_those_of_one_process(tmp_path, reference, name):
@@ -70,7 +70,7 @@ def test_losses_are_those_of_one_process(tmp_path, reference, name):
         assert len(group.ask("time", steps=2)) == 2 and min(group.ask("memory")) > 1e7
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_adapter_of_picotron_trains_what_one_process_does(tmp_path, reference):
     """In a checkout that stands in for it: the names of its modules, weights and calls are its own."""
     settings = {"checkout": str(ROOT / "tests" / "helpers" / "picotron_checkout")}
@@ -82,8 +82,10 @@ def test_the_adapter_of_picotron_trains_what_one_process_does(tmp_path, referenc
     ("kind", "said"),
     [
         ("Dies", "rank 1: ended by SIGKILL"),
-        pytest.param("HookRaises", "rank 1: ValueError: three is too many", marks=pytest.mark.slow),
-        pytest.param("Raises", "rank 0: ValueError: three is too many", marks=pytest.mark.slow),
+        pytest.param(
+            "HookRaises", "rank 1: ValueError: three is too many", marks=pytest.mark.nightly
+        ),
+        pytest.param("Raises", "rank 0: ValueError: three is too many", marks=pytest.mark.nightly),
     ],
 )
 def test_the_rank_that_failed_is_named(tmp_path, kind, said):
@@ -92,7 +94,7 @@ def test_the_rank_that_failed_is_named(tmp_path, kind, said):
     assert str(caught.value) == said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_silent_rank_is_named_and_ended(tmp_path):
     with start(tmp_path, Entry(f"{ODD}Stalls")) as group:
         group.ask("losses", steps=2)
@@ -104,7 +106,7 @@ def test_a_silent_rank_is_named_and_ended(tmp_path):
     assert all(process.returncode is not None for process in group._processes)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_state_that_was_moved_trains_on_alike(tmp_path):
     """And one that lost its optimizer state is noticed."""
     moved = {
@@ -130,7 +132,7 @@ def test_a_state_that_was_moved_trains_on_alike(tmp_path):
     assert moved["lost"].move["why_not"] == "gone: it is not among the frameworks"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_move_onto_a_full_disk_says_why_it_was_not_done(tmp_path, reference):
     outcomes = {
         "full": Outcome(Entry(f"{ODD}FullDisk", moves_to="other")),

@@ -24,7 +24,7 @@ def run(*arguments, **options):
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, **options)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_result_holds_what_was_predicted_measured_and_moved(tmp_path):
     given = (*SMALL, "--out", tmp_path / "run", "--json", tmp_path / "result.json")
     done = run(*given)

@@ -52,7 +52,7 @@ def test_replicas_learn_what_one_rank_learns():
     assert alone["dp1"][-1][0] < alone["dp1"][0][0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [2, 4])
 def test_every_layout_learns_the_same(number):
     task = Task(SHAPE, rows=8, length=8)
@@ -66,7 +66,7 @@ def test_every_layout_learns_the_same(number):
             assert numbers == order, name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_moves_between_all_layouts_of_two_ranks_change_nothing(tmp_path):
     layouts = [layout for layout in layouts_of(SHAPE, 2, 4) if layout.schedule != "gpipe"]
     pairs = list(permutations(layouts, 2))
@@ -77,7 +77,7 @@ def test_moves_between_all_layouts_of_two_ranks_change_nothing(tmp_path):
         assert row["is_order_kept"] and row["loss_gap"] <= EXACT, row
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fully_sharded_and_tensor_parallel_layouts_move_through_memory(tmp_path):
     names = ("dp2-tp2-zero3", "dp4-zero2", "tp2-pp2-1f1b-m2", "dp2-tp2")
     layouts = [parse_layout(name) for name in names]
@@ -89,7 +89,7 @@ def test_fully_sharded_and_tensor_parallel_layouts_move_through_memory(tmp_path)
         assert row["is_order_kept"] and row["loss_gap"] <= EXACT, row
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_moves_to_other_numbers_of_ranks(tmp_path):
     ends = [parse_layout(name) for name in ("dp1", "dp2-tp2-zero3", "dp2-pp2-1f1b-m2-zero1")]
     starts = [parse_layout(name) for name in ("dp2-zero1", "tp2")]
@@ -119,7 +119,7 @@ def test_moves_between_all_kinds_change_nothing(tmp_path, number):
         assert row["is_order_kept"] and row["loss_gap"] <= EXACT, row
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_state_is_the_same_in_one_message_and_in_many():
     names = ["dp2-zero3", "tp2", "pp2-1f1b-m2", "dp2-zero1"]
     found = ranks(layouts_ranks.digests_in_bunches, 2, TASK, names, [1, 1000, 64 << 20])
@@ -133,7 +133,7 @@ def test_a_state_that_is_not_finite_is_not_moved():
         ranks(layouts_ranks.move_what_is_not_finite, 2, TASK, "pp2-1f1b-m2", "dp2")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_rank_that_dies_in_a_move_leaves_the_checkpoint_before(tmp_path):
     with pytest.raises(RanksFailed, match="rank 1: ended by SIGKILL"):
         ranks(layouts_ranks.die_while_moving, 2, TASK, "dp2-zero3", "tp2", str(tmp_path))
@@ -142,7 +142,7 @@ def test_a_rank_that_dies_in_a_move_leaves_the_checkpoint_before(tmp_path):
         assert trail[0][1] == [8, 9, 10, 11]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_hook_that_raises_in_backward_is_one_line(tmp_path):
     with pytest.raises(RanksFailed) as caught:
         ranks(layouts_ranks.raise_in_backward, 2, TASK, "dp2", str(tmp_path))
@@ -150,6 +150,7 @@ def test_a_hook_that_raises_in_backward_is_one_line(tmp_path):
     assert checkpoint.latest(tmp_path).name == "step-00000002"
 
 
+@pytest.mark.nightly
 def test_a_step_is_saved_twice_and_a_death_between_leaves_a_whole_one(tmp_path):
     names = ranks(layouts_ranks.save_twice, 1, TASK, "dp1", str(tmp_path / "a"))[0]
     assert names == ["step-00000002"]
@@ -163,6 +164,7 @@ def test_a_step_is_saved_twice_and_a_death_between_leaves_a_whole_one(tmp_path):
     assert names == ["step-00000002"]
 
 
+@pytest.mark.nightly
 def test_a_rank_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_path):
     given = (TASK, [parse_layout("dp2")], str(tmp_path / "a"), 2)
     ((_, _, whole),) = ranks(begin_on_rank, 2, *given)[0]
@@ -185,6 +187,7 @@ def test_a_rank_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_path):
     ]
 
 
+@pytest.mark.nightly
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
     with pytest.raises(RanksFailed, match=r"CheckpointFailed: rank [01]: OSError.*File too"):
         ranks(layouts_ranks.save_on_a_full_disk, 2, TASK, "dp2-zero1", str(tmp_path))
@@ -227,7 +230,7 @@ def test_a_checkpoint_of_another_task_is_refused(tmp_path):
     assert Path(path).is_dir()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_loop_leaves_a_slow_layout_and_learns_the_same():
     layouts = layouts_of(SHAPE, 2, 4)
     rules = Rules(interval=3, horizon=10**6, hysteresis=0.0, repeats=1)

@@ -23,7 +23,7 @@ def run(*arguments, **options):
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, **options)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_result_holds_what_was_predicted_measured_and_chosen(tmp_path):
     done = run(
         *SMALL, "--capacity_mb", "8", "--out", tmp_path / "run", "--json", tmp_path / "result.json"

@@ -21,6 +21,7 @@ def path(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
 
 
+@pytest.mark.nightly
 def test_every_model_and_talk_is_timed_in_every_round():
     found = measure_on_ranks(2, 2, 60.0)
     assert set(found) == set(itertools.product(MODELS, TALKS))
@@ -54,14 +55,14 @@ def test_how_many_cells_repeat_is_counted_by_kind():
     assert repeats_within([("gemm", once)]) is None and repeats_within([]) is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_step_that_raises_is_one_line(path):
     with pytest.raises(RanksFailed) as caught:
         on_ranks(toolbox_ranks.raise_while_measuring, 2, timeout_s=30.0)
     assert str(caught.value) == "rank 1: ValueError: three is too many"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_losses_that_are_nan_take_their_time_all_the_same(path):
     (found, _) = on_ranks(toolbox_ranks.measure_what_is_not_finite, 2, timeout_s=60.0)
     assert set(found) == set(itertools.product(MODELS, TALKS))

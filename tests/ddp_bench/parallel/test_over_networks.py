@@ -16,7 +16,7 @@ from ddp_bench.parallel.launch import RankEnded, checked
 from ddp_bench.wan import LinkSpec, Network, ask, down, socket_of, up
 from ddp_bench.wan.lifecycle import STATE
 
-pytestmark = [needs_networks, pytest.mark.slow]
+pytestmark = [needs_networks, pytest.mark.nightly]
 NAME = "tested"
 
 

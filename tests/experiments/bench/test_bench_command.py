@@ -27,7 +27,7 @@ from experiments.common.errors import CheckError
 from jaxsim.trees import take
 from jaxsim.workload.workload import MODEL_PRESETS, JobSpec, build_workload
 
-pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+pytestmark = pytest.mark.nightly  # as a whole: its tests share what takes long to compile
 
 ROOT = Path(__file__).parents[3]
 KEYS = {"what", "domains", "envs", "per_s", "compile_s", "flops_per_step", "peak_memory_gb"}

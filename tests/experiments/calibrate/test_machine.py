@@ -113,7 +113,7 @@ def test_a_file_without_the_machine_is_refused(file, tmp_path, capsys):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_loop_closes_on_a_made_up_machine(file, tmp_path, monkeypatch, capsys):
     """Where the simulator is right, its parameters are found and steps that nobody fitted are met."""
     monkeypatch.chdir(tmp_path)

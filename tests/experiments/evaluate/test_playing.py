@@ -41,7 +41,7 @@ def bank(world):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("ray", marks=pytest.mark.slow),
+        pytest.param("ray", marks=pytest.mark.nightly),
         pytest.param("self_tuning_hysteresis", marks=pytest.mark.nightly),
         pytest.param("replan_oracle", marks=pytest.mark.nightly),
     ],
@@ -107,7 +107,7 @@ def test_what_is_computed_once_is_not_computed_in_every_interval(world, bank):
     np.testing.assert_array_equal(other.blind, np.zeros_like(own))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_where_nothing_moves_the_table_is_scored_once(world, monkeypatch):
     settings = ScenarioSettings(horizon=INTERVALS, jitter="none", base_spread=0.3)
     still = Evaluator(world, settings, range(2), "test", (1.0, 0.0, 0.0, 0.0))
@@ -124,7 +124,7 @@ def test_where_nothing_moves_the_table_is_scored_once(world, monkeypatch):
     np.testing.assert_allclose(once, each, rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_that_were_prepared_are_not_scored_again(bank, monkeypatch):
     preferences = [Preference((1.0, 0.0, 0.0, 0.0)), Preference((0.5, 0.0, 0.5, 0.0))]
     bank.weigh(preferences)
@@ -133,7 +133,7 @@ def test_weights_that_were_prepared_are_not_scored_again(bank, monkeypatch):
     assert rates.shape == usual.shape and np.any(rates != usual)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_future_solved_for_many_preferences_is_that_of_each_alone(bank):
     preferences = [Preference((0.5, 0.0, 0.5, 0.0)), Preference((0.2, 0.0, 0.8, 0.0), 500.0)]
     bank.weigh(preferences, oracle=True)

@@ -134,7 +134,7 @@ def test_a_plan_on_two_gpu_types_has_the_wider_band_and_the_doubts_of_both():
     assert bands[2] > least
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("scoring_is_optimised")
 @pytest.mark.parametrize("name", ["four-aws-regions"])
 def test_no_plan_of_a_table_is_above_the_record_without_the_flag_that_names_it(name):

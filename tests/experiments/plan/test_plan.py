@@ -178,7 +178,7 @@ def test_a_domain_that_is_gone_is_not_used(ask):
         assert told["switch"]["owed_gb"] == 0.0  # there is no ring left to sync over
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sites_with_gpus_of_their_own_give_the_faster_ones_more_to_do(ask, tmp_path):
     """South gets H100 and the price of two; north and west stay."""
     path = tmp_path / "mixed.yaml"

@@ -135,7 +135,7 @@ def test_who_cannot_be_asked_is_refused_before_the_search(config, name, capsys):
     assert "policy" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_scheduler_deploys_more_than_the_search_says_there_is(config, question, poorer):
     after, told = policy.ask_policy(config, question, poorer)
     assert told["asked"] and told["answer"]["tokens_per_s"] > 0

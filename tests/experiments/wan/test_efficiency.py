@@ -54,7 +54,7 @@ def test_a_wrong_protocol_is_one_line(change, said, tmp_path):
     assert said in str(refusal.value) and str(file) in str(refusal.value)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_protocol_in_the_small(tmp_path):
     body = yaml.safe_load(SHIPPED.read_text())
     body |= {"steps": 4, "evaluate_every": 2, "seeds": 2, "held_out": 4, "global_batch": 4}

@@ -112,7 +112,7 @@ def cases(*plans):
             yield Case(plan_of(PROTOCOL.plans[name], name, spec, JOB)[0], spec)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_fit_finds_the_numbers_that_made_the_times():
     predictor = Predictor(JOB)
     truth = {RINGS: (0.7, 3.0), OUTER: (0.5, 4.0), "messages of gpipe": (0.6, 1.2)}
@@ -243,7 +243,7 @@ def test_without_the_capability_a_study_is_skipped(monkeypatch, capsys):
 
 
 @needs_networks
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_study_in_the_small(tmp_path):
     before = host_state()
     body = yaml.safe_load(SHIPPED.with_name("quick.yaml").read_text())

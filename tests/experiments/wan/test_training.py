@@ -120,7 +120,7 @@ def test_a_model_of_another_vocabulary_is_refused():
 
 
 @needs_networks
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_training_over_an_emulated_network_is_recorded_and_leaves_nothing(tmp_path):
     before = host_state()
     plan = tmp_path / "plan.json"
@@ -150,7 +150,7 @@ def test_what_is_wrong_is_said_before_anything_is_made(tmp_path, capsys):
 
 
 @needs_networks
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_that_is_killed_leaves_nothing(tmp_path):
     """kill -9 of the command: emulator, namespaces, launcher and ranks go down with it."""
     before, out = host_state(), tmp_path / "run"

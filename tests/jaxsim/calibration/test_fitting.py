@@ -35,7 +35,7 @@ from jaxsim.cluster.efficiency import PRIORS
 from jaxsim.cluster.fits import load_fits
 from jaxsim.files import dump_yaml
 
-pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+pytestmark = pytest.mark.nightly  # as a whole: its tests share what takes long to compile
 
 NAMES = list(PRIORS)
 MADE = Machine("A100-80GB", "megatron-fused")

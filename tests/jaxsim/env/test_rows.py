@@ -18,7 +18,7 @@ from jaxsim.plan.plan import MENU_SCHEDULES
 from jaxsim.step_time.closed_form import NetworkView, choice_fits, job_step_cost
 from jaxsim.trees import stack, take
 
-pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
+pytestmark = pytest.mark.nightly  # as a whole: its tests share what takes long to compile
 
 PLANS, CASES = 400, 3000
 SPEC = cluster_spec(K, gpus=36, gpu=GPU)

@@ -81,6 +81,7 @@ def smallest_cover(rates):
     )
 
 
+@pytest.mark.nightly
 def test_a_world_weighs_few_pairs_and_loses_nothing_by_it():
     spec = cluster_spec(2, gpus=8, gbps=10.0)
     world, _ = build_world(spec, JOB, 8, 20, calibration())

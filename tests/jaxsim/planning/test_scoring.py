@@ -69,6 +69,7 @@ def test_every_rate_is_that_of_the_plan_alone(world):
     assert len(np.unique(np.asarray(rates))) > N_VIEWS  # links and choices are felt
 
 
+@pytest.mark.nightly
 def test_gpus_may_be_told_once_where_they_are_the_same(world):
     problem, views, choice = world
     once = same_gpus(views)

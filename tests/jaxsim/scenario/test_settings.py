@@ -41,6 +41,7 @@ def test_one_job():
     assert shapes(one) == shapes(other)
 
 
+@pytest.mark.nightly
 def test_many_jobs():
     jobs = [SubmittedJob("row 0", "toy", JOB)]
     one, other = (build_jobs_world(SPEC, jobs, 12, allow=a) for a in ("synchronous", "any"))

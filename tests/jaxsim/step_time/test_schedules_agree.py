@@ -94,7 +94,7 @@ def test_hardly_one_of_thousands_of_plans_is_beyond_the_tolerance(schedule):
     assert error.max() < 0.035, error.max()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("schedule", Schedule, ids=lambda x: x.word)
 def test_more_micro_batches_than_are_played_pass_at_the_last_rate(schedule):
     error = errors(2, 200, schedule, MANY)

@@ -160,7 +160,13 @@ def toy(weighed):
     return jax.jit(reset)(key, params), play, recording
 
 
-@pytest.mark.parametrize("weighed", [False, True], ids=["progress", "objective"])
+@pytest.mark.parametrize(
+    "weighed",
+    [
+        pytest.param(False, id="progress"),
+        pytest.param(True, id="objective", marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_values_are_what_the_environment_plays(seed, weighed):
     """A random schedule of rows, played; V of the policy that always does the same is its progress, or
