@@ -61,6 +61,7 @@ def rows_of(scheduler):
     return rows
 
 
+@pytest.mark.nightly
 def test_of_one_row_or_without_weight_it_is_the_bare_policy():
     bare, planner = rows_of(policy()), Rollout(futures=2, horizon=3)
     assert len(set(bare)) > 1

@@ -81,7 +81,7 @@ def test_the_adapter_of_picotron_trains_what_one_process_does(tmp_path, referenc
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("Dies", "rank 1: ended by SIGKILL"),
+        pytest.param("Dies", "rank 1: ended by SIGKILL", marks=pytest.mark.nightly),
         pytest.param(
             "HookRaises", "rank 1: ValueError: three is too many", marks=pytest.mark.nightly
         ),

@@ -39,6 +39,7 @@ def ranks(function, number, *arguments):
     return on_ranks(function, number, *arguments, preload=PRELOAD)
 
 
+@pytest.mark.nightly
 def test_replicas_learn_what_one_rank_learns():
     (alone,) = ranks(layouts_ranks.losses, 1, TASK, ["dp1"], 4)
     found = ranks(layouts_ranks.losses, 2, TASK, ["dp2", "dp2-zero1"], 4)
@@ -221,6 +222,7 @@ def test_a_folder_without_a_whole_checkpoint_is_refused(tmp_path):
         checkpoint.latest(tmp_path)
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_of_another_task_is_refused(tmp_path):
     given = (TASK, [parse_layout("dp1")], str(tmp_path), 1)
     ((path, _, _),) = ranks(begin_on_rank, 1, *given)[0]

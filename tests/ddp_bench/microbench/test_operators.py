@@ -54,6 +54,7 @@ def run(*arguments, **options):
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, **options)
 
 
+@pytest.mark.nightly
 def test_the_result_holds_what_was_measured(tmp_path):
     what = ("--what", "collectives,gemm,attention,copy", "--repeats", "2", "--ranks", "2")
     sizes = ("--smallest_kb", "64", "--largest_kb", "512")
