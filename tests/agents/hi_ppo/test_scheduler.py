@@ -27,7 +27,7 @@ from agents.staying import expected_losses, first_layouts, reference_rates
 from jaxsim.env.env import reset, step
 from jaxsim.trees import stack, take
 
-pytestmark = pytest.mark.nightly  # as a whole: its tests share what takes long to compile
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
 
 STEPS, CHANGE, HIDDEN, EVERY = 8, 4, 8, 2
 KEY = jax.random.key(4)
@@ -151,6 +151,7 @@ def close(live, taped, **tolerance):
         np.testing.assert_allclose(a, b, **tolerance)
 
 
+@pytest.mark.nightly
 def test_what_is_measured_live_is_what_training_looks_up():
     rows = set()
     for episode in played()[0]:

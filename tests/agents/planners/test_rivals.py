@@ -29,7 +29,7 @@ from jaxsim.planning.table import build_table
 from jaxsim.step_time import sync
 from jaxsim.trees import take
 
-pytestmark = pytest.mark.nightly  # as a whole: its tests share what takes long to compile
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
 
 
 @pytest.mark.parametrize("which", ["embedded", "random"])
@@ -477,6 +477,7 @@ def test_plans_are_proposed_for_other_links_too_and_each_is_there_once(monkeypat
         assert [groups(p)[0][0] for p in plans["by_link"]] == expected
 
 
+@pytest.mark.nightly
 def test_the_menu_grows_only_by_what_somebody_wants(monkeypatch):
     ordered = dataclasses.replace(EVERYONE["crosspipe"], schedules=(Schedule.ZERO_BUBBLE,))
     rules = {"megatron": EVERYONE["megatron"], "ordered": ordered}

@@ -19,7 +19,7 @@ from jaxsim.network.fitted_links import (
 )
 from jaxsim.scenario.scenario import ScenarioSettings, build_world, scenario_bank
 
-pytestmark = pytest.mark.nightly  # as a whole: its tests share what takes long to compile
+pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
 
 BODY = {
     "centre": 1.0, "dip_scale": 0.2, "dip_tail": 0.1, "peak_scale": 0.1, "peak_tail": 0.0,
