@@ -105,8 +105,8 @@ class ClusterSpec:
     @property
     def gpu_of(self) -> tuple[GpuType, ...]:
         """[K] the GPU type of each domain."""
-        own = [site.gpu for site in self.sites] or [None] * self.n_domains
-        return tuple(self.gpu if gpu is None else gpu for gpu in own)
+        own = self.sites or [Site()] * self.n_domains
+        return tuple(self.gpu if site.gpu is None else site.gpu for site in own)
 
     @property
     def gpu_types(self) -> list[GpuType]:
@@ -154,10 +154,14 @@ class ClusterSpec:
         return tuple(gpu_spec(gpu, self.name) for gpu in self.gpu_of)
 
     @property
+    def intra(self) -> Intra:
+        """The network inside domains that state none of their own."""
+        return Intra(self.intra_bandwidth_gbps, self.intra_rtt_ms)
+
+    @property
     def intra_of(self) -> tuple[Intra, ...]:
         """[K] the network inside each domain."""
-        common = Intra(self.intra_bandwidth_gbps, self.intra_rtt_ms)
-        return tuple(site.intra or common for site in self.sites) or (common,) * self.n_domains
+        return tuple(site.intra or self.intra for site in self.sites or [Site()] * self.n_domains)
 
     def to_arrays(self, pad_to: int | None = None) -> Cluster:
         """Return the pytree, padded by mask to `pad_to` domains."""
@@ -211,10 +215,7 @@ class ClusterSpec:
                     strict=True,
                 )
             ],
-            "intra_domain": {
-                "bandwidth_gbps": self.intra_bandwidth_gbps,
-                "rtt_ms": self.intra_rtt_ms,
-            },
+            "intra_domain": self.intra.body(),
             "wan": {
                 "bandwidth_gbps": rows(self.bandwidth_gbps),
                 "rtt_ms": rows(self.rtt_ms),
