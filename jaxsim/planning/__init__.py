@@ -32,7 +32,9 @@ from jaxsim.planning.family import (
 )
 from jaxsim.planning.objective import (
     BUDGET_SHARES,
+    LEAST_PROGRESS,
     NEVER,
+    PENALTY,
     SAMPLED,
     Objective,
     Preference,
@@ -69,8 +71,10 @@ __all__ = [
     "ALLOWED",
     "ASKED_PARTS",
     "BUDGET_SHARES",
+    "LEAST_PROGRESS",
     "NEVER",
     "PARTS",
+    "PENALTY",
     "SAMPLED",
     "WHOLE",
     "Choice",

@@ -113,7 +113,9 @@ class PlanSpace:
             return [Exchange()]
         stages = sorted(self.activation_bits, reverse=True)
         bits = sorted(self.bits, reverse=True)
-        every = [Exchange(1, b, a) for b, a in itertools.product(bits, stages)]
+        # A pipeline alone says nothing to others: its stages may talk in any bits, whatever `bits` are.
+        plain = sorted({FULL_PRECISION_BITS, *bits}, reverse=True)
+        every = [Exchange(1, b, a) for b, a in itertools.product(plain, stages)]
         local = itertools.product(self.periods, bits, stages, self.streams)
         every += [Exchange(h, b, a, *stream) for h, b, a, stream in local if stream[0] <= h]
         return list(dict.fromkeys([Exchange(), *every]))

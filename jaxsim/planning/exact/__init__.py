@@ -11,6 +11,7 @@ rings       orders of the ring that groups talk in
 incumbent   plans that wait to be scored, and the best so far
 climb       a plan made better by exchanges of domains and settings
 leaders     the best plans of many partitions, even splits
+worth       the plan of most worth under weights, a budget and a deadline
 """
 
 from jaxsim.planning.exact.cost_table import build_cost_table
@@ -33,14 +34,17 @@ from jaxsim.planning.exact.step_table import (
     row_step_cost,
 )
 from jaxsim.planning.exact.wide import SpaceResult, SpaceSearch
+from jaxsim.planning.exact.worth import Asked, WorthResult, most_worth
 
 __all__ = [
+    "Asked",
     "ExactSearch",
     "LinkTimes",
     "PlanCostTable",
     "SpaceResult",
     "SpaceSearch",
     "StepTable",
+    "WorthResult",
     "all_replicas_run",
     "best_plan",
     "build_cost_table",
@@ -53,6 +57,7 @@ __all__ = [
     "leaders",
     "link_times",
     "longest_pipeline",
+    "most_worth",
     "plan_costs",
     "row_step_cost",
     "score",

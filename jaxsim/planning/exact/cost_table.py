@@ -100,9 +100,9 @@ def tabulate(
 def _in_blocks(
     plans: Plan, problem: Problem, view: NetworkView, whole: bool
 ) -> dict[str, np.ndarray]:
-    """`_static_parts` of all plans, in blocks of one size so that one compilation serves."""
+    """`_static_parts` of all plans, in blocks of few sizes so that few compilations serve all."""
     size = plans.group.shape[0]
-    block = min(BLOCK, size)
+    block = min(BLOCK, 2 ** (size - 1).bit_length())
     out = []
     for start in range(0, size, block):
         rows = np.minimum(np.arange(start, start + block), size - 1)

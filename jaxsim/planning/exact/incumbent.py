@@ -81,7 +81,7 @@ class Incumbent:
         order = np.argsort(-bound, kind="stable")
         for start in range(0, len(order), BLOCK):
             some = order[start : start + BLOCK]
-            some = some[bound[some] > self.rate]
+            some = some[bound[some] > self.best]
             if not len(some):
                 continue
             if self.scored >= self.most:
@@ -94,12 +94,24 @@ class Incumbent:
                 plans.append(self._plans(way, [r[mine] for r in rows]))
             every = jax.tree.map(lambda *x: np.concatenate(x), *plans)
             filled = take(every, np.minimum(np.arange(BLOCK), len(some) - 1))
-            rate = np.asarray(rates(filled, self.view, self.problem))[: len(some)]
+            value = self.values(filled)[: len(some)]
             self.scored += len(some)
-            top = int(rate.argmax())
-            if rate[top] > self.rate:
-                self.rate, self.plan = float(rate[top]), take(filled, top)
-                self.exchange = Exchange.of(self.plan)
+            top = int(value.argmax())
+            if value[top] > self.best:
+                self.keep(take(filled, top), float(value[top]))
+
+    @property
+    def best(self) -> float:
+        """What a plan has to beat, in the unit of the bounds that wait."""
+        return self.rate
+
+    def values(self, plans: Plan) -> Float[np.ndarray, " P"]:
+        """[P] of plans [P, ...] with open shares, in that unit."""
+        return np.asarray(rates(plans, self.view, self.problem))
+
+    def keep(self, plan: Plan, value: float) -> None:
+        """The best from now on."""
+        self.plan, self.exchange, self.rate = plan, Exchange.of(plan), value
 
     def take(self, top: Climbed) -> None:
         """Begin from what a climb came to."""

@@ -54,8 +54,8 @@ class SpaceSearch:
     def __init__(
         self, problem: Problem, space: PlanSpace | None = None, most_combined: int = MOST_COMBINED
     ):
-        """`most_combined`: settings of a partition's blocks together, of which more are left to the
-        gap. Raises InputError for a job with virtual stages: the bounds do not hold for them."""
+        """`most_combined`: settings of blocks together, of which more are left to the gap. Raises
+        InputError for a job with virtual stages: the bounds do not hold for them."""
         self.most_combined = most_combined
         self._worths: dict[Exchange, np.ndarray] = {}
         self._last: OfView | None = None
@@ -177,8 +177,8 @@ class SpaceSearch:
                 self._open(ways[w], one, blocks, *args)
         state.probe()
 
-    def _blocks(self, table: PipelineTable, view: NetworkView) -> Blocks:
-        """What every block may be, and its best of each."""
+    def _blocks(self, table: PipelineTable, view: NetworkView, kept=undominated) -> Blocks:
+        """What every block may be, of that what is `kept`, and its best of each."""
         options = table.options(view, self.problem, None)
         micro = np.array([c[0] for c in self.family.choices], np.int64)
         runs = (options.speed > 0.0) & np.isfinite(options.whole)
@@ -187,7 +187,7 @@ class SpaceSearch:
         batch = float(self.problem.work.global_batch)
         every = possible(options, found, self.pipelines.dp, micro, batch)
         rows = [np.flatnonzero(owner == b) for b in range(len(self.masks))]
-        settings = [undominated(every.take(own)) if len(own) else None for own in rows]
+        settings = [kept(every.take(own)) if len(own) else None for own in rows]
         return Blocks.of(settings)
 
     def _partitions(self, speed: np.ndarray) -> tuple[np.ndarray, bool, float]:
@@ -295,7 +295,7 @@ class SpaceSearch:
         step_s = self._step_s(way, speed, fill, slack, after, sync_s, latency)
         rate = (1.0 + ROUNDING) * self._efficiency(way, groups, crosses) / step_s
         # The same plan in 16 bits is another exchange's where nothing crosses a link.
-        pointless = ~crosses & (way.activation_bits != 16)
+        pointless = ~crosses & (way.activation_bits != 16 and 16 in self.space.activation_bits)
         plain = dataclasses.replace(way, activation_bits=16) == Exchange()
         return np.where(missing | pointless | ((groups == 1) & (not plain)), 0.0, rate)
 

@@ -5,28 +5,23 @@ import functools
 import itertools
 from types import SimpleNamespace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.toy_world import GPU, JOB, base_view, calibration, cluster_spec
+from helpers.every_plan import drawn_calibration, drawn_cluster, every_plan, rates_of
+from helpers.toy_world import JOB, base_view, calibration, cluster_spec
 
-from jaxsim.cluster import Site
-from jaxsim.cluster.sites import site_calibration
 from jaxsim.files import InputError
-from jaxsim.plan import Problem, Recompute, Schedule, empty_plan
+from jaxsim.plan import Problem, Recompute, Schedule
 from jaxsim.planning import (
     Exchange,
     PlanFamily,
     PlanSpace,
     layer_pace,
     partitions,
-    share_batch,
 )
 from jaxsim.planning.exact import SpaceSearch
-from jaxsim.step_time import job_step_cost
 from jaxsim.step_time.sync import ring_rate_gb_per_s
-from jaxsim.trees import stack
 from jaxsim.workload.number_bytes import SENT_GRADIENT_BYTES
 from jaxsim.workload.workload import build_workload
 
@@ -82,93 +77,6 @@ def test_the_space_says_what_it_holds_and_refuses_what_nothing_is_known_of():
         PlanSpace("most")
 
 
-@functools.cache
-def every_plan(n, name="talk", gpus=None, pace=None):
-    """Every plan of the space, written down anew: (group settings of every order) x exchanges. `gpus`:
-    of the domains, two each if None; `pace`: of their layers, the same if None."""
-    plans, space, gpus = [], SPACES[name], gpus or (2,) * n
-    for masks in partitions(n, space.max_pipeline):
-        members = [[k for k in range(n) if mask >> k & 1] for mask in masks]
-        options = [list(settings_of(group, space.groups, gpus)) for group in members]
-        rings = [(0, *rest) for rest in itertools.permutations(range(1, len(members)))]
-        for ring, way in itertools.product(rings, space.exchanges()):
-            for picked in itertools.product(*options):
-                plans.append(written([picked[g] for g in ring], way, n, pace))
-    return stack(plans)
-
-
-def settings_of(group, family, gpus):
-    """(order, dp, pp of each of the order, cp, zero stage, choice) of a group of domains."""
-    for order in itertools.permutations(group):
-        degrees = {
-            (dp, tuple(gpus[k] // (part * dp * cp) for k in order), cp)
-            for part in family.parts
-            for cp in family.context_parallel
-            for dp in range(1, max(gpus) + 1)
-            if JOB.global_batch % dp == 0
-        }
-        able = sorted(one for one in degrees if min(one[1]) >= 1)
-        for one, zero, choice in itertools.product(able, family.zero_stages, CHOICES):
-            yield (order, *one, zero, choice)
-
-
-def written(groups, way, n, pace=None):
-    plan = {n: np.array(v) for n, v in vars(empty_plan(n)).items()}
-    for g, (order, dp, stages, cp, zero, choice) in enumerate(groups):
-        if pace is None:
-            layers, stages = layers_of(stages)
-        else:
-            layers = fastest_layers(stages, [pace[k] for k in order])
-        plan["dp"][g] = dp
-        plan["micro_batch"][g], plan["recompute"][g], plan["schedule"][g] = choice
-        for i, k in enumerate(order):
-            plan["group"][k], plan["position"][k] = g, i
-            plan["layers"][k] = layers[i]
-            plan["pp"][k], plan["cp"][k], plan["zero_stage"][k] = stages[i], cp, zero
-    plan |= {name: np.int32(value) for name, value in way.fields().items()}
-    return empty_plan(n).replace(**plan)
-
-
-def layers_of(stages):
-    """(layers, stages) of each domain: stages of equal length, what is left over to the last domains.
-    No more stages than the model has layers."""
-    assert sum(stages) <= 8
-    each, extra = divmod(8, sum(stages))
-    layers = [each * s for s in stages]
-    for i in reversed(range(len(stages))):
-        more = min(extra, stages[i])
-        layers[i], extra = layers[i] + more, extra - more
-    return layers, stages
-
-
-@functools.cache
-def cuts_of(stages):
-    """All ways to give 8 layers to domains, one at least to every stage."""
-    every = itertools.product(*(range(s, 9) for s in stages))
-    return [cut for cut in every if sum(cut) == 8]
-
-
-def fastest_layers(stages, paces):
-    """The cut whose slowest stage is the fastest; of those the evenest."""
-
-    def worth(cut):
-        pairs = list(zip(cut, stages, strict=True))
-        slowest = max(-(-n // s) * p for (n, s), p in zip(pairs, paces, strict=True))
-        return slowest, sum(n * n / s for n, s in pairs)
-
-    return min(cuts_of(tuple(stages)), key=worth)
-
-
-@jax.jit
-def rates_of(plans, view, problem):
-    def one(plan):
-        done, legal = share_batch(plan, problem, view)
-        cost = job_step_cost(done, problem, view)
-        return jnp.where(legal & cost.runs, cost.efficiency / cost.step_s, 0.0)
-
-    return jax.lax.map(one, plans, batch_size=256)
-
-
 def views(n, count):
     rng = np.random.default_rng(3)
     base = base_view(search(n).problem.cluster)
@@ -191,56 +99,15 @@ def views(n, count):
     ],
 )
 def test_nothing_in_the_space_is_faster_than_what_is_found(n, count, space):
-    everything, one = every_plan(n, space), search(n, space)
+    everything, one = every_plan(SPACES[space], (2,) * n), search(n, space)
     for view in views(n, count):
-        best = float(rates_of(everything, view, one.problem).max())
+        best = rates_of(everything, view, one.problem).max()
         result = one.best(view, most_scored=10**6)
         assert result.rate == pytest.approx(best, rel=1e-5)
         assert result.gap_pct <= 0.02 and result.bound >= best * (1 - 1e-6)
         plain = one.best(view, 10**6, [Exchange()])
         assert plain.rate <= result.rate * (1 + 1e-6)
         assert plain.exchange == Exchange() and float(plain.cost.efficiency) == 1.0
-
-
-def drawn_site(rng):
-    """GPUs of a quarter to twice the toy's figures."""
-    return Site({name: x * 2.0 ** rng.uniform(-2, 1) for name, x in GPU.items()})
-
-
-def drawn_cluster(rng, n, mixed=False):
-    """Domains of 1, 2 or 4 GPUs at any price, links of 30 Mbit/s to 30 Gbit/s, the two ways of a pair
-    apart, and 1 to 300 ms; `mixed`: no two with the same GPUs."""
-    apart = ~np.eye(n, dtype=bool)
-    rtt_ms = 10.0 ** rng.uniform(0.0, 2.5, (n, n))
-    spec = cluster_spec(n, gpus=2)
-    gpus = tuple(int(g) for g in rng.choice([1, 2, 4], n))
-    sites = tuple(drawn_site(rng) for _ in range(n)) if mixed else ()
-    return dataclasses.replace(
-        spec,
-        sites=sites,
-        gpus=gpus,
-        gpus_per_node=gpus,
-        usd_per_gpu_hour=tuple(rng.uniform(0.5, 4.0, n).tolist()),
-        bandwidth_gbps=np.where(apart, 10.0 ** rng.uniform(-1.5, 1.5, (n, n)), 0.0),
-        rtt_ms=np.where(apart, (rtt_ms + rtt_ms.T) / 2, 0.0),
-        egress_usd_per_gb=np.where(apart, rng.uniform(0.0, 0.2, (n, n)), 0.0),
-    )
-
-
-def drawn_calibration(rng, n):
-    """Of as many GPU types."""
-    types = [
-        calibration(gemm_efficiency=rng.uniform(0.3, 0.7), micro_batch_s=rng.uniform(1e-4, 1e-3))
-        for _ in range(n)
-    ]
-    return site_calibration(types, range(n), types[0])
-
-
-def in_blocks(plans, size=512):
-    """The same and the last one again and again, so that few shapes are compiled."""
-    count = plans.group.shape[0]
-    rows = np.minimum(np.arange(-(-count // size) * size), count - 1)
-    return jax.tree.map(lambda x: x[rows], plans)
 
 
 @pytest.mark.slow
@@ -266,8 +133,8 @@ def test_nothing_is_faster_on_a_cluster_that_is_drawn_as_well(n, count, seed, mi
         one, pace = SpaceSearch(problem, SPACE), layer_pace(problem)
         assert (pace is not None) is mixed
         view = base_view(cluster)
-        everything = in_blocks(every_plan(n, "talk", spec.gpus, pace))
-        rates = np.asarray(rates_of(everything, view, one.problem))
+        everything = every_plan(SPACE, spec.gpus, pace)
+        rates = rates_of(everything, view, one.problem)
         plain = np.ones(len(rates), bool)
         for name, value in Exchange().fields().items():
             plain &= np.asarray(getattr(everything, name)) == value
@@ -302,9 +169,9 @@ def test_padding_changes_nothing_that_is_found():
 
 
 def test_a_search_that_must_stop_early_says_how_far_off_it_may_be():
-    everything, one = every_plan(2), search(2)
+    everything, one = every_plan(SPACE, (2, 2)), search(2)
     view = next(views(2, 1))
-    best = float(rates_of(everything, view, one.problem).max())
+    best = rates_of(everything, view, one.problem).max()
     hasty = one.best(view, most_scored=1)
     assert hasty.bound >= best * (1 - 1e-6) and hasty.rate <= best * (1 + 1e-6)
     assert hasty.gap_pct >= 100 * (best / hasty.rate - 1) - 1e-3
