@@ -6,23 +6,25 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments.evaluate import least_reach
 from experiments.plan.answer import Carried, carried, stacked
 from experiments.plan.question import Question
 from jaxsim.plan import FULL_PRECISION_BITS, Plan
-from jaxsim.planning import Exchange, Objective, plan_worth
+from jaxsim.planning import Exchange, Objective
 from jaxsim.planning.exact import (
+    Asked,
     SpaceResult,
     SpaceSearch,
+    WorthResult,
     best_plan,
     climbed,
     even_splits,
     is_synchronous,
     leaders,
     longest_pipeline,
+    most_worth,
     score,
 )
 from jaxsim.trees import take
@@ -44,8 +46,17 @@ class Found:
     """What a search came to, and what the claim rests on."""
 
     best: Carried | None  # None: nothing can run
-    search: str  # exact, or beam where something was left out or limits and weights decide
-    gap_pct: float | None  # how much faster another plan might train; None: not known
+    search: str  # exact, or beam where something was left out
+    # How much faster another plan might train, or how much more it may be worth; None: not known.
+    gap_pct: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sought:
+    """The plan of most worth at predicted speed, and what it is measured by."""
+
+    asked: Asked
+    result: WorthResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +69,7 @@ class Candidates:
     static_even_split: Carried | None
     results: dict[str, SpaceResult]  # what the search said of either setting
     objective: Objective | None
+    sought: dict[str, Sought]  # under an objective: what was found of either setting
 
 
 def search_plans(
@@ -89,19 +101,48 @@ def search_plans(
     if best is not None and not quick:
         more = distinct([*pool, *_in_other_words(best.plan, ways)])[len(pool) :]
         every += carried(more, question)
+    sought: dict[str, Sought] = {}
+    if objective is not None and best is not None:
+        tell("looking at what the limits and weights ask for")
+        sought = _sought(search, objective, every, question)
+        more = distinct([one.plan for one in every] + [s.result.plan for s in sought.values()])
+        every += carried(more[len(every) :], question)
     single = [
         one
         for one in every
         if is_synchronous(one.plan) and int((np.asarray(one.plan.group) >= 0).sum()) == 1
     ]
     return Candidates(
-        {name: _found(name, results, every, question, objective) for name in SETTINGS},
+        {name: _found(name, results, every, question, sought) for name in SETTINGS},
         tuple(every),
         surest(single),
         _even(search, question),
         results,
         objective,
+        sought,
     )
+
+
+def _sought(
+    search: SpaceSearch, objective: Objective, every: list[Carried], question: Question
+) -> dict[str, Sought]:
+    """The plan of most worth of either setting in which anything runs; progress is measured in that of
+    its surest plan."""
+    out = {}
+    for name, ways in zip(SETTINGS, ([Exchange()], search.space.exchanges()), strict=True):
+        of = _of_setting(name, every)
+        if (best := surest(of)) is not None:
+            asked = Asked(objective, best.least * INTERVAL_S, INTERVAL_S)
+            known = stacked([one.plan for one in of])
+            out[name] = Sought(
+                asked, most_worth(search, question.view, asked, ways, known, MOST_SCORED)
+            )
+    return out
+
+
+def _of_setting(name: str, pool: Iterable[Carried]) -> list[Carried]:
+    """The pool of `any` holds the synchronous plans as well."""
+    return [one for one in pool if name == "any" or is_synchronous(one.plan)]
 
 
 def joined(candidates: Candidates, plans: Iterable[Plan], question: Question) -> Candidates:
@@ -109,8 +150,8 @@ def joined(candidates: Candidates, plans: Iterable[Plan], question: Question) ->
     known = candidates.pool
     more = distinct([*(one.plan for one in known), *plans])[len(known) :]
     every = [*known, *carried(more, question)]
-    results, objective = candidates.results, candidates.objective
-    found = {name: _found(name, results, every, question, objective) for name in SETTINGS}
+    results, sought = candidates.results, candidates.sought
+    found = {name: _found(name, results, every, question, sought) for name in SETTINGS}
     return dataclasses.replace(candidates, found=found, pool=tuple(every))
 
 
@@ -127,22 +168,35 @@ def _found(
     results: dict[str, SpaceResult],
     pool: list[Carried],
     question: Question,
-    objective: Objective | None,
+    sought: dict[str, Sought],
 ) -> Found:
-    """The best plan of a setting; the pool of `any` holds the synchronous ones as well. The gap is one
-    of predicted speed: it is not 0 where a plan that is faster, but less sure, was passed over."""
-    result = results[name]
-    of = [one for one in pool if name == "any" or is_synchronous(one.plan)]
+    """The best plan of a setting. The gap is one of predicted speed, or of worth at that speed: it is
+    not 0 where a plan that is faster, but less sure, was passed over."""
+    result, of = results[name], _of_setting(name, pool)
     best = surest(of)
     if best is None:
         return Found(None, "exact" if result.exhaustive else "beam", None)
-    bound = max(result.bound, best.rate)
-    gap_pct = 100.0 * (bound / best.rate - 1.0)
+    if name in sought:
+        return _worthiest_found(sought[name], of, question)
+    gap_pct = 100.0 * (max(result.bound / best.rate, 1.0) - 1.0)
+    return Found(best, _how(best, result.exhaustive, gap_pct, question), gap_pct)
+
+
+def _worthiest_found(sought: Sought, of: list[Carried], question: Question) -> Found:
+    """The plan of most worth at the lower end of the bands. Of a worth that is not positive, as beyond
+    a limit, nothing is a percentage."""
+    asked, result = sought.asked, sought.result
+    best = worthiest(of, question, asked)
+    (worth,) = asked.worths(stacked([best.cost]), question.problem, question.view).tolist()
+    if worth <= 0.0:
+        return Found(best, "beam", None)
+    gap_pct = 100.0 * (max(result.bound / worth, 1.0) - 1.0)
+    return Found(best, _how(best, result.exhaustive, gap_pct, question), gap_pct)
+
+
+def _how(best: Carried, exhaustive: bool, gap_pct: float, question: Question) -> str:
     bounded = longest_pipeline(best.plan) <= question.space.max_pipeline
-    exact = result.exhaustive and bounded and gap_pct <= ROUNDING_PCT
-    if objective is None:
-        return Found(best, "exact" if exact else "beam", gap_pct)
-    return Found(worthiest(of, question, objective, best.least), "beam", None)
+    return "exact" if exhaustive and bounded and gap_pct <= ROUNDING_PCT else "beam"
 
 
 def distinct(plans: Iterable[Plan]) -> list[Plan]:
@@ -176,30 +230,13 @@ def surest(every: list[Carried]) -> Carried | None:
     return best if best is not None and best.runs else None
 
 
-def worthiest(
-    every: list[Carried], question: Question, objective: Objective, reference: float
-) -> Carried | None:
-    """The plan with the highest worth at the lower end of its bands, progress measured in `reference`
-    [training steps / s]. What it sends and costs in an hour is that of the predicted step."""
+def worthiest(every: list[Carried], question: Question, asked: Asked) -> Carried:
+    """Of plans of which some run the one with the highest worth at the lower end of its bands. What it
+    sends and costs in an hour is that of the predicted step."""
     every = [one for one in every if one.runs]
-    if not every:
-        return None
     slower = [np.float32(one.cost.efficiency * np.exp(-one.reach)) for one in every]
     costs = stacked([one.cost.replace(efficiency=x) for one, x in zip(every, slower, strict=True)])
-    return every[int(np.argmax(_worths(costs, question, objective, reference)))]
-
-
-def _worths(costs, question: Question, objective: Objective, reference: float) -> np.ndarray:
-    """[P] reward per second of plans with these costs [P, ...]."""
-    interval_s, progress_ref = jnp.float32(INTERVAL_S), jnp.float32(reference * INTERVAL_S)
-
-    def one(cost):
-        worth = plan_worth(
-            cost, question.problem, question.view, objective, progress_ref, interval_s
-        )
-        return worth.trained + worth.held
-
-    return np.asarray(jax.vmap(one)(costs))
+    return every[int(np.argmax(asked.worths(costs, question.problem, question.view)))]
 
 
 def _even(search: SpaceSearch, question: Question) -> Carried | None:

@@ -123,6 +123,7 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
         "gap_pct": found.gap_pct,
         "gap_pct_by_setting": {name: f.gap_pct for name, f in candidates.found.items()},
         "search_by_setting": {name: f.search for name, f in candidates.found.items()},
+        "gap_of": "speed" if objective is None else "worth",
         # Domains of the longest pipelines that the gap is about; None = of all that are looked at.
         "gap_up_to": space.max_pipeline if space.longest_tried > space.max_pipeline else None,
         "allow": config.allow,

@@ -188,7 +188,9 @@ def _search(name: str, result: dict[str, Any]) -> str:
     if how == "exact":
         return "exact"
     if gap is None:
-        return "best of the pool (limits or weights)"
+        return "best found (a limit is missed, or cost alone counts)"
+    if result["gap_of"] == "worth":
+        return f"none is worth over {gap:.1f} % more"
     return f"none is over {gap:.1f} % faster"
 
 

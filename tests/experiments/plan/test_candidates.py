@@ -23,7 +23,7 @@ from experiments.plan.thresholds import Thresholds
 from jaxsim.cluster.band import Domain
 from jaxsim.cluster.cluster import ClusterSpec
 from jaxsim.cluster.fits import shipped_fit
-from jaxsim.planning.exact import score
+from jaxsim.planning.exact import Asked, is_synchronous, score
 
 CONFIG = PlanConfig(model="llama-7b", global_batch=64, tokens=1e10)
 
@@ -46,6 +46,10 @@ def narrowed(monkeypatch, most_gpus):
 
 def gpus_of(one, question):
     return plan_features(question.problem.work, one.plan)[1]
+
+
+def usd_per_hour(one, question):
+    return answer_of(one, question, "used", None)["usd_per_hour"]
 
 
 def test_a_carried_plan_is_as_sure_as_its_answer_says(found):
@@ -107,7 +111,24 @@ def test_a_plan_beyond_what_was_measured_must_earn_its_wider_band(found, monkeyp
     assert front[0]["effective_tokens_per_s_lo"] == pytest.approx(tokens * best.least)
     # Weights that ask for speed alone, and a deadline that nobody misses, choose the same plan.
     lax = dataclasses.replace(CONFIG, deadline=1e6)
-    assert worthiest(list(after.pool), question, objective_of(lax), best.least) is best
+    asked = Asked(objective_of(lax), 60.0 * best.least)
+    assert worthiest(list(after.pool), question, asked) is best
+
+
+@pytest.mark.slow
+def test_a_budget_has_a_bound_of_its_own_and_no_plan_of_the_pool_is_worth_more(found):
+    """Nothing that keeps to it is as fast as what was found, times what the gap says."""
+    question, before = found
+    dear = usd_per_hour(before.found["any"].best, question)
+    objective = objective_of(dataclasses.replace(CONFIG, budget=0.5 * dear))
+    after = search_plans(question, objective, quick=True)
+    for name, of in after.found.items():
+        assert usd_per_hour(of.best, question) <= 0.5 * dear and of.gap_pct >= 0.0
+        result = after.sought[name].result
+        assert result.bound >= result.worth > 0.0
+        pool = [one for one in after.pool if name == "any" or is_synchronous(one.plan)]
+        within = [one.rate for one in pool if usd_per_hour(one, question) <= 0.5 * dear]
+        assert max(within) <= of.best.rate * (1 + of.gap_pct / 100) * (1 + 1e-5)
 
 
 def test_of_two_that_are_alike_the_probability_is_shared():
