@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.toy_world import JOB, calibration, cluster_spec
 from helpers.type_checks import CHECKED, check_calls, mentions_arrays
 from jax import Array
 from jaxtyping import Float, TypeCheckError, jaxtyped
@@ -20,15 +21,23 @@ from jaxsim.env import allocate_gpus
 from jaxsim.network import init_network, link_uniforms, step_network
 from jaxsim.plan import masked_sums
 from jaxsim.pytree import Pytree
+from jaxsim.scenario import ScenarioSettings, build_world, scenario_bank
 from jaxsim.step_time import replicas_running
+from jaxsim.trees import take
 
 K = 4
 
 
 @pytest.fixture(scope="module")
-def maps(scoring_is_optimised):
-    """One scenario of K domains; not built on import, since every process imports every file."""
-    found = jaxsim.make("four-aws-regions", seed=0)
+def world(scoring_is_optimised):
+    """A small one; not built on import, since every process imports every file."""
+    return build_world(cluster_spec(K), JOB, 8, 20, calibration())[0]
+
+
+@pytest.fixture(scope="module")
+def maps(world):
+    """One scenario of K domains."""
+    found = take(scenario_bank(world, ScenarioSettings(horizon=4), range(1), "test")[0], 0)
     assert found.problem.cluster.mask.shape == (K,)
     return found
 
@@ -149,9 +158,8 @@ def untrue_fields(instance):
                 yield f"{type(instance).__name__}.{field.name}: {jnp.shape(value)}, {hint}"
 
 
-def test_annotations_of_fields_are_true(maps):
+def test_annotations_of_fields_are_true(world, maps):
     """Of a scenario, of what is played in it, and of a batch of both."""
-    world = jaxsim.make_world("four-aws-regions")
     state, timestep = jaxsim.reset(jax.random.key(0), maps)
     stacked = jax.tree.map(lambda x: jnp.stack([x, x]), (maps, state, timestep))
     found = [*instances((world, maps, state, timestep)), *instances(stacked)]
