@@ -61,9 +61,7 @@ class WorthBound:
     """Worth against speed, at best: a rising line, less what is lost beyond the limits."""
 
     slope: float  # [reward / training step]
-    penalty: (
-        float  # [reward / s] of twice the budget, or of standing still where there is a deadline
-    )
+    penalty: float  # [reward / s] of twice the budget, or of standing still before a deadline
     budget: float  # [USD / h]
     needed: float  # [training steps / s] that keep the deadline; 0 = none
 
