@@ -26,6 +26,7 @@ from .options import (
     given_keys,
     parse,
     parse_weights,
+    smaller,
 )
 from .prices import price_of_speed, prices_of_rows
 from .progress import progress
@@ -98,6 +99,7 @@ __all__ = [
     "scheduler_table",
     "seed",
     "side_by_side",
+    "smaller",
     "suite_table",
     "use_compile_cache",
     "whole",

@@ -91,6 +91,7 @@ OPTIONS = {
     "models": Names(MODELS, "model", "YAML files", _exists, many=True),
     "sharing": Names(SHARING, "way to share links"),
     "jitter": Names(JITTERS, "jitter", "FILE.yaml", _is_yaml),
+    "jitters": Names(JITTERS, "jitter", "FILE.yaml", _is_yaml, many=True),
     "worlds": Names(WORLDS, "world", "NAME:any, NAME:synchronous", _is_narrowed, many=True),
     "suite": Names(SUITES, "suite", "FILE.yaml or FILE.yaml:NAME", _is_yaml),
 }

@@ -8,7 +8,7 @@ import itertools
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from jsonargparse import (
@@ -83,6 +83,22 @@ def from_mapping(config_class: type[T], body: dict, source: str) -> T:
     parser = _parser(config_class, source)
     config = _built(config_class, source, lambda: parser.parse_object(body))
     return _with_dependent_defaults(config, lambda: list(_keys(body)))
+
+
+def smaller(config: T, sizes: Mapping[str, Any], given: Collection[str]) -> T:
+    """The config with the `sizes` of its quick run, by key (of nested ones with dots), but for those
+    that are `given`."""
+    changes: dict[str, Any] = {}
+    for key, value in sizes.items():
+        parent, _, name = key.rpartition(".")
+        if key in given:
+            continue
+        if parent:
+            of = changes.get(parent, getattr(config, parent))
+            changes[parent] = dataclasses.replace(of, **{name: value})
+        else:
+            changes[name] = value
+    return dataclasses.replace(config, **changes)
 
 
 def default_scenario() -> ScenarioSettings:

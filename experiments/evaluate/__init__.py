@@ -13,6 +13,7 @@ alternatives       the best synchronous plan and the best of any, side by side
 suites             named lists of scenes
 jobs               the comparison on many jobs
 low_communication  low-communication training, with a table of its own
+dry                a dry run: files read, what there is to play counted
 """
 
 import lazy_loader

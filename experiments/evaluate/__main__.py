@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> int:
 def _prepare(argv: list[str]) -> Callable[[], object]:
     """Read the command line, then load what the work needs: that takes seconds."""
     from experiments.common import check_output, given_keys, parse
-    from experiments.evaluate.config import EvaluateConfig, check_together, resumed_config
+    from experiments.evaluate.config import QUICK, EvaluateConfig, check_together, resumed_config
 
     config, given = (
         parse(EvaluateConfig, argv, "evaluate", EXAMPLE),
@@ -31,6 +31,12 @@ def _prepare(argv: list[str]) -> Callable[[], object]:
         config = resumed_config(config, given)
     else:
         check_together(config, given)
+    if config.suite is not None and config.quick:
+        given = [*given, *QUICK]  # a suite's own sizes give way to those of a quick run
+    if config.dry_run:
+        from experiments.evaluate.dry import dry_run
+
+        return partial(dry_run, config, given)
 
     from experiments.common import compile_for_evaluation
     from experiments.evaluate.evaluation import evaluate

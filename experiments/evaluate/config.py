@@ -17,12 +17,15 @@ from experiments.common import (
     default_scenario,
     from_mapping,
     parse_weights,
+    smaller,
 )
 from jaxsim.files import InputError, check_counts, check_fields, is_non_negative
 from jaxsim.scenario import MOST_INTERVALS, ScenarioSettings
 
 # Keys of an evaluation that many jobs make no use of.
 WITHOUT_JOBS = ("weights", "budget", "tuning_scenarios", "threshold_pct", "plan")
+QUICK = {"seeds": 4, "scenario.horizon": 16, "tuning_scenarios": 2, "layout_limit": 200}
+MEANS = ("out", "resume", "json", "dry_run")  # no figure depends on them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +68,8 @@ class EvaluateConfig:
         domains: repeat the cluster's regions to this number; as the file has them if none is given
         suite: a list of scenes to evaluate one after another: a name, or FILE.yaml or
             FILE.yaml:NAME with scenes of your own
+        quick: small sizes where none are given, to go through all of it once; its figures mean little
+        dry_run: check the files, say how much there is to play and how long runs like it took
         resume: run folder of an evaluation or a suite that was interrupted; only json goes with it
         json: file for the result, - = standard output and nothing else there
         out: run folder; outputs/evaluate-<time> if none is given
@@ -95,6 +100,8 @@ class EvaluateConfig:
     layout_limit: int = LAYOUT_LIMIT
     domains: int | None = None
     suite: str | None = None
+    quick: bool = False
+    dry_run: bool = False
     resume: str | None = None
     json: str | None = None
     out: str | None = None
@@ -113,11 +120,13 @@ class EvaluateConfig:
         _ = self.world_settings  # so that a bad override is refused before anything is loaded
 
     def with_dependent_defaults(self, given: list[str]) -> EvaluateConfig:
-        """With a trace, links start as the file states: the spread is 0 unless it is `given`."""
+        """With a trace, links start as the file states: the spread is 0 unless it is `given`. Sizes
+        of a quick run are small unless they are `given`."""
+        sized = smaller(self, QUICK, given) if self.quick else self
         if self.trace is None or "scenario.base_spread" in given:
-            return self
-        scenario = dataclasses.replace(self.scenario, base_spread=0.0)
-        return dataclasses.replace(self, scenario=scenario)
+            return sized
+        scenario = dataclasses.replace(sized.scenario, base_spread=0.0)
+        return dataclasses.replace(sized, scenario=scenario)
 
     @property
     def loaded(self) -> bool:
@@ -140,7 +149,7 @@ class EvaluateConfig:
 def recorded(config: EvaluateConfig) -> dict:
     """The settings that determine an evaluation's numbers, as its run folder records them."""
     body = dataclasses.asdict(config)
-    return {key: value for key, value in body.items() if key not in ("out", "resume", "json")}
+    return {key: value for key, value in body.items() if key not in MEANS}
 
 
 def resumed_config(config: EvaluateConfig, given: list[str]) -> EvaluateConfig:

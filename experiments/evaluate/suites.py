@@ -133,6 +133,17 @@ def scene_configs(suite: Suite, config: Any, given: list[str]) -> dict[str, Any]
     }
 
 
+def checked_scenes(suite: Suite, config: Any, given: list[str], check: Check) -> dict[str, Any]:
+    """`scene_configs`, each of which was checked. Raises InputError that names the scene."""
+    scenes = scene_configs(suite, config, given)
+    for name, scene in scenes.items():
+        try:
+            check(scene)
+        except InputError as error:
+            raise InputError(f"{suite.name}: {name}: {error}") from None
+    return scenes
+
+
 def run_suite(config: Any, given: list[str], evaluate: Evaluate, check: Check) -> tuple[dict, Path]:
     """Evaluate every scene that the folder has not finished yet, each in a folder of its own, after
     a check of them all.
@@ -148,12 +159,7 @@ def run_suite(config: Any, given: list[str], evaluate: Evaluate, check: Check) -
     folder = config.resume or config.out
     RunWriter.check("suite", folder, resume)
     suite = load_suite(config.suite)
-    scenes = scene_configs(suite, config, given)
-    for name, scene in scenes.items():
-        try:
-            check(scene)
-        except InputError as error:
-            raise InputError(f"{suite.name}: {name}: {error}") from None
+    scenes = checked_scenes(suite, config, given, check)
     body = {"given": given, **dataclasses.asdict(dataclasses.replace(config, resume=None))}
     with RunWriter.create("suite", body, config.seeds, folder, resume) as writer:
         try:

@@ -22,6 +22,10 @@ def _prepare(argv: list[str]) -> Callable[[], object]:
     from experiments.foresight.config import ForesightConfig
 
     config = parse(ForesightConfig, argv, "foresight", EXAMPLE)
+    if config.dry_run:
+        from experiments.foresight.table import dry_run
+
+        return partial(dry_run, config)
 
     from experiments.common import compile_for_evaluation
 

@@ -10,11 +10,16 @@ from experiments.common import (
     MOST_LAYOUTS,
     MOST_OF_A_WORLD,
     MOST_SCENARIOS,
+    smaller,
 )
 from jaxsim.files import check_counts
 from jaxsim.scenario import MOST_INTERVALS
 
 MOST_FUTURES, LONGEST = 4096, 1024
+QUICK = {
+    **{"seeds": 4, "steps": 16, "tuning_scenarios": 2, "layout_limit": 200},
+    **{"futures": [4], "horizons": [8]},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +40,8 @@ class ForesightConfig:
         horizons: numbers of intervals that rollout looks ahead
         table_size: plans in the table at most
         layout_limit: layouts of domains that are searched at most for the table
+        quick: small sizes where none are given, to go through all of it once; its figures mean little
+        dry_run: check the files, say how much there is to play and how long runs like it took
         json: file for the result, - = standard output and nothing else there
         out: run folder; outputs/foresight-<time> if none is given
     """
@@ -52,6 +59,8 @@ class ForesightConfig:
     horizons: list[int] = dataclasses.field(default_factory=lambda: [8, 24])
     table_size: int = 48
     layout_limit: int = LAYOUT_LIMIT
+    quick: bool = False
+    dry_run: bool = False
     json: str | None = None
     out: str | None = None
 
@@ -65,3 +74,7 @@ class ForesightConfig:
                 raise ValueError(f"{name}: expected integers from 1 to {most}, got {given}")
         if not 0.0 <= self.load_share <= 1.0:
             raise ValueError(f"load_share: expected a number from 0 to 1, got {self.load_share}")
+
+    def with_dependent_defaults(self, given: list[str]) -> ForesightConfig:
+        """Sizes of a quick run are small unless they are `given`."""
+        return smaller(self, QUICK, given) if self.quick else self

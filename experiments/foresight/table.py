@@ -19,13 +19,23 @@ from agents.protocol import Scheduler
 from agents.registry import find
 from analysis.records import RunWriter
 from analysis.statistics import bootstrap_interval
-from experiments.common import BASE_SPREAD, check_output, load_world, progress, put_result
+from experiments.common import (
+    BASE_SPREAD,
+    check_output,
+    load_regions,
+    load_world,
+    progress,
+    put_result,
+)
 from experiments.evaluate import Evaluator, named, tune
 from experiments.foresight.config import ForesightConfig
+from experiments.runs import tell_dry
 from jaxsim.scenario import ScenarioSettings, World
+from jaxsim.workload import load_model
 
 RIVALS = ("best_static", "hysteresis", "self_tuning_hysteresis", "smoothed_hysteresis")
 REFERENCE = "hysteresis"
+ORACLE = "replan_oracle"  # beside clairvoyant, from whom regret is counted
 
 
 def compare(config: ForesightConfig) -> None:
@@ -38,9 +48,10 @@ def compare(config: ForesightConfig) -> None:
         layout_limit=config.layout_limit,
         loaded=config.load_share > 0,
     )
-    with RunWriter.create("foresight", dataclasses.asdict(config), config.seeds, config.out) as run:
+    body = {k: v for k, v in dataclasses.asdict(config).items() if k != "dry_run"}
+    with RunWriter.create("foresight", body, config.seeds, config.out) as run:
         rows, scenarios = [], []
-        names = [name.strip() for name in config.jitters.split(",")]
+        names = _worlds(config)
         with progress(total=len(names), desc="foresight", unit="world") as bar:
             for name in names:
                 bar.set_postfix_str(name)
@@ -55,6 +66,29 @@ def compare(config: ForesightConfig) -> None:
         if put_result(summary, config.json):
             print(markdown(rows))
             print(f"run folder: {run.dir}")
+
+
+def dry_run(config: ForesightConfig) -> None:
+    """Check the files, say how much there is to play and how long runs like it took. Raises
+    InputError."""
+    names = _worlds(config)
+    for name in names:
+        settings_of(config, name).links()
+    load_model(config.model)
+    work = {
+        "domains": load_regions(config.cluster).n_domains,
+        "worlds": len(names),
+        "schedulers": len(RIVALS) + 1 + len(config.futures) * len(config.horizons),
+        "scenarios of each": config.seeds,
+        "scenarios to tune on": config.tuning_scenarios,
+        "intervals each": config.steps,
+    }
+    tell_dry("foresight", dataclasses.asdict(config), work, config.json)
+
+
+def _worlds(config: ForesightConfig) -> list[str]:
+    """How links move in each of the worlds."""
+    return [name.strip() for name in config.jitters.split(",")]
 
 
 def settings_of(config: ForesightConfig, jitter: str) -> ScenarioSettings:
@@ -74,7 +108,7 @@ def regrets(config: ForesightConfig, world: World, settings: ScenarioSettings) -
     tuned: dict[str, float] = {}
     if config.tuning_scenarios:
         training = Evaluator(world, settings, range(config.tuning_scenarios), "train", weights)
-        tuned = tune([training], [*RIVALS, "replan_oracle"])
+        tuned = tune([training], [*RIVALS, ORACLE])
     test = Evaluator(world, settings, range(config.seeds), "test", weights)
     frames = []
     for label, scheduler in contestants(config, world, tuned):
@@ -98,7 +132,7 @@ def contestants(
     config: ForesightConfig, world: World, tuned: dict[str, float]
 ) -> list[tuple[str, Scheduler]]:
     """Who plays, with the name of its row."""
-    everyone = [(name, named(name, world, tuned)) for name in (*RIVALS, "replan_oracle")]
+    everyone = [(name, named(name, world, tuned)) for name in (*RIVALS, ORACLE)]
     entry, n_choices = find("rollout"), world.problem.choices.size
     for futures, horizon in itertools.product(config.futures, config.horizons):
         made = entry.make(world.table, n_choices, futures=futures, horizon=horizon)

@@ -22,6 +22,10 @@ def _prepare(argv: list[str]) -> Callable[[], object]:
     from experiments.kpi.config import KpiConfig
 
     config = parse(KpiConfig, argv, "kpi", EXAMPLE)
+    if config.dry_run:
+        from experiments.kpi.board import dry_run
+
+        return partial(dry_run, config)
 
     from experiments.common import compile_for_evaluation
     from experiments.kpi.board import kpi

@@ -16,6 +16,10 @@ from experiments.common import check_output, progress, put_result, side_by_side
 from experiments.kpi.config import KpiConfig
 from experiments.kpi.scoreboard import Scoreboard
 from experiments.kpi.table import kpi_table
+from experiments.runs import tell_dry
+from jaxsim.learning import read_efficiency
+from jaxsim.load import read_jobs
+from jaxsim.workload import load_model
 
 FURTHER = (  # columns of kpis.csv that only some KPIs have
     *("hypervolume_ratio", "front_size", "plans_scored", "plans_in_family"),
@@ -31,13 +35,34 @@ def kpi(config: KpiConfig) -> None:
     RunWriter.check("kpi", config.out)
     boards = [Scoreboard(config, setting) for setting in config.settings]
     make_tables(boards)
-    body = dataclasses.asdict(config)
+    body = {k: v for k, v in dataclasses.asdict(config).items() if k != "dry_run"}
     with RunWriter.create("kpi", body, config.seeds, config.out) as writer:
         summary = measure(config, boards, writer)
         writer.finish(summary)
     if put_result(summary, config.json):
         print(kpi_table(summary))
         print(f"run folder: {writer.dir}")
+
+
+def dry_run(config: KpiConfig) -> None:
+    """Check the files, say how much there is to measure and how long runs like it took. Raises
+    InputError."""
+    read_efficiency(config.efficiency)
+    load_model(config.model)
+    if config.jobs is not None:
+        read_jobs(config.jobs)
+    boards = [Scoreboard(config, setting) for setting in config.settings]
+    first = boards[0]
+    work = {
+        "settings": len(boards),
+        "clusters": len(first.files),
+        "tables": sum(len(board.tables()) for board in boards),
+        "candidates": len(first.candidates),
+        "scenarios of each cluster": config.seeds,
+        "scenarios to tune on": config.tuning_scenarios,
+        "intervals each": config.scenario.horizon,
+    }
+    tell_dry("kpi", dataclasses.asdict(config), work, config.json)
 
 
 def make_tables(boards: list[Scoreboard]) -> None:

@@ -12,12 +12,17 @@ from experiments.common import (
     MOST_OF_A_WORLD,
     MOST_SCENARIOS,
     default_scenario,
+    smaller,
 )
 from jaxsim.files import check_counts
 from jaxsim.scenario import ScenarioSettings
 
 SETTINGS = ("synchronous", "any")  # plans that are allowed
 COVERAGE = "coverage"
+QUICK = {
+    **{"seeds": 2, "tuning_scenarios": 2, "scenario.horizon": 8, "layout_limit": 100},
+    **{"decisions": 100, "measurements": 100},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +51,8 @@ class KpiConfig:
         measurements: measurements that the responding process answers
         table_size: plans in the table at most
         layout_limit: layouts of domains that are searched at most for the table
+        quick: small sizes where none are given, to go through all of it once; its figures mean little
+        dry_run: check the files, say how much there is to measure and how long runs like it took
         json: file for the result, - = standard output and nothing else there
         out: run folder; outputs/kpi-<time> if none is given
     """
@@ -67,6 +74,8 @@ class KpiConfig:
     measurements: int = 200
     table_size: int = 48
     layout_limit: int = LAYOUT_LIMIT
+    quick: bool = False
+    dry_run: bool = False
     json: str | None = None
     out: str | None = None
 
@@ -81,6 +90,10 @@ class KpiConfig:
 
         if self.only not in ("all", COVERAGE):
             raise ValueError(f"only: expected all or {COVERAGE}, got {self.only!r}")
+
+    def with_dependent_defaults(self, given: list[str]) -> KpiConfig:
+        """Sizes of a quick run are small unless they are `given`."""
+        return smaller(self, QUICK, given) if self.quick else self
 
     @property
     def settings(self) -> tuple[str, ...]:

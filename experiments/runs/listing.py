@@ -63,12 +63,13 @@ def compared(a: RunRecord, b: RunRecord) -> dict[str, Any]:
     return {
         "folders": [str(a.dir), str(b.dir)],
         "kinds": [a.run["kind"], b.run["kind"]],
-        "config": _differences(a.run["config"], b.run["config"]),
-        "summary": _differences(a.summary, b.summary),
+        "config": differences(a.run["config"], b.run["config"]),
+        "summary": differences(a.summary, b.summary),
     }
 
 
-def _differences(a: Any, b: Any) -> dict[str, list]:
+def differences(a: Any, b: Any) -> dict[str, list]:
+    """What stands at other values in two nested mappings, by dotted key; None where one has nothing."""
     left, right = dict(_leaves(a)), dict(_leaves(b))
     keys = dict.fromkeys([*left, *right])
     return {k: [left.get(k), right.get(k)] for k in keys if left.get(k) != right.get(k)}
@@ -109,13 +110,14 @@ def differences_text(result: dict[str, Any]) -> str:
         found = result[part]
         lines.append(f"{part}: {len(found)} differences" if found else f"{part}: the same")
         for key, (left, right) in list(found.items())[:MOST_SHOWN]:
-            lines.append(f"  {key}: {_shown(left)} -> {_shown(right)}{_by(left, right)}")
+            lines.append(f"  {key}: {shown(left)} -> {shown(right)}{_by(left, right)}")
         if len(found) > MOST_SHOWN:
             lines.append(f"  and {len(found) - MOST_SHOWN} more; --json tells all")
     return "\n".join(lines)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A setting or a result, for people."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

@@ -24,6 +24,10 @@ def _prepare(argv: list[str]) -> Callable[[], object]:
     config = parse(TrainConfig, argv, "train", EXAMPLE)
     if config.resume is not None:
         config = resumed_config(config, given_keys(TrainConfig, argv))
+    if config.dry_run:
+        from experiments.train.worlds import dry_run
+
+        return partial(dry_run, config)
 
     from experiments.common import use_compile_cache
     from experiments.train.training import train

@@ -13,6 +13,7 @@ from experiments.common import (
     are_weights,
     default_scenario,
     from_mapping,
+    smaller,
 )
 from jaxsim.files import InputError, check_counts, check_fields, listed
 from jaxsim.scenario import ScenarioSettings
@@ -21,7 +22,11 @@ FAST = (1.0, 0.0, 0.0, 0.0)
 PREFERENCES = ("fixed", "drawn")
 MOST_POLICIES = 64  # trained side by side
 MOST_PROCESSES = 1024
-NOT_RECORDED = ("out", "resume", "processes")  # what is trained does not depend on it
+NOT_RECORDED = ("out", "resume", "processes", "dry_run")  # what is trained does not depend on it
+QUICK = {
+    **{"seeds": (0,), "epochs": 4, "eval_every": 2, "checkpoint_every": 2, "scenarios": 8},
+    **{"eval_scenarios": 4, "scenario.horizon": 16},
+}
 OF_ONE_WORLD = ("cluster", "model", "global_batch", "seq", "trace", "load", "scenario")
 
 
@@ -90,6 +95,8 @@ class TrainConfig:
             policy; 0 = none
         processes: those that train one policy together, each started with the same other options; the
             exact gradient only
+        quick: small sizes where none are given, to go through all of it once; little is learned
+        dry_run: check the files, say how much there is to do and how long runs like it took
         out: run folder; outputs/train-<time> if none is given
         resume: run folder to go on with; its own configuration holds, but for a new `epochs`, over
             which the learning rate then decays
@@ -117,6 +124,8 @@ class TrainConfig:
     table_size: int = 48
     tuning_scenarios: int = 0
     processes: Processes = dataclasses.field(default_factory=Processes)
+    quick: bool = False
+    dry_run: bool = False
     out: str | None = None
     resume: str | None = None
 
@@ -147,12 +156,15 @@ class TrainConfig:
                 raise ValueError("weights: not allowed beside preferences drawn, which draws them")
 
     def with_dependent_defaults(self, given: list[str]) -> TrainConfig:
-        """With a trace, links are what the file says: nothing is drawn on top that is not `given`."""
+        """With a trace, links are what the file says: nothing is drawn on top that is not `given`.
+        Sizes of a quick run are small unless they are `given`."""
+        own = ("scenario.horizon", *given) if self.worlds else given  # named worlds say how long
+        sized = smaller(self, QUICK, own) if self.quick else self
         if self.trace is None:
-            return self
+            return sized
         quiet = {"jitter": "none", "base_spread": 0.0}
         changes = {k: v for k, v in quiet.items() if f"scenario.{k}" not in given}
-        return dataclasses.replace(self, scenario=dataclasses.replace(self.scenario, **changes))
+        return dataclasses.replace(sized, scenario=dataclasses.replace(sized.scenario, **changes))
 
     @property
     def names(self) -> tuple[str, ...]:

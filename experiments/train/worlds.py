@@ -16,14 +16,17 @@ from experiments.common import (
     progress,
     read_traces,
 )
-from experiments.train.config import TrainConfig, name_and_allowed
+from experiments.runs import tell_dry
+from experiments.train.config import TrainConfig, name_and_allowed, recorded
 from experiments.train.preferences import drawn_preferences, objectives_of
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
+from jaxsim.learning import read_efficiency
 from jaxsim.planning import SAMPLED, Objective, TableInfo
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.trees import take
+from jaxsim.workload import load_model
 from jaxsim.worlds import named_world
 
 
@@ -83,6 +86,39 @@ def training_worlds(config: TrainConfig) -> tuple[TrainingWorld, ...]:
             built.append(_built(own, given, about, of.scenario, *sizes))
             bar.update()
     return tuple(built)
+
+
+def check_worlds(config: TrainConfig) -> list[ClusterSpec]:
+    """Read what a training run names, and build nothing; the clusters. Raises InputError."""
+    read_efficiency(config.efficiency)
+    if config.names:
+        named = [named_world(name_and_allowed(name, config.allow)[0]) for name in config.names]
+        of = [(one.cluster, one.domains, one.model, one.scenario) for one in named]
+    else:
+        of = [(config.cluster, None, config.model, config.scenario)]
+    clusters = []
+    for cluster, domains, model, scenario in of:
+        scenario.links()
+        load_model(model)
+        clusters.append(load_regions(cluster, domains))
+        read_traces(config.trace, config.load, clusters[-1], scenario.interval_s)
+    return clusters
+
+
+def dry_run(config: TrainConfig) -> None:
+    """Check the files, say how much there is to do and how long runs like it took. Raises
+    InputError."""
+    clusters = check_worlds(config)
+    work = {
+        "worlds": len(clusters),
+        "domains": max(spec.n_domains for spec in clusters),
+        "policy seeds": len(config.seeds),
+        "epochs": config.epochs,
+        "training scenarios": config.scenarios * len(clusters),
+        "held-out scenarios": config.eval_scenarios * len(clusters),
+        "evaluations": 1 + -(-config.epochs // config.eval_every),
+    }
+    tell_dry("train", {**recorded(config), "out": config.out}, work)
 
 
 def _built(

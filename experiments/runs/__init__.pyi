@@ -1,0 +1,3 @@
+from .dry import tell_dry
+
+__all__ = ["tell_dry"]
