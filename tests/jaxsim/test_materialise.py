@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jaxsim
 from jaxsim.materialise import materialised
@@ -20,6 +21,7 @@ def test_a_materialised_function_gives_what_the_function_gives():
     np.testing.assert_allclose(slopes, 3 * x * x, rtol=1e-6)
 
 
+@pytest.mark.nightly  # a whole step, compiled with all optimisations
 def test_the_random_numbers_of_an_interval_are_computed_once_and_not_by_each_of_their_readers(
     scoring_is_optimised,
 ):
