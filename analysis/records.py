@@ -312,6 +312,14 @@ class RunRecord:
     summary: dict
     dir: Path
 
+    @property
+    def seconds(self) -> float:
+        """[s] from the start of a run that ended, or from its last resumption, to its end."""
+        begun = [self.run["started"], *self.run.get("resumed", [])][-1]
+        return (
+            datetime.fromisoformat(self.run["ended"]) - datetime.fromisoformat(begun)
+        ).total_seconds()
+
     def tables(self) -> list[str]:
         """Names of the tables present, sorted."""
         return sorted(path.stem for path in self.dir.glob("*.csv"))

@@ -7,7 +7,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -183,17 +182,11 @@ def _play(name: str, scenes: dict[str, Any], writer: RunWriter, evaluate: Evalua
                 evaluate(dataclasses.replace(config, **{where: str(folder)}))
             record = load(folder)
             summaries[scene] = record.summary
-            wall_s += _seconds(record.run) if kept else time.perf_counter() - start
+            wall_s += record.seconds if kept else time.perf_counter() - start
             writer.write_table("scenes", _rows(summaries))
             writer.write_table("alternatives", alternatives_rows(summaries))
             bar.update()
     return {"suite": name, "wall_s": wall_s, "scenes": summaries}
-
-
-def _seconds(run: dict) -> float:
-    """[s] from the first start of a run, or from its last resumption, to its end."""
-    begun = [run["started"], *run.get("resumed", [])][-1]
-    return (datetime.fromisoformat(run["ended"]) - datetime.fromisoformat(begun)).total_seconds()
 
 
 def _rows(summaries: dict[str, dict]) -> pd.DataFrame:

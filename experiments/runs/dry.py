@@ -4,7 +4,6 @@ took that is most like it."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def most_alike(kind: str, config: Mapping[str, Any], root: Path) -> dict[str, An
         there = {k: v for k, v in record.run["config"].items() if k not in MEANS}
         asked = {k: v for k, v in config.items() if k in there}
         differs = differences({k: there[k] for k in asked}, asked)
-        told = {"folder": str(record.dir), "seconds": _seconds(record.run), "differs": differs}
+        told = {"folder": str(record.dir), "seconds": record.seconds, "differs": differs}
         found.append((-len(differs), record.run["started"], told))
     return max(found, key=lambda one: one[:2])[2] if found else None
 
@@ -62,11 +61,6 @@ def _finished(kind: str, root: Path) -> Iterator[RunRecord]:
         whole = run["status"] == "finished" and run.get("ended") and not run.get("resumed")
         if run["kind"] == kind and whole:
             yield record
-
-
-def _seconds(run: Mapping[str, Any]) -> float:
-    ended, started = (datetime.fromisoformat(run[key]) for key in ("ended", "started"))
-    return (ended - started).total_seconds()
 
 
 def dry_text(result: Mapping[str, Any]) -> str:
