@@ -108,11 +108,11 @@ def speed_reaches(
     """[P] half the 90 % band of each plan's tokens per second, in logarithms: as `plan_trust` has it,
     for many plans at once (complete, NumPy leaves)."""
     draws = _draws(spec)
-    found = []
-    for plan in plans:
-        spread = _spread(_drawn_peaks(problem, plan, draws)[0])
-        found.append(_reach(spec, plan, plan_features(problem.work, plan)[0], spread))
-    return np.array(found)
+    # All are begun before any is read.
+    step_s = [_drawn_peaks(problem, plan, draws)[0] for plan in plans]
+    at = [plan_features(problem.work, plan)[0] for plan in plans]
+    every = zip(plans, at, step_s, strict=True)
+    return np.array([_reach(spec, plan, where, _spread(drawn)) for plan, where, drawn in every])
 
 
 def least_reach(spec: ClusterSpec) -> float:

@@ -194,7 +194,7 @@ class Belief:
     def samples(self, n: int, seed: int) -> Calibration:
         """`n` draws, leaves [n]: carried through the simulator they give a prediction's interval."""
         draws = np.random.default_rng(seed).multivariate_normal(self.centre, self.covariance, n)
-        return jax.vmap(from_free)(jnp.asarray(draws, jnp.float32))
+        return _from_each(jnp.asarray(draws, jnp.float32))
 
     def interval(self, name: str) -> tuple[float, float]:
         """95 % interval of a parameter."""
@@ -211,6 +211,9 @@ def from_free(free: Float[Array, " D"]) -> Calibration:
             for i, (name, prior) in enumerate(PRIORS.items())
         }
     )
+
+
+_from_each = jax.jit(jax.vmap(from_free))
 
 
 def independent(centre: Float[np.ndarray, " D"], spread: Float[np.ndarray, " D"]) -> Belief:

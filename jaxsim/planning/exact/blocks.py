@@ -106,13 +106,14 @@ def undominated(settings: Settings) -> Settings:
     whatever other groups ask of the shares, the other can then give as well. Fastest first."""
     s = settings.take(np.lexsort((settings.after, settings.fill, -settings.speed)))
     costs = np.stack([s.fill, s.slack + s.hidden, -s.hidden, s.after])
-    kept: list[int] = []
-    for i in range(len(s.speed)):
-        # Whoever is kept is at least as fast.
-        divides = s.unit[i] % s.unit[kept] == 0
-        if not np.any(divides & np.all(costs[:, kept] <= costs[:, i : i + 1], axis=0)):
-            kept.append(i)
-    return s.take(np.array(kept))
+    kept, open_ = [], np.arange(len(s.speed))
+    while len(open_):
+        # Whoever is kept is at least as fast as all that are open, so it need not be asked again.
+        first, rest = open_[0], open_[1:]
+        kept.append(first)
+        worse = np.all(costs[:, first, None] <= costs[:, rest], axis=0)
+        open_ = rest[~(worse & (s.unit[rest] % s.unit[first] == 0))]
+    return s.take(np.array(kept, int))
 
 
 @functools.lru_cache(maxsize=8)

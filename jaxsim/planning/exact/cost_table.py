@@ -31,6 +31,7 @@ from jaxsim.step_time import (
     time_pipelines,
     transfers_per_micro_batch,
 )
+from jaxsim.trees import take
 
 # Of `jaxsim.step_time.paths.Ends`, what the table keeps as it is.
 END_FIELDS = ("reach_s", "pass_s", "forward_s", "backward_s")
@@ -103,13 +104,13 @@ def _in_blocks(
     """`_static_parts` of all plans, in blocks of few sizes so that few compilations serve all."""
     size = plans.group.shape[0]
     block = min(BLOCK, 2 ** (size - 1).bit_length())
-    out = []
+    plans = jax.tree.map(np.asarray, plans)
+    begun = []  # all blocks, before any is read
     for start in range(0, size, block):
         rows = np.minimum(np.arange(start, start + block), size - 1)
-        part = jax.tree.map(lambda x, rows=rows: jnp.asarray(np.asarray(x)[rows]), plans)
-        done = _static_parts(part, problem, view, whole)
-        out.append(jax.tree.map(lambda x, n=size - start: np.asarray(x)[:n], done))
-    return {name: np.concatenate([part[name] for part in out]) for name in out[0]}
+        begun.append(_static_parts(take(plans, rows), problem, view, whole))
+    found = jax.device_get(begun)
+    return {name: np.concatenate([part[name] for part in found])[:size] for name in found[0]}
 
 
 @functools.partial(jax.jit, static_argnames="whole")

@@ -188,8 +188,9 @@ def _by_block(plans: Plan) -> Iterator[tuple[Plan, slice]]:
 def rates_of(plans: Plan, view: NetworkView, problem: Problem) -> Float[np.ndarray, " P"]:
     """`rates` of any number of plans with NumPy leaves, by the program of `finish_each`; what they cost
     stays where it is."""
-    blocks = _by_block(plans)
-    return np.concatenate([np.asarray(rates(x, view, problem))[some] for x, some in blocks])
+    # All blocks are begun before any is read.
+    found = [(rates(x, view, problem), some) for x, some in _by_block(plans)]
+    return np.concatenate([np.asarray(rate)[some] for rate, some in found])
 
 
 def finish_each(
