@@ -4,7 +4,7 @@ import importlib
 import json
 
 import pytest
-from helpers.docs_pages import ROOT, blocks, pages
+from helpers.docs_pages import ROOT, blocks, of_format, pages
 
 from experiments.evaluate.suites import load_suite
 from jaxsim.cluster import parse_cluster
@@ -19,7 +19,6 @@ USED = {
     "TableScheduler": ("agents.protocol", "TableScheduler"),
 }
 PYTHON = {page: [b for b in blocks("python") if b.page == page] for page in pages()}
-FORMATS = ROOT / "docs" / "file-formats.md"
 
 
 def name_of(page):
@@ -53,17 +52,6 @@ def test_the_readme_starts_with_five_lines_of_simulator_and_ten_of_a_scheduler()
 
 
 # --- files ------------------------------------------------------------------------------------
-
-
-def of_format(heading, language):
-    """The blocks under a heading of the page on file formats."""
-    text = FORMATS.read_text()
-    start = text[: text.index(f"\n## {heading}\n")].count("\n") + 2
-    end = text.find("\n## ", text.index(f"\n## {heading}\n") + 1)
-    last = text[:end].count("\n") + 1 if end > 0 else len(text)
-    found = [b for b in blocks(language) if b.page == FORMATS and start <= b.line <= last]
-    assert found, heading
-    return [b.text for b in found]
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from helpers.docs_pages import ROOM_OF, ROOMS, ROOT, blocks, commands
 from analysis.records import load
 from experiments.cli import main
 from jaxsim.cluster import load_cluster
+from jaxsim.network import load_link_processes
 
 DATA = ROOT.parent / "shared" / "data"
 GRIDS = {  # as the pages call them -> as they are published
@@ -46,6 +47,7 @@ SMALL = {
     "communication": "--steps 10 --links 2 --played_steps 50 --methods fp16,int8",
     "comparative": "--frameworks pytorch_ddp,pytorch_pp",
     "bench": "--envs 2 --repeats 1",
+    "ddp": "--ranks 2 --dataset synthetic --model small --steps 4",
 }
 WRITTEN = {  # the commands as the pages have them
     " ".join(command.words): command.where for command in commands() if command.words[0] == "hippo"
@@ -170,10 +172,10 @@ def test_live_links_are_watched_and_a_plan_is_put_into_force(folder, monkeypatch
     measured = {"src": "north", "dst": "south", "bandwidth_gbps": 2.1}
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(measured) + "\n"))
     monkeypatch.setitem(SMALL, "watch", f"{SMALL['watch']} --metrics 0")  # any free port
-    watched = "hippo watch --cluster three-sites.yaml --model llama-13b --scheduler hysteresis"
     walk(
-        watched,
-        f"{watched} --folder measurements --state watch.state --apply ./launch.sh --metrics 9464",
+        "hippo watch --cluster three-sites.yaml --model llama-13b --scheduler hysteresis",
+        "hippo watch --cluster three-sites.yaml --model llama-13b --scheduler hysteresis --folder "
+        "measurements --state watch.state --apply ./launch.sh --metrics 9464",
     )
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     first = next(n for n, line in enumerate(lines) if "end" in line)
@@ -182,6 +184,22 @@ def test_live_links_are_watched_and_a_plan_is_put_into_force(folder, monkeypatch
     assert "north" not in decision["plan"] and any(x.get("in_force") for x in lines[first:])
     assert json.loads((folder / "launched.json").read_text())["pipelines"]
     assert (folder / "watch.state").is_file()
+
+
+@pytest.mark.nightly
+def test_plans_of_any_kind_are_watched_and_the_embedded_cluster_is(folder, monkeypatch, capsys):
+    (folder / "measurements").mkdir()
+    measured = {"src": "ohio", "dst": "oregon", "bandwidth_gbps": 2.1}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(measured) + "\n"))
+    walk("hippo respond --scheduler hysteresis")
+    walk("hippo watch --scheduler hysteresis --folder measurements --seconds 3600")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    walk(
+        "hippo watch --cluster three-sites.yaml --model llama-13b --allow any --scheduler hysteresis"
+    )
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sum("ready" in line for line in lines) == 3
+    assert not [line for line in lines if "error" in line]
 
 
 def test_links_are_probed_between_hosts(folder, capsys):
@@ -197,6 +215,10 @@ def test_links_are_probed_between_hosts(folder, capsys):
     assert load_cluster("three-sites.yaml").rtt_ms[0, 1] == 30.0
     # The same commands on loopback: the last of two options of one name counts.
     serve = small("hippo probe serve --token token.txt --bind 10.0.0.1")
+    two = small(
+        "hippo probe run --token token.txt --hosts north=10.0.0.1:5410,south=10.1.0.1:5410 --gpus 16 "
+        "--out two-sites.yaml"
+    )
     run = small(
         "hippo probe run --token token.txt --hosts north=10.0.0.1:5410,south=10.1.0.1:5410,"
         "west=10.2.0.1:5410 --gpus 16,16,8 --rounds 10 --out three-sites.yaml --trace "
@@ -219,9 +241,12 @@ def test_links_are_probed_between_hosts(folder, capsys):
             hosts = ",".join(f"{name}={where}" for name in sites)
             tiny = "--mbytes 0.1 --seconds 0.5 --pings 1 --flows 1 --every 0.01 --rounds 2"
             assert main([*run, "--hosts", hosts, *shlex.split(tiny)]) == 0
+            hosts = ",".join(f"{name}={where}" for name in sites[:2])
+            assert main([*two, "--hosts", hosts, *shlex.split(tiny)]) == 0
         finally:
             server.kill()
     assert load_cluster("three-sites.yaml").domains == sites
+    assert load_cluster("two-sites.yaml").domains == sites[:2]
     assert len((folder / "three-sites.csv").read_text().splitlines()) == 1 + 12
 
 
@@ -233,6 +258,7 @@ def test_the_doctor_finds_what_is_here(folder, capsys):
 
 def test_jobs_are_drawn(folder):
     walk(
+        "hippo jobs --count 16 --out jobs.csv",
         "hippo jobs --count 8 --span_hours 2 --burst 2 --out jobs.csv",
         "hippo jobs --count 16 --burst 4 --data_gb 500 --data_at north,west --out bursts.csv",
     )
@@ -254,6 +280,52 @@ def test_a_room_of_the_toolbox_runs(folder, room):
     assert load(run).run["kind"] == ROOM_OF.get(room, room) and load(run).summary
 
 
+@pytest.mark.nightly
+def test_a_run_is_listed_and_reported_in_chinese(folder, capsys):
+    sized = shlex.split(SMALL["evaluate"])
+    assert main(["evaluate", *sized, "--out", "outputs/my-evaluation"]) == 0
+    walk("hippo runs --kind evaluate", "hippo report outputs/my-evaluation --language zh --html")
+    assert "my-evaluation" in capsys.readouterr().out
+    assert "<html" in (folder / "outputs" / "my-evaluation" / "report.zh.html").read_text()
+
+
+@pytest.mark.nightly
+def test_a_sweep_by_latin_hypercube_and_one_that_is_tried(folder):
+    walk(
+        "hippo sweep --jitter [uniform,ou] --strength [0.1,0.3] --scenarios 8 --dry-run",
+        "hippo sweep --design latin_hypercube --points 200 --scenarios 16 --strength [0.05,0.4] "
+        "--load [0,0.5]",
+    )
+    (run,) = (folder / "outputs").iterdir()
+    assert len(pd.read_parquet(run / "scenarios.parquet")) == 2 * 4 * 2
+
+
+@pytest.mark.nightly
+def test_real_training_is_compared_and_reported(folder):
+    walk(
+        "hippo ddp --ranks 2 --out outputs/mine --mode compare --arms static,pooled --dataset "
+        "synthetic --model small --steps 20",
+    )
+    for run in (folder / "outputs").iterdir():
+        run.rename(run.with_name(f"{run.name}-of-two"))
+    walk(
+        "hippo ddp --ranks 4 --out outputs/mine --mode compare --arms static,pooled",
+        "hippo report outputs/mine",
+    )
+    assert list((folder / "outputs" / "mine").rglob("report.md"))
+
+
+@pytest.mark.nightly
+def test_this_machine_is_measured_fitted_and_predicted(folder):
+    walk(
+        "hippo microbench --what collectives,gemm,attention,optimizer,copy,steps --ranks 2,4 "
+        "--smallest_kb 64 --json machine.json",
+        "hippo calibrate --data machine.json --out machine.yaml",
+        "hippo validate --data machine.json --calibration machine.yaml --leave_one_out true",
+    )
+    assert (folder / "machine.yaml").is_file()
+
+
 @pytest.mark.slow
 def test_fidelity_is_drawn(folder):
     walk("hippo fidelity --samples 5")
@@ -261,16 +333,28 @@ def test_fidelity_is_drawn(folder):
     assert (run / "figures" / "fidelity.png").is_file()
 
 
+MEASURED = (
+    "hippo bench --what env --domains 4 --envs 64 --repeats 2",
+    "hippo bench --what env --domains 8 --envs 1024",
+    "hippo bench --what env --jobs 16 --cluster eight-aws-regions --envs 1024",
+    "hippo bench --what env --jobs jobs.csv --cluster eight-aws-regions --envs 1024",
+    "hippo bench --what plans --fidelity event",
+    "hippo bench --what train",
+    "hippo bench --what decision --domains 8",
+)
+
+
 @pytest.mark.nightly
-def test_speed_is_measured_in_a_process_of_its_own(folder):
+@pytest.mark.parametrize("line", MEASURED)
+def test_speed_is_measured_in_a_process_of_its_own(folder, line):
     """It makes every core a device, which a process can do once, before JAX computes."""
-    line = "hippo bench --what env --domains 4 --envs 64 --repeats 2"
+    walk("hippo jobs --count 16 --out jobs.csv")
     command = [sys.executable, "-m", "experiments.cli", *small(line)]
     path = {"PYTHONPATH": str(ROOT)}
     told = subprocess.run(command, env={**os.environ, **path}, capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     (run,) = (folder / "outputs").iterdir()
-    assert load(run).summary["rows"][0]["per_s"] > 0
+    assert all(row["per_s"] > 0 for row in load(run).summary["rows"])
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"measurements are looked for in {DATA}")
@@ -286,6 +370,44 @@ def test_a_cluster_and_its_trace_come_from_measurements(folder):
         "hippo cluster trace --measurements DATA/cloudpilot_iperf3_tests.csv --cluster "
         "four-regions.yaml --interval 60 --seed 0 --out four-regions-trace.csv",
         "hippo jobs --trace DATA/philly_vc_jobs_gavel.csv.gz --count 16 --out philly-jobs.csv",
+        "hippo jobs --trace DATA/philly_vc_jobs_gavel.csv.gz --count 16 --seed 1 --span_hours 8 "
+        "--work_scale 2 --out jobs.csv",
     )
     assert load_cluster("four-regions.yaml").n_domains == 4
     assert len((folder / "philly-jobs.csv").read_text().splitlines()) == 1 + 16
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"measurements are looked for in {DATA}")
+def test_links_are_fitted_and_their_predictors_compared(folder):
+    (folder / "DATA").mkdir()
+    name = "cloudpilot_iperf3_tests.csv"
+    (folder / "DATA" / name).symlink_to(DATA / GRIDS[name])
+    walk(
+        "hippo network fit --traces DATA/cloudpilot_iperf3_tests.csv --kind heavy --out my-links.yaml",
+        "hippo network predict --traces DATA/cloudpilot_iperf3_tests.csv --interval 20",
+        "hippo network predict --traces DATA/cloudpilot_iperf3_tests.csv",
+    )
+    (folder / "my-links.yaml").unlink()
+    walk("hippo network fit --traces DATA/cloudpilot_iperf3_tests.csv --out my-links.yaml")
+    assert load_link_processes(folder / "my-links.yaml").kind == "heavy"
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"measurements are looked for in {DATA}")
+def test_your_own_runs_are_predicted_and_fitted(folder, capsys):
+    (folder / "DATA").mkdir()
+    table = DATA / "measured_stacks" / "torchtitan_h100_parallel.csv"
+    (folder / "DATA" / "measured.csv").symlink_to(table)
+    (folder / "DATA" / "single.csv").symlink_to(DATA / "measured" / "korthikanti.csv")
+    (folder / "mine.csv").symlink_to(table)
+    walk(
+        "hippo validate --data DATA",
+        "hippo validate --data DATA --leave_one_out true",
+        "hippo calibrate --data DATA --out my-calibration.yaml",
+        "hippo calibrate --data mine.csv --adapt torchtitan --out my-torchtitan.yaml",
+        "hippo validate --data mine.csv --calibration my-torchtitan.yaml",
+    )
+    (folder / "my-calibration.yaml").unlink()
+    walk("hippo calibrate --data DATA --gpu A100-80GB --out my-calibration.yaml")
+    assert "A100-80GB" in (folder / "my-calibration.yaml").read_text()

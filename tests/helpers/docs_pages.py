@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
+FORMATS = ROOT / "docs" / "file-formats.md"
 # Rooms of `ddp_bench` that are commands, by the command's name.
 ROOMS = ("parallel", "memory", "microbench", "communication", "comparative")
 ROOM_OF = {"parallel": "layouts"}  # where the room has another name
@@ -41,6 +42,17 @@ def blocks(*languages):
         for found in FENCE.finditer(text)
         if found[1] in languages
     ]
+
+
+def of_format(heading, language):
+    """The blocks under a heading of the page on file formats."""
+    text = FORMATS.read_text()
+    start = text[: text.index(f"\n## {heading}\n")].count("\n") + 2
+    end = text.find("\n## ", text.index(f"\n## {heading}\n") + 1)
+    last = text[:end].count("\n") + 1 if end > 0 else len(text)
+    found = [b for b in blocks(language) if b.page == FORMATS and start <= b.line <= last]
+    assert found, heading
+    return [b.text for b in found]
 
 
 class Command(NamedTuple):
