@@ -112,7 +112,8 @@ def build_world(
     builder, proposed = core.builder, dict(core.proposed)
     if allow == "any":
         few = jax.tree.map(lambda x: x[:WIDE_VIEWS], core.views)
-        proposed[WIDE], rules[WIDE] = wide_plans(builder.problem, few), WIDE_RULES
+        wide = wide_plans(builder.problem, few, preferences=preferences, loaded=loaded)
+        proposed[WIDE], rules[WIDE] = wide, WIDE_RULES
     if running is not None:
         proposed[RUNNING], rules[RUNNING] = [running], WIDE_RULES
     table, info, family = core.table, core.info, core.family

@@ -12,6 +12,7 @@ incumbent   plans that wait to be scored, and the best so far
 climb       a plan made better by exchanges of domains and settings
 leaders     the best plans of many partitions, even splits
 worth       the plan of most worth under weights, a budget and a deadline
+proposals   plans of the whole space that a table should hold
 """
 
 from jaxsim.planning.exact.cost_table import build_cost_table
@@ -24,8 +25,8 @@ from jaxsim.planning.exact.leaders import (
     is_synchronous,
     leaders,
     score,
-    wide_plans,
 )
+from jaxsim.planning.exact.proposals import wide_plans
 from jaxsim.planning.exact.search import ExactSearch
 from jaxsim.planning.exact.step_table import (
     StepTable,

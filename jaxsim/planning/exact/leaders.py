@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsim.plan import FULL_PRECISION_BITS, Plan, Problem
-from jaxsim.planning import Exchange, PlanFamily, PlanSpace, make_plan, row_key
+from jaxsim.planning import Exchange, PlanFamily, make_plan
 from jaxsim.planning.exact.climb import Climb, Climbed
 from jaxsim.planning.exact.incumbent import (
     BLOCK,
@@ -224,27 +224,3 @@ def is_synchronous(plan: Plan) -> bool:
     """Every step in 16 bits, between groups and inside them; NumPy leaves."""
     bits = (int(plan.wire_bits), int(plan.activation_bits))
     return int(plan.sync_period) == 1 and all(b >= FULL_PRECISION_BITS for b in bits)
-
-
-def wide_plans(problem: Problem, views: NetworkView, most_scored: int = 2000) -> list[Plan]:
-    """The best plans of the whole space under the cluster as its file states it and under each of the
-    views [W, ...], without their free fields and each once; NumPy leaves."""
-    search = SpaceSearch(problem, PlanSpace.of(problem))
-    base = NetworkView(
-        problem.cluster.bandwidth_gb_per_s, problem.cluster.rtt_s, problem.cluster.gpus
-    )
-    # All GPUs are free: a state of the load would ask for tables of its own.
-    seen = [
-        base,
-        *(
-            take(views, w).replace(gpus_available=base.gpus_available)
-            for w in range(len(views.rtt_s))
-        ),
-    ]
-    found: dict[bytes, Plan] = {}
-    for view in seen:
-        result = best_plan(search, view, most_scored)
-        if result.rate > 0.0:
-            plan = jax.tree.map(np.asarray, result.plan)
-            found.setdefault(row_key(plan), plan)
-    return list(found.values())

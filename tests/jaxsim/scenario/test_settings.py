@@ -21,7 +21,7 @@ def nothing(builder, allowed):
 def found(monkeypatch):
     """What the search of the whole space would take a while for."""
     seldom = make_plan([(0,), (1,)], [(8,), (8,)], [16, 16], dp=1, sync_period=30)
-    monkeypatch.setattr(scenario, "wide_plans", lambda *_: [jax.tree.map(np.asarray, seldom)])
+    monkeypatch.setattr(scenario, "wide_plans", lambda *_, **__: [jax.tree.map(np.asarray, seldom)])
 
 
 def shapes(tree):

@@ -1,0 +1,91 @@
+"""Plans of the whole space that a table should hold: fast ones, cheap ones, and some for fewer GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+
+from jaxsim.plan import Plan, Problem
+from jaxsim.planning import BUDGET_SHARES, Objective, PlanSpace, base_view, row_key
+from jaxsim.planning.exact.incumbent import SpaceResult
+from jaxsim.planning.exact.leaders import best_plan, leaders
+from jaxsim.planning.exact.wide import SpaceSearch
+from jaxsim.planning.exact.worth import Asked, most_worth
+from jaxsim.step_time import NetworkView
+from jaxsim.trees import take
+
+HELD = 2  # local jobs leave 1 / HELD of the GPUs where they hold some
+MOST_CHEAP = 512  # plans that are scored for each budget
+INTERVAL_S = 60.0  # [s] that a plan's worth is counted in
+
+
+def wide_plans(
+    problem: Problem,
+    views: NetworkView,
+    most_scored: int = 2000,
+    preferences: Sequence[Sequence[float]] = (),
+    loaded: bool = False,
+) -> list[Plan]:
+    """The best plans of the whole space, without their free fields and each once; NumPy leaves.
+
+    Fast ones: under the cluster as its file states it and under each of the views [W, ...]. Cheap ones,
+    where there are `preferences` (weights as in `Objective`): of most worth for each that names cost,
+    and within BUDGET_SHARES of what the fastest costs. Where local jobs will hold GPUs (`loaded`): the
+    fastest on what they leave.
+    """
+    search, base = SpaceSearch(problem, PlanSpace.of(problem)), base_view(problem.cluster)
+    best = best_plan(search, base, most_scored)
+    found = [best, *_elsewhere(search, base, views, most_scored)]
+    plans = [result.plan for result in found if result.rate > 0.0]
+    if best.rate > 0.0 and preferences:
+        plans += _cheap(search, base, best, plans, preferences)
+    if loaded:
+        fewer = SpaceSearch(problem, PlanSpace.of(problem, loaded=True))
+        left = base.replace(gpus_available=base.gpus_available // HELD)
+        result = best_plan(fewer, left, most_scored)
+        plans += [result.plan] if result.rate > 0.0 else []
+    plans = [jax.tree.map(np.asarray, plan) for plan in plans]
+    return list({row_key(plan): plan for plan in reversed(plans)}.values())[::-1]
+
+
+def _elsewhere(
+    search: SpaceSearch, base: NetworkView, views: NetworkView, most_scored: int
+) -> Iterator[SpaceResult]:
+    """The fastest on other links. All GPUs are free: a state of the load would ask for tables of its
+    own."""
+    for w in range(len(views.rtt_s)):
+        there = take(views, w).replace(gpus_available=base.gpus_available)
+        yield best_plan(search, there, most_scored)
+
+
+def _cheap(
+    search: SpaceSearch,
+    base: NetworkView,
+    best: SpaceResult,
+    fast: list[Plan],
+    preferences: Sequence[Sequence[float]],
+) -> Iterator[Plan]:
+    """What is of most worth where cost counts; progress is measured in that of the fastest. Budgets
+    are searched for. The bounds of that search know nothing of egress: of what weights ask for the
+    best is taken of what is known by then, the leaders of every number of domains among it."""
+    known = [*fast, *leaders(search, base, search.space.exchanges())]
+    dearest = _usd_per_hour(best, search.problem)
+    asked = [(Objective.of(budget_usd_per_hour=x * dearest), MOST_CHEAP) for x in BUDGET_SHARES]
+    asked += [(Objective.of(tuple(w)), 0) for w in preferences if w[2] > 0]
+    for objective, most_scored in asked:
+        assert objective is not None  # each names cost or a budget
+        of = Asked(objective, best.rate * INTERVAL_S, INTERVAL_S)
+        rivals = jax.tree.map(lambda *x: np.stack([np.asarray(one) for one in x]), *known)
+        found = most_worth(search, base, of, known=rivals, most_scored=most_scored)
+        if found.cost.runs:
+            known.append(found.plan)
+            yield found.plan
+
+
+def _usd_per_hour(best: SpaceResult, problem: Problem) -> float:
+    """[USD / h] of a plan's GPUs and egress."""
+    used = np.asarray(best.cost.gpus_used, float)
+    gpus = float(used @ np.asarray(problem.cluster.usd_per_gpu_hour, float))
+    return gpus + 3600.0 * float(best.cost.egress_usd) / float(best.cost.step_s)
