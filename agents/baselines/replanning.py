@@ -18,8 +18,8 @@ class Replanning(TableScheduler):
     """Deploy the best of the candidates; when the free GPUs differ from those at the last planning,
     move to the best again if that pays within the horizon.
 
-    The first plan is chosen on the links at base, as for those who never move; plans made later see
-    the links as they are measured then. The GPUs always count as they are. Best is fastest in the
+    The first plan is chosen on the links at base; plans made later see the links as they are measured
+    then. The GPUs always count as they are. Best is fastest in the
     simulator, of what the planner's own objective found. The lower choice is the best candidate of
     every interval, planned anew or not.
 

@@ -5,8 +5,9 @@ Rajbhandari et al. 2020; hybrid sharding: inside a domain, replicated across (Mi
 those that the user leaves out: two at least where there are two (one region alone is the subject of
 `single_domain`). Two variants, for each the regions and the ring that do best at base (beyond five
 domains along the fastest links: `stage_costs.domain_orders`): the least stage that fits, and stage 3
-sharded inside the domains. Static: the simulator's faster one at base is deployed, and the simulator
-chooses micro-batch and recomputation anew in every interval (`static.StaticPlan`).
+sharded inside the domains. Static: the simulator's faster one in the mean over the states to be
+expected is deployed, and micro-batch and recomputation are chosen anew in every interval
+(`static.StaticPlan`).
 
 Left out: flat shards over all domains (`Plan.shard_groups`), which no plan table holds. So where no
 domain holds a replica of its own, sharded over its GPUs, `zero` has no plan and makes no progress,

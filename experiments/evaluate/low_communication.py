@@ -55,7 +55,7 @@ class ApartEvaluator(Evaluator):
         self.static = self._static()
 
     def static_scheduler(self, name: str) -> Scheduler:
-        """A static scheduler that picks the row that is best at base by what a step is worth."""
+        """A static scheduler that picks the row that brings most by what a step is worth."""
         plans, problem = self.world.table.plans, self.world.problem.job(0)
         factor = worth(problem, plans, jnp.asarray(self.no_loss))
         return self.named(name).replace(worth=factor)
