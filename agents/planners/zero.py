@@ -14,7 +14,8 @@ domain holds a replica of its own, sharded over its GPUs, `zero` has no plan and
 though a flat stage 3 over all GPUs fits: 70B on the embedded cluster, 38.8 GB of state on each of
 32 GPUs. It would gather (n - 1) / n of the 16-bit weights over every link of the ring twice for
 every micro-batch: 331 s each time over the best ring there, some 2,980 s a step with the largest
-micro-batch of the menu, four sequences, against 176 s of a pipeline (eager 1F1B). Where the hybrid
+micro-batch of the menu, four sequences, against 176 s of a pipeline (eager 1F1B). ZeRO++'s hpZ, a
+second shard of the weights inside each domain, would save one of the two gathers. Where the hybrid
 fits, flat stage 3 is never faster; flat stages 1 and 2 send the bytes of an all-reduce and would
 need a little less memory.
 """
