@@ -335,8 +335,8 @@ def test_fidelity_is_drawn(folder):
 
 
 FEWER = {
-    "--jobs 16": "--jobs 2 --steps 4",
-    "--jobs jobs.csv": "--steps 4",
+    "eight-aws-regions": "--cluster four-aws-regions --steps 4",
+    "--jobs 16": "--jobs 2",
     "decision": "--domains 3",
 }
 MEASURED = (

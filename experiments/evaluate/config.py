@@ -43,7 +43,8 @@ class EvaluateConfig:
         trace: trace CSV of the links; each seed starts it elsewhere
         load: load CSV of local jobs
         jobs: jobs CSV of many jobs, which replaces model, global_batch and seq; the tunable rivals
-            play at their defaults; weights, budget, tuning_scenarios, threshold_pct and plan are refused
+            play at their defaults; weights, budget, tuning_scenarios, threshold_pct and plan are
+            refused
         allow: plans that the table may hold: synchronous = every step in 16 bits, any = local SGD,
             fewer bits and streaming as well. The best plan of either is told whatever is played
         efficiency: what a token is worth where replicas talk seldom: published (a model with its

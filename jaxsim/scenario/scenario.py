@@ -112,7 +112,7 @@ def build_world(
     builder, proposed = core.builder, dict(core.proposed)
     if allow == "any":
         few = jax.tree.map(lambda x: x[:WIDE_VIEWS], core.views)
-        wide = wide_plans(builder.problem, few, preferences=preferences, loaded=loaded)
+        wide = wide_plans(builder.problem, few, preferences=preferences)
         proposed[WIDE], rules[WIDE] = wide, WIDE_RULES
     if running is not None:
         proposed[RUNNING], rules[RUNNING] = [running], WIDE_RULES

@@ -1,4 +1,4 @@
-"""Plans of the whole space that a table should hold: fast ones, cheap ones, and some for fewer GPUs."""
+"""Plans of the whole space that a table should hold: fast ones, and cheap ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from jaxsim.planning.exact.worth import Asked, most_worth
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
 
-HELD = 2  # local jobs leave 1 / HELD of the GPUs where they hold some
 MOST_CHEAP = 512  # plans that are scored for each budget
 INTERVAL_S = 60.0  # [s] that a plan's worth is counted in
 
@@ -26,14 +25,13 @@ def wide_plans(
     views: NetworkView,
     most_scored: int = 2000,
     preferences: Sequence[Sequence[float]] = (),
-    loaded: bool = False,
 ) -> list[Plan]:
     """The best plans of the whole space, without their free fields and each once; NumPy leaves.
 
     Fast ones: under the cluster as its file states it and under each of the views [W, ...]. Cheap ones,
     where there are `preferences` (weights as in `Objective`): of most worth for each that names cost,
-    and within BUDGET_SHARES of what the fastest costs. Where local jobs will hold GPUs (`loaded`): the
-    fastest on what they leave.
+    and within BUDGET_SHARES of what the fastest costs. All GPUs are free: a state of the load would ask
+    for tables of its own.
     """
     search, base = SpaceSearch(problem, PlanSpace.of(problem)), base_view(problem.cluster)
     best = best_plan(search, base, most_scored)
@@ -41,20 +39,17 @@ def wide_plans(
     plans = [result.plan for result in found if result.rate > 0.0]
     if best.rate > 0.0 and preferences:
         plans += _cheap(search, base, best, plans, preferences)
-    if loaded:
-        fewer = SpaceSearch(problem, PlanSpace.of(problem, loaded=True))
-        left = base.replace(gpus_available=base.gpus_available // HELD)
-        result = best_plan(fewer, left, most_scored)
-        plans += [result.plan] if result.rate > 0.0 else []
-    plans = [jax.tree.map(np.asarray, plan) for plan in plans]
-    return list({row_key(plan): plan for plan in reversed(plans)}.values())[::-1]
+    each: dict[bytes, Plan] = {}
+    for plan in plans:
+        plan = jax.tree.map(np.asarray, plan)
+        each.setdefault(row_key(plan), plan)
+    return list(each.values())
 
 
 def _elsewhere(
     search: SpaceSearch, base: NetworkView, views: NetworkView, most_scored: int
 ) -> Iterator[SpaceResult]:
-    """The fastest on other links. All GPUs are free: a state of the load would ask for tables of its
-    own."""
+    """The fastest on other links."""
     for w in range(len(views.rtt_s)):
         there = take(views, w).replace(gpus_available=base.gpus_available)
         yield best_plan(search, there, most_scored)
