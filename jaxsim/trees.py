@@ -51,6 +51,11 @@ def stack(trees: Iterable[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
+def stack_numpy(trees: Iterable[Any]) -> Any:
+    """`stack` on the host: leaves are, or become, NumPy arrays."""
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *trees)
+
+
 def stack_on_host(trees: Iterable[Any]) -> Any:
     """`stack` outside of `jit`, of leaves from host or device: each is copied once, and one that is the
     same object in all trees is repeated.

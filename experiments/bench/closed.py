@@ -21,6 +21,7 @@ from jaxsim.plan import Plan, Problem, default_lower_choices
 from jaxsim.planning import make_plan
 from jaxsim.planning.exact import LinkTimes, PlanCostTable, build_cost_table, link_times, plan_costs
 from jaxsim.step_time import NetworkView, job_step_cost
+from jaxsim.trees import stack_numpy
 from jaxsim.workload import MODEL_PRESETS, JobSpec, Workload, build_workload
 
 NETWORKS = 64  # that every plan is evaluated under
@@ -48,7 +49,7 @@ def random_plans(spec: ClusterSpec, n_plans: int, work: Workload, seed: int = 0)
         each = batch // len(layout) // (np.asarray(plan.dp) * free["micro_batch"])
         share = np.where(np.arange(spec.n_domains) < len(layout), np.maximum(each, 1), 0)
         plans.append(plan.replace(batch_share=share.astype(np.int32), **free))
-    return jax.tree.map(lambda *xs: np.stack(xs), *plans)
+    return stack_numpy(plans)
 
 
 def closed(spec: ClusterSpec, n_plans: int) -> Fidelity:

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from experiments.bench.plans import BENCH_GPU
 from jaxsim.cluster import ClusterSpec, default_calibration, load_cluster, repeat_regions
@@ -16,7 +15,7 @@ from jaxsim.load import load_process
 from jaxsim.network import network_process
 from jaxsim.plan import MENU_SCHEDULES, Plan, Problem, default_lower_choices
 from jaxsim.pytree import Pytree
-from jaxsim.trees import take
+from jaxsim.trees import stack_numpy, take
 from jaxsim.workload import MODEL_PRESETS, JobSpec, build_workload
 
 EPISODE = 64  # intervals between resets
@@ -76,7 +75,7 @@ def bench_plans(n_domains: int) -> Plan:
     for number in range(PLANS):
         size = min(2 + 2 * (number % 2), n_domains)
         plans.append(pipeline_plan(n_domains, *((number + i) % n_domains for i in range(size))))
-    return jax.tree.map(lambda *xs: np.stack(xs), *plans)
+    return stack_numpy(plans)
 
 
 class EnvCase(Pytree):

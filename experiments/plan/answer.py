@@ -15,9 +15,9 @@ from experiments.plan.bottleneck import bound_by
 from experiments.plan.question import SECONDS_PER_DAY, Question
 from jaxsim.plan import Plan, describe, whole_plan
 from jaxsim.planning import Exchange
-from jaxsim.planning.exact import finish_each
+from jaxsim.planning.exact import finish_each, usd_per_hour
 from jaxsim.step_time import StepCost, communication
-from jaxsim.trees import take
+from jaxsim.trees import stack_numpy, take
 
 WAYS = tuple(field.name for field in dataclasses.fields(Exchange))
 HIDDEN_BELOW_GB = 1e-9
@@ -47,7 +47,7 @@ def carried(plans: Sequence[Plan], question: Question) -> list[Carried]:
     """Each of the plans, its shares dealt anew, under the question's links; NumPy leaves."""
     if not plans:
         return []
-    done, costs, rates = finish_each(stacked(plans), question.view, question.problem)
+    done, costs, rates = finish_each(stack_numpy(plans), question.view, question.problem)
     each = [take(done, i) for i in range(len(plans))]
     reaches, runs = np.zeros(len(plans)), np.flatnonzero(rates > 0.0)
     reaches[runs] = speed_reaches(question.spec, question.problem, [each[i] for i in runs])
@@ -55,11 +55,6 @@ def carried(plans: Sequence[Plan], question: Question) -> list[Carried]:
         Carried(plan, take(costs, i), float(rates[i]), float(reaches[i]))
         for i, plan in enumerate(each)
     ]
-
-
-def stacked(trees: Sequence[Any]) -> Any:
-    """One tree on the host from trees of the same structure: every leaf gains a leading axis."""
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *trees)
 
 
 def plan_body(plan: Plan, question: Question) -> dict[str, Any]:
@@ -123,8 +118,7 @@ def hourly(one: Carried, question: Question, bill: str) -> float:
     """[USD/h] of GPUs, as billed, and egress while the plan trains."""
     cluster = question.problem.cluster
     paid = one.cost.gpus_used if bill == "used" else cluster.gpus
-    gpus = float(np.sum(np.asarray(paid) * np.asarray(cluster.usd_per_gpu_hour)))
-    return gpus + 3600.0 * float(one.cost.egress_usd) / float(one.cost.step_s)
+    return usd_per_hour(one.cost, paid, cluster)
 
 
 def _totals(

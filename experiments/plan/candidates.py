@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from experiments.evaluate import least_reach
-from experiments.plan.answer import Carried, carried, stacked
+from experiments.plan.answer import Carried, carried
 from experiments.plan.question import Question
 from jaxsim.plan import FULL_PRECISION_BITS, Plan
 from jaxsim.planning import Exchange, Objective
@@ -27,7 +27,7 @@ from jaxsim.planning.exact import (
     most_worth,
     score,
 )
-from jaxsim.trees import take
+from jaxsim.trees import stack_numpy, take
 
 SETTINGS = ("synchronous", "any")
 MOST_SCORED = 2000  # plans of each search; the gap says what that leaves open
@@ -38,7 +38,6 @@ MOST_COMBINED = (
 ELSEWHERE = (1 / 8, 8.0)
 PER_SIZE, PER_SIZE_ELSEWHERE = 4, 2
 ROUNDING_PCT = 0.01  # by which float32 may raise a bound
-INTERVAL_S = 60.0  # whatever it is: reward is compared per second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,8 +131,8 @@ def _sought(
     for name, ways in zip(SETTINGS, ([Exchange()], search.space.exchanges()), strict=True):
         of = _of_setting(name, every)
         if (best := surest(of)) is not None:
-            asked = Asked(objective, best.least * INTERVAL_S, INTERVAL_S)
-            known = stacked([one.plan for one in of])
+            asked = Asked(objective, best.least * Asked.interval_s)
+            known = stack_numpy([one.plan for one in of])
             out[name] = Sought(
                 asked, most_worth(search, question.view, asked, ways, known, MOST_SCORED)
             )
@@ -187,7 +186,7 @@ def _worthiest_found(sought: Sought, of: list[Carried], question: Question) -> F
     a limit, nothing is a percentage."""
     asked, result = sought.asked, sought.result
     best = worthiest(of, question, asked)
-    (worth,) = asked.worths(stacked([best.cost]), question.problem, question.view).tolist()
+    (worth,) = asked.worths(stack_numpy([best.cost]), question.problem, question.view).tolist()
     if worth <= 0.0:
         return Found(best, "beam", None)
     gap_pct = 100.0 * (max(result.bound / worth, 1.0) - 1.0)
@@ -235,7 +234,9 @@ def worthiest(every: list[Carried], question: Question, asked: Asked) -> Carried
     sends and costs in an hour is that of the predicted step."""
     every = [one for one in every if one.runs]
     slower = [np.float32(one.cost.efficiency * np.exp(-one.reach)) for one in every]
-    costs = stacked([one.cost.replace(efficiency=x) for one, x in zip(every, slower, strict=True)])
+    costs = stack_numpy(
+        [one.cost.replace(efficiency=x) for one, x in zip(every, slower, strict=True)]
+    )
     return every[int(np.argmax(asked.worths(costs, question.problem, question.view)))]
 
 

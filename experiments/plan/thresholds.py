@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from experiments.evaluate import probabilities_best
-from experiments.plan.answer import Carried, hourly, stacked
+from experiments.plan.answer import Carried, hourly
 from experiments.plan.bottleneck import bound_by
 from experiments.plan.candidates import place_key
 from experiments.plan.question import Question
@@ -26,6 +26,7 @@ from jaxsim.step_time import (
     outer_sync_gb,
     transition_s,
 )
+from jaxsim.trees import stack_numpy
 
 # Factors on bandwidth that are tried, of all links and of one.
 ALL_LINKS = np.geomspace(1 / 32, 32, 31)
@@ -49,7 +50,7 @@ class Thresholds:
     def __init__(self, question: Question, pool: list[Carried], best: Carried):
         self.question, self.pool, self.best = question, [one.plan for one in pool], best
         self.carried = pool
-        self.stacked = stacked(self.pool)
+        self.stacked = stack_numpy(self.pool)
         self.sure = np.exp(
             [-one.reach for one in pool]
         )  # [P] the lower end of speed over the centre

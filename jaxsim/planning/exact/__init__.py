@@ -35,7 +35,7 @@ from jaxsim.planning.exact.step_table import (
     row_step_cost,
 )
 from jaxsim.planning.exact.wide import SpaceResult, SpaceSearch
-from jaxsim.planning.exact.worth import Asked, WorthResult, most_worth
+from jaxsim.planning.exact.worth import Asked, WorthResult, most_worth, usd_per_hour
 
 __all__ = [
     "Asked",
@@ -62,5 +62,6 @@ __all__ = [
     "plan_costs",
     "row_step_cost",
     "score",
+    "usd_per_hour",
     "wide_plans",
 ]

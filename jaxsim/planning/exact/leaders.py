@@ -27,7 +27,7 @@ from jaxsim.planning.exact.incumbent import (
 )
 from jaxsim.planning.exact.wide import SpaceSearch
 from jaxsim.step_time import NetworkView
-from jaxsim.trees import take
+from jaxsim.trees import stack_numpy, take
 
 KEPT = 3  # plans of each partition
 STARTS, STARTS_PER_SIZE = 3, 2  # of climbs, and partitions of each number of domains among them
@@ -122,7 +122,7 @@ def climbed(
     def rates(plans: Plan) -> Float[np.ndarray, " P"]:
         return score(plans, view, search.problem)
 
-    climb, rate = Climb(search.problem, search.space, ways), rates(_stacked(starts))
+    climb, rate = Climb(search.problem, search.space, ways), rates(stack_numpy(starts))
     fastest: dict[bytes, int] = {}
     for i in np.argsort(-rate, kind="stable"):
         if rate[i] > 0.0:
@@ -131,10 +131,6 @@ def climbed(
     for i in list(fastest.values())[:most]:
         ends.append(climb.from_plan(starts[i], Exchange.of(starts[i]), float(rate[i]), rates))
     return ends
-
-
-def _stacked(plans: list[Plan]) -> Plan:
-    return jax.tree.map(lambda *x: np.stack(x), *plans)
 
 
 def _opened(search: SpaceSearch, bound: np.ndarray, parts: np.ndarray, per_size: int):
@@ -202,7 +198,7 @@ def even_splits(search: SpaceSearch) -> Plan | None:
                 plan = make_plan(layout, settings, gpus, int(work.layers), n_domains)
                 if plan is not None and _in_nodes(cluster, domains, tp):
                     plans += _with_choices(plan, search.family)
-    return _stacked(plans) if plans else None
+    return stack_numpy(plans) if plans else None
 
 
 def _in_nodes(cluster, domains: tuple[int, ...], tp: int) -> bool:

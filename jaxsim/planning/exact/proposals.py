@@ -12,12 +12,11 @@ from jaxsim.planning import BUDGET_SHARES, Objective, PlanSpace, base_view, row_
 from jaxsim.planning.exact.incumbent import SpaceResult
 from jaxsim.planning.exact.leaders import best_plan, leaders
 from jaxsim.planning.exact.wide import SpaceSearch
-from jaxsim.planning.exact.worth import Asked, most_worth
+from jaxsim.planning.exact.worth import Asked, most_worth, usd_per_hour
 from jaxsim.step_time import NetworkView
-from jaxsim.trees import take
+from jaxsim.trees import stack_numpy, take
 
 MOST_CHEAP = 512  # plans that are scored for each budget
-INTERVAL_S = 60.0  # [s] that a plan's worth is counted in
 
 
 def wide_plans(
@@ -66,21 +65,13 @@ def _cheap(
     are searched for. The bounds of that search know nothing of egress: of what weights ask for the
     best is taken of what is known by then, the leaders of every number of domains among it."""
     known = [*fast, *leaders(search, base, search.space.exchanges())]
-    dearest = _usd_per_hour(best, search.problem)
+    dearest = usd_per_hour(best.cost, best.cost.gpus_used, search.problem.cluster)
     asked = [(Objective.of(budget_usd_per_hour=x * dearest), MOST_CHEAP) for x in BUDGET_SHARES]
     asked += [(Objective.of(tuple(w)), 0) for w in preferences if w[2] > 0]
     for objective, most_scored in asked:
         assert objective is not None  # each names cost or a budget
-        of = Asked(objective, best.rate * INTERVAL_S, INTERVAL_S)
-        rivals = jax.tree.map(lambda *x: np.stack([np.asarray(one) for one in x]), *known)
-        found = most_worth(search, base, of, known=rivals, most_scored=most_scored)
+        of = Asked(objective, best.rate * Asked.interval_s)
+        found = most_worth(search, base, of, known=stack_numpy(known), most_scored=most_scored)
         if found.cost.runs:
             known.append(found.plan)
             yield found.plan
-
-
-def _usd_per_hour(best: SpaceResult, problem: Problem) -> float:
-    """[USD / h] of a plan's GPUs and egress."""
-    used = np.asarray(best.cost.gpus_used, float)
-    gpus = float(used @ np.asarray(problem.cluster.usd_per_gpu_hour, float))
-    return gpus + 3600.0 * float(best.cost.egress_usd) / float(best.cost.step_s)

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
+from jaxsim.cluster import Cluster
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning import LEAST_PROGRESS, PENALTY, Exchange, Objective, Pipelines, plan_worth
 from jaxsim.planning.exact.blocks import Blocks
@@ -169,6 +170,12 @@ def most_worth(
                 left = max(left, float(state.of.at_most(beyond, least_usd[p])))
         state.flush()
     return _result(state, max(left, state.left, state.worth), exhaustive)
+
+
+def usd_per_hour(cost: StepCost, gpus: Int[np.ndarray | Array, " K"], cluster: Cluster) -> float:
+    """[USD / h] of GPUs [K] that are paid for, and of the egress of a plan that trains at `cost`."""
+    paid = float(np.sum(np.asarray(gpus) * np.asarray(cluster.usd_per_gpu_hour)))
+    return paid + 3600.0 * float(cost.egress_usd) / float(cost.step_s)
 
 
 def gpu_prices(pipelines: Pipelines, problem: Problem) -> Float[np.ndarray, "N C D"]:
