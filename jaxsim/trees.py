@@ -10,6 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 
+def as_leaf(value: Any, dtype: Any = np.float32) -> Any:
+    """A number or an array as a leaf of this type. What is on the host stays there, where thousands of
+    small leaves cost least; what is on the device or traced stays that."""
+    return value.astype(dtype) if isinstance(value, jax.Array) else np.asarray(value, dtype)
+
+
 def take(tree: Any, index: Any) -> Any:
     """`leaf[index]` of every leaf: for a number i, the i-th of many without the leading axis.
 

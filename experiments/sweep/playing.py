@@ -177,7 +177,7 @@ class Player:
         params, keys = drawn_bank(world, [Draw(*one) for one in drawn], SPLIT)
         # Links at the base of each scenario, other draws of all that moves: as in an evaluation.
         even = [Draw(_even(s), seed, w) for s, seed, w in drawn]
-        others, other_keys = drawn_bank(world, even, f"{SPLIT}, outlook")
+        others, other_keys = drawn_bank(world, even, f"{SPLIT}, outlook", references=False)
         views = tapes(others, other_keys, min(OUTLOOK, length))
         taped = on_tape(params, tapes(params, keys, length))
         taped = taped.replace(outlook=outlook_at_base(views, params, others))

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, Key, Num
 from jaxsim.files import InputError, known_names, read_text_table, values
 from jaxsim.network import check_span, domain_uniforms
 from jaxsim.pytree import Pytree
+from jaxsim.trees import as_leaf
 
 WARM_UP_STAYS = 4.0  # mean stays drawn ahead of a trace: e^-4 of the empty start is left
 LASTING = "a number > 0 (at least 0.001)"
@@ -43,10 +44,10 @@ def load_process(
 ) -> LoadProcess:
     """Build settings from plain numbers; the default leaves all GPUs to geo-jobs."""
     return LoadProcess(
-        share=jnp.float32(share),
-        swing=jnp.float32(swing),
-        trace=jnp.zeros((1, n_domains), jnp.float32) if trace is None else trace,
-        trace_offset=jnp.int32(offset),
+        share=as_leaf(share),
+        swing=as_leaf(swing),
+        trace=as_leaf(np.zeros((1, n_domains)) if trace is None else trace),
+        trace_offset=as_leaf(offset, np.int32),
     )
 
 

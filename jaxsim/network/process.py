@@ -32,6 +32,7 @@ from jaxtyping import Bool, Float, Int, Key, Real
 
 from jaxsim.network.noise import gaussian, link_uniforms
 from jaxsim.pytree import Pytree
+from jaxsim.trees import as_leaf
 
 STATE_BLOCK = 1  # of link_uniforms, for the two chains
 RTT_LIMITS = (0.1, 20.0)  # of the round trip's factor
@@ -103,29 +104,27 @@ def network_process(
 
     A `tail` takes the place of `white` and `ou_sigma`, an `rtt_tail` that of `latency`.
     """
-    ones = jnp.ones((1, n_domains, n_domains), jnp.float32)
     return NetworkProcess(
-        white_amplitude=_float32(white),
-        latency_amplitude=_float32(latency),
-        ou_sigma=_float32(ou_sigma if tail is None else 1.0),
-        ou_tau=_float32(ou_tau),
-        low=_float32(low),
-        high=_float32(high),
-        trace=ones if trace is None else trace,
-        trace_offset=jnp.int32(trace_offset),
-        tail=jax.tree.map(_float32, tail),
-        rtt_tail=jax.tree.map(_float32, rtt_tail),
-        regime=jax.tree.map(_float32, regime),
-        outage=jax.tree.map(_float32, outage),
+        white_amplitude=as_leaf(white),
+        latency_amplitude=as_leaf(latency),
+        ou_sigma=as_leaf(ou_sigma if tail is None else 1.0),
+        ou_tau=as_leaf(ou_tau),
+        low=as_leaf(low),
+        high=as_leaf(high),
+        trace=as_leaf(np.ones((1, n_domains, n_domains)) if trace is None else trace),
+        trace_offset=as_leaf(trace_offset, np.int32),
+        tail=jax.tree.map(as_leaf, tail),
+        rtt_tail=jax.tree.map(as_leaf, rtt_tail),
+        regime=jax.tree.map(as_leaf, regime),
+        outage=jax.tree.map(as_leaf, outage),
     )
 
 
-def _float32(value: float | Array | np.ndarray) -> Array:
-    return jnp.asarray(value, jnp.float32)
-
-
 def heavy_tail(
-    z: Float[Array, "..."], tail: HeavyTail, low: Float[Array, ""], high: Float[Array, ""]
+    z: Float[Array, "..."],
+    tail: HeavyTail,
+    low: Float[Array | np.ndarray, ""],
+    high: Float[Array | np.ndarray, ""],
 ) -> Float[Array, "..."]:
     """Map standard normal numbers to factors between `low` and `high`, monotone in z."""
     dips = z < 0

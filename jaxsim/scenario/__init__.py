@@ -1,7 +1,8 @@
 """Worlds drawn from seeds.
 
 settings  how worlds are drawn: plain settings, without JAX
-scenario  one job: the world of a cluster, banks of scenarios
+world     one job: what its scenarios share, the table of plans above all
+scenario  one job: banks of scenarios
 jobs      the same for many jobs
 """
 

@@ -1,14 +1,12 @@
 from .jobs import JobsWorld, build_jobs_world, jobs_bank
 from .scenario import (
     Draw,
-    World,
-    build_world,
     drawn_bank,
     mean_view,
-    sample_views,
     scenario_bank,
 )
 from .settings import JITTERS, MOST_INTERVALS, ScenarioSettings
+from .world import World, build_world, sample_views
 
 __all__ = [
     "JITTERS",

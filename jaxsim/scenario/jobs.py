@@ -19,13 +19,9 @@ from jaxsim.load import SubmittedJob
 from jaxsim.plan import Problem, empty_plan
 from jaxsim.planning import PARTS, PlanTable, TableInfo, filled, repeated
 from jaxsim.pytree import Pytree
-from jaxsim.scenario.scenario import (
-    World,
-    best_static_row,
-    build_world,
-    scenario_bank,
-)
+from jaxsim.scenario.scenario import best_static_row, scenario_bank
 from jaxsim.scenario.settings import ScenarioSettings
+from jaxsim.scenario.world import World, build_world
 from jaxsim.trees import stack, take
 from jaxsim.workload import DataSets, JobSpec, build_workload
 

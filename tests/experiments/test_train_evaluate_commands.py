@@ -45,7 +45,7 @@ from experiments.train import training, worlds
 from experiments.train.config import TrainConfig
 from experiments.train.training import TrainingRun
 from jaxsim.files import InputError
-from jaxsim.scenario.scenario import scenario_bank
+from jaxsim.scenario import scenario_bank
 
 pytestmark = [
     pytest.mark.slow,  # as a whole: its tests share what takes long to compile

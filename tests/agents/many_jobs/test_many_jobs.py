@@ -26,8 +26,8 @@ from jaxsim.files.errors import InputError
 from jaxsim.load.jobs_file import SubmittedJob
 from jaxsim.load.local_jobs import load_process
 from jaxsim.planning import base_view, one_view, score_plans
+from jaxsim.scenario import ScenarioSettings
 from jaxsim.scenario.jobs import build_jobs_world, jobs_bank
-from jaxsim.scenario.scenario import ScenarioSettings
 from jaxsim.trees import take
 from jaxsim.workload.workload import JobSpec, ModelConfig
 

@@ -13,8 +13,7 @@ from helpers.toy_world import calibration, cluster_spec
 from jaxsim.env import world_tape
 from jaxsim.planning import ASKED_PARTS, WHOLE, TableBuilder
 from jaxsim.planning import candidates as proposals
-from jaxsim.scenario import ScenarioSettings, build_world, scenario_bank
-from jaxsim.scenario.scenario import sample_views
+from jaxsim.scenario import ScenarioSettings, build_world, sample_views, scenario_bank
 from jaxsim.workload.workload import build_workload
 
 pytestmark = pytest.mark.nightly

@@ -21,7 +21,7 @@ from jaxsim.load.local_jobs import (
 from jaxsim.plan import Problem
 from jaxsim.plan.plan import default_lower_choices
 from jaxsim.planning.table import PlanTable
-from jaxsim.scenario.scenario import ScenarioSettings, World, scenario_bank
+from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.trees import take
 from jaxsim.workload.workload import build_workload
 

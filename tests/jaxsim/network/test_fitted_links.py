@@ -17,7 +17,7 @@ from jaxsim.network.fitted_links import (
     parse_link_processes,
     process_of_links,
 )
-from jaxsim.scenario.scenario import ScenarioSettings, build_world, scenario_bank
+from jaxsim.scenario import ScenarioSettings, build_world, scenario_bank
 
 pytestmark = pytest.mark.slow  # as a whole: its tests share what takes long to compile
 

@@ -21,7 +21,7 @@ from jaxsim.planning import builder as building
 from jaxsim.planning.balance import balanced_blocks, complete
 from jaxsim.planning.scoring import one_view
 from jaxsim.planning.table import build_table
-from jaxsim.scenario.scenario import sample_views
+from jaxsim.scenario import sample_views
 from jaxsim.trees import take
 from jaxsim.workload.workload import MODEL_PRESETS, JobSpec, build_workload
 

@@ -1,22 +1,56 @@
 """Scenarios: a seed and the name of a split are one world."""
 
+import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
-from helpers.toy_world import JOB, calibration, cluster_spec, lead, make_plan
+import pytest
+from helpers.toy_world import JOB, calibration, cluster_spec, make_plan
 
 from jaxsim.plan import Problem
 from jaxsim.plan.plan import default_lower_choices
 from jaxsim.planning.table import PlanTable
-from jaxsim.scenario.scenario import ScenarioSettings, World, scenario_bank
+from jaxsim.scenario import Draw, ScenarioSettings, World, drawn_bank, scenario_bank
+from jaxsim.scenario.scenario import best_static_row
+from jaxsim.trees import stack, take
 from jaxsim.workload.workload import build_workload
 
 
-def test_splits_whose_names_are_anagrams_are_different_worlds():
-    plans = lead(make_plan([(0,)], [(8,)], [8], dp=2, micro_batch=2))
-    yes = jnp.ones(1, bool)
-    table = PlanTable(plans, yes, jnp.ones(1, jnp.float32), yes, ~yes)
+def toy_world(*plans):
+    plans = stack(plans)
+    yes = jnp.ones(plans.dp.shape[0], bool)
+    table = PlanTable(plans, yes, jnp.ones(len(yes), jnp.float32), yes, ~yes)
     parts = (build_workload([JOB]), cluster_spec().to_arrays(), calibration())
-    world = World(Problem(*parts, default_lower_choices()), table, plans)
+    return World(Problem(*parts, default_lower_choices()), table, plans)
+
+
+ALONE = make_plan([(0,)], [(8,)], [8], dp=2, micro_batch=2)
+SELDOM = make_plan([(0,), (1,)], [(8,), (8,)], [16, 16], dp=1, sync_period=30)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"token_worth": "drawn"}, {"load_share": 0.5, "load_swing": 0.2}],
+    ids=["links", "worth", "load"],
+)
+def test_progress_counts_against_the_best_row_of_each_scenario(settings):
+    """What scenarios share is computed once, and each has what it would have alone."""
+    world = toy_world(ALONE, SELDOM)
+    settings = ScenarioSettings(base_spread=0.25, horizon=4, **settings)
+    params, keys = scenario_bank(world, settings, range(3), "a")
+    alone = [best_static_row(take(params, s), world.table)[0] for s in range(3)]
+    expected = jnp.stack(alone)[:, None] * params.interval_s[:, None]
+    np.testing.assert_allclose(params.progress_ref, expected, rtol=1e-6)
+    assert bool((expected > 0).all())
+    drawn = [Draw(settings, seed) for seed in range(3)]
+    other, other_keys = drawn_bank(world, drawn, "a", references=False)
+    np.testing.assert_array_equal(other.progress_ref, 1.0)
+    chex.assert_trees_all_equal(other.replace(progress_ref=params.progress_ref), params)
+    np.testing.assert_array_equal(*(jax.random.key_data(k) for k in (keys, other_keys)))
+
+
+def test_splits_whose_names_are_anagrams_are_different_worlds():
+    world = toy_world(ALONE)
     settings = ScenarioSettings(base_spread=0.25, horizon=4)
 
     def links(split):

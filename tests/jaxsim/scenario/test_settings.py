@@ -7,7 +7,7 @@ from helpers.toy_world import JOB, calibration, cluster_spec, make_plan
 
 from jaxsim.load import SubmittedJob
 from jaxsim.planning import PlanRules
-from jaxsim.scenario import build_jobs_world, build_world, scenario
+from jaxsim.scenario import build_jobs_world, build_world, world
 from jaxsim.scenario.jobs import PAIRS_STEP, ROWS_STEP
 
 SPEC = cluster_spec()
@@ -21,7 +21,7 @@ def nothing(builder, allowed):
 def found(monkeypatch):
     """What the search of the whole space would take a while for."""
     seldom = make_plan([(0,), (1,)], [(8,), (8,)], [16, 16], dp=1, sync_period=30)
-    monkeypatch.setattr(scenario, "wide_plans", lambda *_, **__: [jax.tree.map(np.asarray, seldom)])
+    monkeypatch.setattr(world, "wide_plans", lambda *_, **__: [jax.tree.map(np.asarray, seldom)])
 
 
 def shapes(tree):
@@ -31,11 +31,11 @@ def shapes(tree):
 def test_one_job():
     rules, made = {"somebody": PlanRules(nothing, (0,), (0,))}, {}
     for allow in ("synchronous", "any"):
-        world, info = build_world(
+        built, info = build_world(
             SPEC, JOB, 24, calibration=calibration(), rules=rules, allow=allow
         )
-        assert list(world.table.candidates_of) == ["somebody"]
-        made[allow] = world.table, info.plans_in_table
+        assert list(built.table.candidates_of) == ["somebody"]
+        made[allow] = built.table, info.plans_in_table
     (one, count), (other, more) = made["synchronous"], made["any"]
     assert more == count + 1 and int(other.plans.sync_period.max()) == 30
     assert shapes(one) == shapes(other)
