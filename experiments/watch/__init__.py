@@ -3,7 +3,8 @@
 config    What is watched, and what a change of plan sets off
 lines     Measurements from text: JSON objects or CSV
 sources   Where they come from: standard input, new files in a folder, a socket
-watcher   The loop: measurements in, decisions out
+watcher   Measurements in, decisions out: one step of the loop
+service   The loop, from the settings to the end of the measurements
 hook      The user's command that puts a plan into force
 state     What survives the process
 metrics   Counters for Prometheus

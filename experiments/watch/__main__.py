@@ -26,7 +26,7 @@ def _prepare(argv: list[str]) -> Callable[[], object]:
     config = parse(WatchConfig, argv, "watch", EXAMPLE)
 
     from experiments.common import compile_for_evaluation
-    from experiments.watch.watcher import watch
+    from experiments.watch.service import watch
 
     compile_for_evaluation()
     return partial(watch, config, sys.stdin, sys.stdout)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import math
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from jaxsim.files import InputError
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+FINE = 1.01  # one class of times to the next, for quantiles
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 HELP = {
     "lines_total": ("counter", "lines read, by whether they were used"),
@@ -39,6 +41,7 @@ class Metrics:
         self.collect: Callable[[], None] = lambda: None  # brings gauges up to date
         self._buckets = [0] * (len(BUCKETS_S) + 1)
         self._sum_s = 0.0
+        self._times: Counter[int] = Counter()  # by class
 
     def add(self, name: str, amount: float = 1.0, **labels: str) -> None:
         """Count."""
@@ -56,6 +59,17 @@ class Metrics:
         with self._lock:
             self._buckets[bisect.bisect_left(BUCKETS_S, seconds)] += 1
             self._sum_s += seconds
+            self._times[math.ceil(math.log(max(seconds, 1e-9), FINE))] += 1
+
+    def within_s(self, share: float) -> float | None:
+        """[s] in which this share of the decisions was made, to 1 %; None where there was none."""
+        with self._lock:
+            left = math.ceil(share * self._times.total())
+            for number in sorted(self._times):
+                left -= self._times[number]
+                if left <= 0:
+                    return FINE**number
+        return None
 
     def text(self) -> str:
         """As Prometheus reads it."""

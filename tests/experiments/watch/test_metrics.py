@@ -39,6 +39,18 @@ def test_counts_gauges_and_the_histogram():
     assert told == list(HELP)
 
 
+def test_the_time_within_which_decisions_are_made():
+    metrics = Metrics()
+    assert metrics.within_s(0.99) is None
+    for k in range(1, 201):
+        metrics.observe_s(0.001 * k)
+    for share, exact in ((0.5, 0.1), (0.99, 0.198), (1.0, 0.2), (0.001, 0.001)):
+        assert exact <= metrics.within_s(share) * (1 + 1e-9) <= 1.0101 * exact
+    for _ in range(100_000):
+        metrics.observe_s(0.002)
+    assert metrics.within_s(0.99) < 0.00203  # and memory grows by no decision
+
+
 def test_a_label_with_quotes_stays_one_label():
     metrics = Metrics()
     metrics.put("stale", 1.0, src='a"b\\c\nd')

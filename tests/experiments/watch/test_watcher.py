@@ -16,11 +16,12 @@ import pytest
 
 from experiments.common.running import read_running
 from experiments.respond.measurements import Measured
-from experiments.watch import watcher as module
+from experiments.watch import service
 from experiments.watch.config import WatchConfig
 from experiments.watch.hook import Hook, plan_file
 from experiments.watch.lines import LineReader
-from experiments.watch.watcher import Watcher, watch
+from experiments.watch.service import watch
+from experiments.watch.watcher import Watcher
 from jaxsim.cluster.cluster import load_cluster
 from jaxsim.files.errors import InputError
 from jaxsim.plan.plan import Plan, describe
@@ -323,7 +324,7 @@ def test_settings_that_do_not_go_together_are_refused(settings, named):
 
 
 def test_a_program_that_is_not_there_is_refused_before_anything_is_loaded(monkeypatch):
-    monkeypatch.setattr(module, "make_responder", lambda config: pytest.fail("was loaded"))
+    monkeypatch.setattr(service, "make_responder", lambda config: pytest.fail("was loaded"))
     config = WatchConfig(apply="no-such-program --now")
     with pytest.raises(InputError, match="apply: no-such-program: no such program"):
         watch(config, io.StringIO(), io.StringIO())
@@ -333,7 +334,7 @@ def test_a_program_that_is_not_there_is_refused_before_anything_is_loaded(monkey
 
 
 def test_from_a_stream_to_its_end(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(module, "make_responder", lambda config: Rule())
+    monkeypatch.setattr(service, "make_responder", lambda config: Rule())
     text = "".join(json.dumps(x) + "\n" for x in (FAST, SLOW)) + "broken\n"
     words = f"{sys.executable} -c pass"
     config = WatchConfig(apply=words, metrics=0, state=str(tmp_path / "state"))
@@ -344,7 +345,9 @@ def test_from_a_stream_to_its_end(tmp_path, monkeypatch, capsys):
     assert "--allow any" in capsys.readouterr().err  # the rule's plans use one domain
     assert ready["metrics"].startswith("http://127.0.0.1:")
     assert decision["plan"] == "plan 1" and done["in_force"]
+    within = end.pop("within_ms")
     assert end == {"end": True, "lines": 3, "refused": 1, "decisions": 1}
+    assert 0 < within["p50"] <= within["p99"] <= within["all"]
     again = io.StringIO()
     watch(config, io.StringIO(""), again)
     ready = json.loads(again.getvalue().splitlines()[0])
@@ -352,7 +355,7 @@ def test_from_a_stream_to_its_end(tmp_path, monkeypatch, capsys):
 
 
 def test_from_a_folder_for_some_seconds(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "make_responder", lambda config: Rule())
+    monkeypatch.setattr(service, "make_responder", lambda config: Rule())
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.csv").write_text("src,dst,bandwidth_gbps\nohio,oregon,0.5\n")
     out = io.StringIO()
