@@ -37,6 +37,8 @@ def torchtitan(folder, groups):
     """Degrees, layers of stages and batches of each group, as ConfigManager reads them."""
     sys.meta_path.insert(0, Silent())
     sys.path.insert(0, folder)
+    # ConfigManager would not say which package is missing.
+    importlib.import_module("hippo_plan")
     from torchtitan.config import ConfigManager
 
     return [_group(ConfigManager, g) for g in range(1, int(groups) + 1)]
@@ -129,7 +131,14 @@ def main(framework, releases, *arguments):
     if why := other_release(json.loads(releases)):
         print(why)
         return 3
-    read = globals()[framework](*arguments)
+    try:
+        read = globals()[framework](*arguments)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", framework, "hippo_plan"):  # of ours, or a name that is not there any more
+            raise
+        print(f"{package} is not installed, which {framework} needs")
+        return 3
     print("\n" + json.dumps(read))  # the last line: frameworks print, too
     return 0
 
