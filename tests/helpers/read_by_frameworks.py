@@ -135,7 +135,7 @@ def main(framework, releases, *arguments):
         read = globals()[framework](*arguments)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package in ("", framework, "hippo_plan"):  # of ours, or a name that is not there any more
+        if package in ("", framework, "hippo_plan"):  # ours, or a name that is gone
             raise
         print(f"{package} is not installed, which {framework} needs")
         return 3

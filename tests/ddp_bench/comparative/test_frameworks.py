@@ -1,15 +1,15 @@
 """Frameworks on real processes: equal losses, moves, and everything that can go wrong."""
 
+import functools
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 import time
 
 import pytest
 
 pytest.importorskip("torch")
+
+from helpers import toolbox_command
 
 from analysis.records import load
 from ddp_bench.comparative import ENTRIES, REFERENCE, Entry, Group, global_losses
@@ -22,18 +22,15 @@ from experiments import comparative
 
 TASK = Task("tiny", 4, 8)
 ODD = "helpers.comparative_adapters:"
-PATH = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
 
 
 @pytest.fixture(autouse=True)
 def path(monkeypatch):
     """Ranks find the tests' helpers."""
-    monkeypatch.setenv("PYTHONPATH", PATH)
+    monkeypatch.setenv("PYTHONPATH", toolbox_command.PATH)
 
 
-def run(*arguments, **options):
-    command = [sys.executable, "-m", "ddp_bench.comparative", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+run = functools.partial(toolbox_command.run, "comparative")
 
 
 def start(tmp_path, entry, timeout_s=60.0, name="one"):
@@ -198,10 +195,7 @@ def test_what_goes_wrong_is_reported_and_not_timed(tmp_path, monkeypatch):
     ],
 )
 def test_bad_input_is_one_line(tmp_path, arguments, said):
-    done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1 and said in done.stderr
-    assert not list(tmp_path.iterdir())
+    toolbox_command.assert_refused("comparative", tmp_path, arguments, said)
 
 
 def test_hippo_passes_everything_on(capfd):

@@ -1,27 +1,22 @@
 """The command as a user starts it: its result, its run folder, what it refuses."""
 
+import functools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
+from helpers import toolbox_command
+
 from analysis.records import load
 from ddp_bench.parallel.__main__ import main as of_parallel
 from experiments import parallel
 
-ROOT = Path(__file__).parents[3]
 SMALL = ("--quick", "--cases", "2:tiny:4x16", "--layouts", "dp2,dp2-zero3,pp2-1f1b-m2")
 
 
-def run(*arguments, **options):
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "ddp_bench.layouts", *map(str, arguments)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, **options)
+run = functools.partial(toolbox_command.run, "layouts", timeout_s=600)
 
 
 @pytest.mark.nightly
@@ -68,10 +63,7 @@ def test_the_result_holds_what_was_predicted_measured_and_moved(tmp_path):
     ],
 )
 def test_bad_input_is_one_line(tmp_path, arguments, said):
-    done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1 and said in done.stderr
-    assert not list(tmp_path.iterdir())
+    toolbox_command.assert_refused("layouts", tmp_path, arguments, said)
 
 
 def test_hippo_passes_everything_on(capfd):

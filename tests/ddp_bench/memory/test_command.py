@@ -1,26 +1,21 @@
 """The command as a user starts it: its result, its run folder, what it refuses."""
 
+import functools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
+from helpers import toolbox_command
+
 from analysis.records import load
 from experiments import memory
 
-ROOT = Path(__file__).parents[3]
 SMALL = ("--quick", "--settings", "1", "--repeats", "1")
 
 
-def run(*arguments, **options):
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "ddp_bench.memory", *map(str, arguments)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, **options)
+run = functools.partial(toolbox_command.run, "memory")
 
 
 @pytest.mark.nightly
@@ -69,10 +64,7 @@ def test_a_capacity_below_the_least_is_answered_not_hidden(tmp_path):
     ],
 )
 def test_bad_input_is_one_line(tmp_path, arguments, said):
-    done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1 and said in done.stderr
-    assert not list(tmp_path.iterdir())
+    toolbox_command.assert_refused("memory", tmp_path, arguments, said)
 
 
 def test_hippo_passes_everything_on(capfd):

@@ -1,21 +1,17 @@
 """Operators: what is counted, and the command as a user starts it."""
 
+import functools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
+from helpers import toolbox_command  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from analysis.records import load  # noqa: E402
 from ddp_bench.microbench.operators import KINDS  # noqa: E402
 from experiments import microbench  # noqa: E402
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("kind", ["gemm", "convolution"])
@@ -48,10 +44,7 @@ def test_attentions_agree():
             torch.testing.assert_close(output, by_variant["eager"], atol=1e-5, rtol=1e-4)
 
 
-def run(*arguments, **options):
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "ddp_bench.microbench", *map(str, arguments)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, **options)
+run = functools.partial(toolbox_command.run, "microbench")
 
 
 @pytest.mark.nightly
@@ -86,10 +79,7 @@ def test_the_result_holds_what_was_measured(tmp_path):
     ],
 )
 def test_bad_input_is_one_line(tmp_path, arguments, said):
-    done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1 and said in done.stderr
-    assert not list(tmp_path.iterdir())
+    toolbox_command.assert_refused("microbench", tmp_path, arguments, said)
 
 
 def test_hippo_passes_everything_on(capfd):
