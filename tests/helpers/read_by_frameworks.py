@@ -52,6 +52,7 @@ def _group(manager, g):
     return {
         "pp": parallel.pipeline_parallel_degree,
         "tp": parallel.tensor_parallel_degree,
+        "cp": parallel.context_parallel_degree,
         "dp": parallel.data_parallel_replicate_degree * parallel.data_parallel_shard_degree,
         "stages": [sum("layers." in m for m in part) for part in parts],
         "layers": len(read.model_spec.model.layers),

@@ -24,6 +24,11 @@ def export(job: Job) -> Export:
             f"format: DeepSpeed splits tensors without pipelines only, this plan has tp {pipeline.tp} "
             f"and {pipeline.pp} stages: export to megatron or torchtitan"
         )
+    if pipeline.cp > 1:
+        raise InputError(
+            f"format: DeepSpeed splits sequences inside the model's own code, this plan has cp "
+            f"{pipeline.cp}: export to megatron or torchtitan"
+        )
     files = {"ds_config.json": json.dumps(configuration(job, pipeline), indent=2) + "\n"}
     if pipeline.pp > 1:
         files["pipeline.py"] = _pipeline(job, pipeline)

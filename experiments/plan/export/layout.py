@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxsim.cluster import ClusterSpec
+from jaxsim.files import InputError
 from jaxsim.plan import Plan, Recompute, Schedule
 from jaxsim.workload import JobSpec, ModelConfig
 
@@ -59,11 +60,12 @@ class Site:
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """One group of the plan. Ranks run over stages first, then replicas, then slices of tensors: a
-    domain's ranks are neighbours."""
+    """One group of the plan. Ranks run over stages first, then replicas, then parts of sequences, then
+    slices of tensors: a domain's ranks are neighbours."""
 
     sites: tuple[Site, ...]
     tp: int
+    cp: int
     dp: int
     micro_batch: int  # [sequences]
     micro_batches: int  # of one replica and step
@@ -83,7 +85,7 @@ class Pipeline:
 
     @property
     def gpus(self) -> int:
-        return self.tp * self.dp * self.pp
+        return self.tp * self.cp * self.dp * self.pp
 
     @property
     def nodes(self) -> int:
@@ -98,7 +100,7 @@ class Pipeline:
     def settings(self) -> tuple:
         """Equal for pipelines that one job can run side by side."""
         kind = (self.micro_batch, self.micro_batches, self.recompute, self.schedule, self.zero)
-        return (self.stages, self.tp, self.dp, *kind)
+        return (self.stages, self.tp, self.cp, self.dp, *kind)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +144,15 @@ def job_of(
     predicted: Mapping[str, Any],
     passes: Sequence[Passes],
 ) -> Job:
-    """The launches of one job's plan with NumPy leaves; `passes` are those of every domain."""
+    """The launches of one job's plan with NumPy leaves; `passes` are those of every domain.
+
+    Raises InputError, one line, for what no framework runs: domains of one pipeline that split tensors,
+    sequences or optimizer state differently, and shards over several groups.
+    """
+    if int(plan.shard_groups) > 1:
+        raise InputError(
+            f"export: this plan shards over {int(plan.shard_groups)} groups, and no format has that"
+        )
     group, position = np.asarray(plan.group), np.asarray(plan.position)
     pipelines = []
     for g in range(int(group.max()) + 1):
@@ -180,20 +190,28 @@ def links_of(spec: ClusterSpec) -> tuple[Link, ...]:
 def _pipeline(
     plan: Plan, spec: ClusterSpec, passes: Sequence[Passes], members: Sequence[int]
 ) -> Pipeline:
-    g = int(plan.group[members[0]])
-    dp, first_node, sites = int(plan.dp[g]), 0, []
+    g, k = int(plan.group[members[0]]), members[0]
+    for name in ("tp", "cp", "zero_stage"):
+        if len(found := {int(getattr(plan, name)[i]) for i in members}) > 1:
+            told = " and ".join(map(str, sorted(found)))
+            raise InputError(
+                f"export: the domains of one pipeline have {name} {told}, and no format has that"
+            )
+    tp, cp, dp, first_node, sites = int(plan.tp[k]), int(plan.cp[k]), int(plan.dp[g]), 0, []
     for k in members:
-        stages, layers, tp = int(plan.pp[k]), int(plan.layers[k]), int(plan.tp[k])
+        stages, layers = int(plan.pp[k]), int(plan.layers[k])
         each, extra = divmod(layers, stages)
         held = (each,) * (stages - extra) + (each + 1,) * extra
-        per_node = _per_node(stages * tp * dp, tp, spec.gpus_per_node[k])
-        nodes = stages * tp * dp // per_node
+        gpus = stages * tp * cp * dp
+        per_node = _per_node(gpus, tp, spec.gpus_per_node[k])
+        nodes = gpus // per_node
         sites.append(Site(spec.domains[k], nodes, per_node, first_node, held, passes[k]))
         first_node += nodes
     k = members[0]
     return Pipeline(
         sites=tuple(sites),
-        tp=int(plan.tp[k]),
+        tp=tp,
+        cp=cp,
         dp=dp,
         micro_batch=int(plan.micro_batch[g]),
         micro_batches=int(plan.batch_share[g]),

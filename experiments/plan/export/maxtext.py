@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.plan.export.layout import Job, Pipeline, Site
-from experiments.plan.export.writing import Export, few_bits, one_layout
+from experiments.plan.export.writing import SHAPE, Export, details, few_bits, one_layout
 from jaxsim.files import InputError, dump_yaml
 
 RELEASE = "MaxText 0.2.5"
@@ -52,7 +52,7 @@ def configuration(job: Job, pipeline: Pipeline) -> dict:
     """The keys of MaxText's base.yml that the plan sets."""
     m, groups = job.model, len(job.pipelines)
     seldom = groups > 1 and job.sync_period > 1
-    sites = len(pipeline.sites)
+    sites, split = len(pipeline.sites), pipeline.tp * pipeline.cp * pipeline.pp
     body = {
         "run_name": job.name,
         "hardware": "gpu",
@@ -68,7 +68,7 @@ def configuration(job: Job, pipeline: Pipeline) -> dict:
         "logits_via_embedding": m.tied_embeddings,
         "max_target_length": job.seq,
         # Sequences of a step over all devices; a device of a stage counts as well.
-        "per_device_batch_size": pipeline.micro_batch / (pipeline.tp * pipeline.pp),
+        "per_device_batch_size": pipeline.micro_batch / split,
         "gradient_accumulation_steps": pipeline.micro_batches,
         "remat_policy": REMAT[pipeline.recompute],
         "dcn_diloco_parallelism": groups if seldom else 1,
@@ -77,13 +77,12 @@ def configuration(job: Job, pipeline: Pipeline) -> dict:
         "ici_pipeline_parallelism": pipeline.pp // sites,
         "ici_fsdp_parallelism": pipeline.dp if pipeline.zero else 1,
         "ici_data_parallelism": 1 if pipeline.zero else pipeline.dp,
+        "ici_context_parallelism": pipeline.cp,
         "ici_tensor_parallelism": pipeline.tp,
     }
     if pipeline.pp > 1:
         body |= {
-            "per_device_batch_size": pipeline.micro_batch
-            * pipeline.micro_batches
-            / (pipeline.tp * pipeline.pp),
+            "per_device_batch_size": pipeline.micro_batch * pipeline.micro_batches / split,
             "gradient_accumulation_steps": 1,
             "num_layers_per_pipeline_stage": pipeline.stages[0],
             "num_pipeline_microbatches": pipeline.micro_batches,
@@ -124,8 +123,8 @@ def _script(site: Site, first_node: int, job: Job) -> str:
 
 def _exact(job: Job) -> tuple[str, ...]:
     exact = [
-        "The model's shape, global batch, sequence length.",
-        "Domains as slices, layers of every stage, tp, dp, micro-batches.",
+        SHAPE,
+        "Domains as slices, layers of every stage, tp, cp, dp, micro-batches.",
     ]
     if len(job.pipelines) > 1 and job.sync_period > 1:
         exact.append("The sync period of DiLoCo; fragments and delay where the plan streams.")
@@ -133,7 +132,7 @@ def _exact(job: Job) -> tuple[str, ...]:
 
 
 def _nearest(job: Job, pipeline: Pipeline) -> list[str]:
-    notes = few_bits(job, "MaxText")
+    notes = [details("MaxText's Llama 2 block"), *few_bits(job, "MaxText")]
     if len(job.pipelines) > 1 and job.sync_period > 1 and job.wire_bits < 16:
         notes.append(
             f"Outer deltas in {job.wire_bits} bits: MaxText sends them as they are stored."

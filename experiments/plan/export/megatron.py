@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from experiments.plan.export.layout import Job, Pipeline
-from experiments.plan.export.writing import Export, one_layout, script, synchronous_instead
+from experiments.plan.export.writing import (
+    SHAPE,
+    Export,
+    details,
+    one_layout,
+    script,
+    synchronous_instead,
+)
 from jaxsim.files import InputError
 
 RELEASE = "Megatron-LM core_v0.16.1 (megatron-core 0.16.1)"
@@ -61,9 +68,9 @@ def arguments(job: Job, pipeline: Pipeline) -> list[str]:
         f"--num-attention-heads {m.heads}",
         f"--seq-length {job.seq}",
         f"--max-position-embeddings {job.seq}",
-        "--disable-bias-linear",
         f"--tensor-model-parallel-size {pipeline.tp}",
         f"--pipeline-model-parallel-size {pipeline.pp}",
+        f"--context-parallel-size {pipeline.cp}",
         f"--micro-batch-size {pipeline.micro_batch}",
         f"--global-batch-size {pipeline.sequences * groups}",
         "--attention-dropout 0.0",
@@ -73,6 +80,7 @@ def arguments(job: Job, pipeline: Pipeline) -> list[str]:
         lines += ["--group-query-attention", f"--num-query-groups {m.kv_heads}"]
     if m.ffn_matrices == 3:
         lines += ["--swiglu", "--normalization RMSNorm", "--position-embedding-type rope"]
+        lines.append("--disable-bias-linear")
     if not m.tied_embeddings:
         lines.append("--untie-embeddings-and-output-weights")
     if pipeline.tp > 1:
@@ -90,14 +98,18 @@ def arguments(job: Job, pipeline: Pipeline) -> list[str]:
 
 def _exact() -> tuple[str, ...]:
     return (
-        "The model's shape, global batch, sequence length.",
-        "Domains, order of stages, layers of every stage, tp, dp, micro-batch and their number.",
+        SHAPE,
+        "Domains, order of stages, layers of every stage, tp, cp, dp, micro-batch and their number.",
         "Recompute; the optimizer's state sharded over all replicas (ZeRO 1).",
     )
 
 
 def _nearest(job: Job, pipeline: Pipeline) -> list[str]:
-    notes = synchronous_instead(job, "Megatron-LM")
+    notes = [
+        details("Megatron-LM's GPT"),
+        "The size of the vocabulary is that of the tokenizer in DATA_ARGS, padded.",
+        *synchronous_instead(job, "Megatron-LM"),
+    ]
     if pipeline.schedule == "eager_1f1b" and pipeline.pp > 1:
         notes.append("Eager 1F1B: Megatron-LM has 1F1B, which hides less of a slow link.")
     if pipeline.zero > 1 and pipeline.dp > 1:

@@ -45,12 +45,17 @@ class Operation(NamedTuple):
 
 
 def check_operations(job: Job, form: str) -> None:
-    """Raises InputError for a schedule without a known order, and for too many operations."""
+    """Raises InputError for a schedule without a known order, for sequences in parts, and for too many
+    operations."""
     for pipeline in job.pipelines:
         if pipeline.schedule not in SCHEDULES:
             raise InputError(
                 f"format: {form}: no operations of the schedule {pipeline.schedule}, only of "
                 f"{', '.join(SCHEDULES)}"
+            )
+        if pipeline.cp > 1:
+            raise InputError(
+                f"format: {form}: no operations of context parallelism, this plan has cp {pipeline.cp}"
             )
     size = sum(6 * p.pp * p.micro_batches for p in job.pipelines)
     if size > MOST_OPERATIONS:

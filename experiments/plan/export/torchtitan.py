@@ -4,7 +4,7 @@ replica groups of its torchft experiment (semi-synchronous where the plan syncs 
 from __future__ import annotations
 
 from experiments.plan.export.layout import Job, Pipeline
-from experiments.plan.export.writing import Export, few_bits, script
+from experiments.plan.export.writing import SHAPE, Export, details, few_bits, script
 from jaxsim.files import InputError
 from jaxsim.workload import RESHARD
 
@@ -216,9 +216,12 @@ def _parallelism(pipeline: Pipeline) -> list[str]:
         "data_parallel_replicate_degree": 1 if sharded else pipeline.dp,
         "data_parallel_shard_degree": pipeline.dp if sharded else 1,
         "fsdp_reshard_after_forward": _reshard(pipeline),
+        "context_parallel_degree": pipeline.cp,
         "tensor_parallel_degree": pipeline.tp,
         "pipeline_parallel_degree": pipeline.pp,
     }
+    if pipeline.cp > 1:
+        fields["context_parallel_load_balancer"] = "ptrr"  # the one that flex attention takes
     if pipeline.pp > 1:
         fields |= {
             "pipeline_parallel_schedule": SCHEDULES[pipeline.schedule],
@@ -260,8 +263,8 @@ def _script(site, g: int, pipeline: Pipeline, several: bool) -> str:
 
 def _exact(job: Job, several: bool) -> tuple[str, ...]:
     exact = [
-        "The model's shape, global batch, sequence length.",
-        "Domains, order of stages, layers of every stage, tp, dp, micro-batch and their number.",
+        SHAPE,
+        "Domains, order of stages, layers of every stage, tp, cp, dp, micro-batch and their number.",
         "Recompute none or full.",
     ]
     if several and job.sync_period > 1:
@@ -272,8 +275,12 @@ def _exact(job: Job, several: bool) -> tuple[str, ...]:
 
 
 def _nearest(job: Job, several: bool) -> list[str]:
-    notes = few_bits(job, "torchtitan")
+    notes = [details("torchtitan's Llama 3"), *few_bits(job, "torchtitan")]
     pipelines = job.pipelines
+    if any(p.cp > 1 for p in pipelines):
+        notes.append(
+            "Context parallelism: torchtitan also shards weights over the parts of a sequence."
+        )
     if any(p.schedule == "eager_1f1b" and p.pp > 1 for p in pipelines):
         notes.append("Eager 1F1B: torchtitan has 1F1B, which hides less of a slow link.")
     if any(0 < p.zero < 3 and p.dp > 1 for p in pipelines):

@@ -14,6 +14,8 @@ from typing import Any
 from experiments.plan.export.layout import Job, Pipeline, Site
 from jaxsim.files import InputError
 
+SHAPE = "Layers, widths and heads of the model; global batch, sequence length."
+
 
 @dataclasses.dataclass(frozen=True)
 class Export:
@@ -133,6 +135,14 @@ def script(site: Site, first_node: int, nodes: int, body: list[str]) -> str:
             *body,
             "",
         ]
+    )
+
+
+def details(block: str) -> str:
+    """What a plan does not know of a model, and the framework's block has in its own way."""
+    return (
+        "What differs between families of models (biases, norms of queries and keys, positions): this is "
+        f"{block}, so set what yours has before its weights are loaded. It hardly changes the times."
     )
 
 

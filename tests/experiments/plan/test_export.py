@@ -112,6 +112,31 @@ def test_batches_of_every_format_are_the_plans(name):
         assert told["train_batch_size"] == each * ranks == job.global_batch
 
 
+def test_sequences_in_parts_are_ranks_of_their_own():
+    """Context parallelism: two GPUs of a stage hold a sequence, in every format that has it."""
+    job = named("one", cp=2, dp=1, model=EVEN)
+    (pipeline,) = job.pipelines
+    assert pipeline.gpus == 8 and sum(s.nodes * s.per_node for s in pipeline.sites) == 8
+    assert "context_parallel_degree=2" in exported(job, "torchtitan").files["hippo_plan.py"]
+    assert "--context-parallel-size 2" in arguments(job, pipeline)
+    body = yaml.safe_load(exported(job, "maxtext").files["maxtext.yml"])
+    assert body["ici_context_parallelism"] == 2
+    each = body["per_device_batch_size"] * body["gradient_accumulation_steps"]
+    assert each * pipeline.gpus == pytest.approx(job.global_batch)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tp": {"a": 2, "b": 1}}, "one pipeline have tp 1 and 2"),
+        ({"zero_stage": {"a": 1, "b": 3}}, "one pipeline have zero_stage 1 and 3"),
+    ],
+)
+def test_what_no_format_has_is_refused(changes, said):
+    with pytest.raises(InputError, match=said):
+        named("pipeline", **changes)
+
+
 def test_nodes_of_one_job_are_counted_through():
     files = exported(named("replicas"), "megatron").files
     first = {
@@ -129,6 +154,9 @@ def test_nodes_of_one_job_are_counted_through():
         (named("mixed"), "maxtext", "groups of this plan differ"),
         (named("one"), "deepspeed", "splits tensors without pipelines only"),
         (named("one", tp=1, dp=4, zero_stage=3), "deepspeed", "ZeRO 0 or 1, this plan has 3"),
+        (named("one", tp=1, cp=2), "deepspeed", "splits sequences inside the model's own code"),
+        (named("one", cp=2, dp=1), "chakra", "no operations of context parallelism"),
+        (named("pipeline", cp=2, dp=1), "ns3", "no operations of context parallelism"),
         (named("replicas"), "maxtext", "every stage as many layers"),
         (named("one", model=EVEN, batch=60), "maxtext", "try --global-batch 56 or 64, or export"),
         (
@@ -237,6 +265,12 @@ def test_torchtitan_reads_one_group_without_torchft(tmp_path):
     export_plan(job, "torchtitan", tmp_path / "out")
     (told,) = read_by("torchtitan", tmp_path / "out", 1)
     assert told["method"] is None and tuple(told["stages"]) == job.pipelines[0].stages
+
+
+def test_torchtitan_reads_sequences_in_parts(tmp_path):
+    export_plan(named("one", cp=2, dp=1), "torchtitan", tmp_path / "out")
+    (told,) = read_by("torchtitan", tmp_path / "out", 1)
+    assert (told["cp"], told["tp"], told["pp"], told["dp"]) == (2, 2, 2, 1)
 
 
 @pytest.mark.parametrize("name", ["one", "pipeline", "replicas"])
