@@ -47,6 +47,7 @@ __all__ = [
     "RunRecord",
     "RunWriter",
     "load",
+    "now",
     "replacing",
     "to_jsonable",
     "write_json",
@@ -70,7 +71,8 @@ def checked_name(what: str, name: str) -> str:
     return name
 
 
-def _now() -> str:
+def now() -> str:
+    """The time of day, as run.json has it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -114,6 +116,7 @@ class RunWriter:
         seed: int | list[int],
         out: str | Path | None = None,
         resume: bool = False,
+        started: str | None = None,
     ) -> RunWriter:
         """Make (or, with `resume`, reopen) a run folder and write its run.json.
 
@@ -124,6 +127,7 @@ class RunWriter:
             out: the folder; None gives outputs/<kind>-<date>-<time>-<4 hex>.
             resume: continue in a folder that holds a run of the same kind; its start stays, its
                 tables are appended to, its summary is dropped.
+            started: when the run began, as `now` says; now if None.
 
         Raises:
             RecordError: when the folder is not empty (without `resume`), holds another kind of
@@ -142,6 +146,8 @@ class RunWriter:
             writer._lock = FolderLock(directory, writer)
             # What is there now, not what was there before another process let go of it.
             writer._run = _opening(kind, body, directory, resume)
+            if started is not None and not resume:
+                writer._run["started"] = started
             write_json(directory / "run.json", writer._run)
             (directory / "summary.json").unlink(missing_ok=True)  # no longer what came out
         except OSError as error:
@@ -232,7 +238,7 @@ class RunWriter:
         self._close(status)
 
     def _close(self, status: str) -> None:
-        self._run.update(status=status, ended=_now())
+        self._run.update(status=status, ended=now())
         try:
             overwrite_json(self.dir / "run.json", self._run)
         finally:
@@ -265,12 +271,12 @@ def _opening(kind: str, body: dict, directory: Path, resume: bool) -> dict:
         "packages": provenance.package_versions(),
         "machine": provenance.machine(),
         "argv": list(sys.argv),
-        "started": before.get("started", _now()),
+        "started": before.get("started", now()),
         "ended": None,
         "status": "running",
     }
     if before:
-        run["resumed"] = [*before.get("resumed", []), _now()]
+        run["resumed"] = [*before.get("resumed", []), now()]
     return run
 
 

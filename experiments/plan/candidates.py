@@ -45,7 +45,9 @@ class Found:
     """What a search came to, and what the claim rests on."""
 
     best: Carried | None  # None: nothing can run
-    search: str  # exact, or beam where something was left out
+    search: (
+        str  # exact, beam where something was left out, or the name of the policy that knew more
+    )
     # How much faster another plan might train, or how much more it may be worth; None: not known.
     gap_pct: float | None
 

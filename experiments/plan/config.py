@@ -36,7 +36,7 @@ class PlanConfig:
         checkpoint_minutes: between two checkpoints; a synchronous plan on spot GPUs loses half of it
             when they are taken away
         what_if: a change to ask about, as link=a:b,factor=0.5 (also gbps=, rtt_ms=; link=all for every
-            link) or domain=c,gpus=0 (also usd_per_gpu_hour=); may be given several times
+            link) or domain=c,gpus=0 (also usd_per_gpu_hour=, gpu=H100-80GB); may be given several times
         policy: a scheduler or a checkpoint that has learned how links move, such as hi_ppo+search;
             where the search is not exact, its first choice is among the plans compared. Takes minutes
         pareto: tell the trade-off between speed and price, and draw it
@@ -88,6 +88,14 @@ class PlanConfig:
             if getattr(self, name) not in known:
                 got = getattr(self, name)
                 raise InputError(f"{name}: expected {' or '.join(known)}, got {got!r}")
+        if self.budget is not None and self.bill == "all":
+            raise InputError(
+                "budget: goes with --bill used: where all GPUs are paid anyway, no plan pays for fewer"
+            )
+        if self.export is not None and self.what_if is not None:
+            raise InputError(
+                "export: goes without --what-if: put the change into the cluster file, then export"
+            )
         if self.deadline is not None and self.tokens is None:
             raise InputError("deadline: goes with --tokens: days for how many tokens?")
         if (self.export is None) != (self.format is None):

@@ -11,19 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from analysis.records import RunWriter
-from experiments.common import note_efficiency, progress, put_result
+from analysis.records import RunWriter, now
+from experiments.common import note_efficiency, parse_weights, progress, put_result
 from experiments.evaluate import compile_trust
 from experiments.plan.answer import Carried, answer_of, carried, hourly
 from experiments.plan.bottleneck import link_gains
-from experiments.plan.candidates import Candidates, groups_of, search_plans
+from experiments.plan.candidates import Candidates, distinct, groups_of, search_plans
 from experiments.plan.config import PlanConfig
 from experiments.plan.export import check_folder, export_plan, job_of, passes_of
 from experiments.plan.policy import ask_policy, check_policy
-from experiments.plan.question import Question, asked, objective_of
+from experiments.plan.question import SECONDS_PER_DAY, Question, asked, objective_of
+from experiments.plan.remarks import WORTH_TELLING_PCT
 from experiments.plan.screen import dry_text, screen
 from experiments.plan.spot import spot_of
 from experiments.plan.thresholds import Thresholds, switch, talks
+from experiments.runs import compared
 from jaxsim.files import InputError
 from jaxsim.plan import Plan, describe, empty_plan
 from jaxsim.planning.exact import is_synchronous
@@ -33,26 +35,30 @@ SETTINGS = ("synchronous", "any")
 
 def make_plan(config: PlanConfig) -> None:
     """Answer, say it and write the run folder. Raises InputError, RecordError."""
+    started = now()
+    RunWriter.check("plan", config.out)
+    if config.export is not None:
+        check_folder(config.export)
+    check_policy(config)
     if config.dry_run:
         result = dry(config)
         if put_result(result, config.json):
             print(dry_text(result))
         return
-    RunWriter.check("plan", config.out)
-    if config.export is not None:
-        check_folder(config.export)
-    check_policy(config)
     question = asked(config)
     result = answered(config, question)
     # Before the run folder: what a format refuses leaves nothing behind.
     result["export"] = launched(config, question, result)
-    recorded = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("json", "dry_run")}
-    with RunWriter.create("plan", recorded, 0, config.out) as writer:
+    with RunWriter.create("plan", _recorded(config), 0, config.out, started=started) as writer:
         result["figures"] = _pictures(config, result, writer)
         writer.finish(result)
     if put_result(result, config.json):
         print(screen(result))
         print(f"run folder: {writer.dir}")
+
+
+def _recorded(config: PlanConfig) -> dict[str, Any]:
+    return {k: v for k, v in dataclasses.asdict(config).items() if k not in ("json", "dry_run")}
 
 
 def launched(config: PlanConfig, question: Question, result: dict[str, Any]) -> dict | None:
@@ -72,8 +78,8 @@ def launched(config: PlanConfig, question: Question, result: dict[str, Any]) -> 
 
 
 def dry(config: PlanConfig) -> dict[str, Any]:
-    """The files are read and checked; how large the search is."""
-    check_policy(config)
+    """The files are read and checked; how large the search is, and how long the most alike of the
+    finished ones took."""
     question = asked(config, with_changes=config.what_if is not None)
     domains = int(np.asarray(question.problem.cluster.mask).sum())
     space = question.space
@@ -86,6 +92,7 @@ def dry(config: PlanConfig) -> dict[str, Any]:
         "groups": len(space.orders(question.problem.cluster)),
         "ways_to_talk": len(space.exchanges()),
         "space": space.describe(),
+        **compared("plan", _recorded(config)),
     }
 
 
@@ -103,7 +110,7 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
         told = {name: _told(candidates, name, config, question) for name in SETTINGS}
         best = candidates.found[config.allow].best
         bar.set_description_str("asking what would change the plan")
-        beside = {} if config.quick or best is None else _beside(candidates, best, config, question)
+        beside = {} if config.quick else _beside(candidates, best, config, question)
         front = pareto(candidates, config, question) if config.pareto else []
         changed = None
         if config.what_if is not None:
@@ -127,8 +134,8 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
         # Domains of the longest pipelines that the gap is about; None = of all that are looked at.
         "gap_up_to": space.max_pipeline if space.longest_tried > space.max_pipeline else None,
         "allow": config.allow,
-        **{"probability_best": None, "runners_up": [], "changes": [], **beside},
         "pool": len(candidates.pool),
+        **{"probability_best": None, "runners_up": [], "changes": [], "ranked_by": None, **beside},
         "policy": policy,
         "what_if": changed,
         "asked": _asked(config, question, source),
@@ -151,19 +158,45 @@ def _told(
     if best is None:
         return None
     told = answer_of(best, question, config.bill, config.tokens)
-    late = config.deadline is not None and told["days_band"][1] > config.deadline
-    dear = config.budget is not None and told["usd_per_hour"] > config.budget
     talk = talks(best.plan)
     spot = spot_of(best, told, question, 60.0 * config.checkpoint_minutes)
-    limits = {"misses_deadline": late, "over_budget": dear}
-    return {**told, "talks": talk, **limits, "spot": spot}
+    return {**told, "talks": talk, **_limits(best, config, question), "spot": spot}
+
+
+def _limits(one: Carried, config: PlanConfig, question: Question) -> dict[str, bool]:
+    """Which limits a plan that runs breaks, at the lower end of its bands."""
+    late = dear = False
+    if config.deadline is not None and config.tokens is not None:
+        tokens_per_s = one.least * float(question.problem.work.tokens_per_step)
+        late = config.tokens / tokens_per_s > config.deadline * SECONDS_PER_DAY
+    if config.budget is not None:
+        dear = hourly(one, question, config.bill) > config.budget
+    return {"misses_deadline": late, "over_budget": dear}
+
+
+def _within_limits(one: Carried, config: PlanConfig, question: Question) -> bool:
+    return not any(_limits(one, config, question).values())
+
+
+def _weighted(config: PlanConfig) -> bool:
+    """Does more than speed and limits count?"""
+    return any(parse_weights(config.weights)[1:])
 
 
 def _beside(
-    candidates: Candidates, best: Carried, config: PlanConfig, question: Question
+    candidates: Candidates, best: Carried | None, config: PlanConfig, question: Question
 ) -> dict[str, Any]:
-    """Runners-up and thresholds, among the plans that --allow allows."""
-    pool = [one for one in candidates.pool if config.allow == "any" or is_synchronous(one.plan)]
+    """Runners-up and thresholds, among the plans that --allow allows and that keep the limits. They are
+    about speed: there are none where weights rank plans, or where nothing keeps the limits."""
+    if best is None or _weighted(config) or not _within_limits(best, config, question):
+        return {}
+    pool = [
+        one
+        for one in candidates.pool
+        if (config.allow == "any" or is_synchronous(one.plan))
+        and one.runs
+        and _within_limits(one, config, question)
+    ]
     thresholds = Thresholds(question, pool, best)
     runners_up = thresholds.runners_up(config.bill)
     used = np.argwhere(np.asarray(best.cost.wan_gb) > 1e-9)
@@ -174,7 +207,9 @@ def _beside(
     links = [(names[i], names[j]) for i, j in pairs]
     chance = float(thresholds.chances()[0])
     changes = thresholds.changes(links)
-    return {"probability_best": chance, "runners_up": runners_up, "changes": changes}
+    ranked = "speed" if candidates.objective is None else "speed within the limits"
+    told = {"probability_best": chance, "runners_up": runners_up, "changes": changes}
+    return {**told, "ranked_by": ranked, "pool": len(pool)}
 
 
 def pareto(candidates: Candidates, config: PlanConfig, question: Question) -> list[dict[str, Any]]:
@@ -257,10 +292,14 @@ def _what_if(config: PlanConfig, before: Candidates, best: Carried | None) -> di
         "best": None if now is None else answer_of(now, question, config.bill, config.tokens),
         "switch": None,
         "gain_pct": None,
+        "keep": False,  # the plan of before is as good as any
+        "kept_breaks": {},
     }
     if stays and keeps is not None:
         told["kept"] = answer_of(keeps, question, config.bill, config.tokens)
+        told["kept_breaks"] = _limits(keeps, config, question)
     if now is not None:
+        told["keep"] = bool(stays) and _is_kept(keeps, now, config, question)
         told["talks"] = talks(now.plan)
         told["same_place"] = best is not None and groups_of(best.plan) == groups_of(now.plan)
         if stays:
@@ -268,6 +307,17 @@ def _what_if(config: PlanConfig, before: Candidates, best: Carried | None) -> di
         if best is not None:
             told["switch"] = switch(best.plan, now.plan, question, stays, now.least)
     return told
+
+
+def _is_kept(kept: Carried, now: Carried, config: PlanConfig, question: Question) -> bool:
+    """Is there no reason to leave the plan of before? Where weights count, only if it is still the
+    best; else if none that keeps the limits is faster."""
+    if len(distinct([kept.plan, now.plan])) == 1:
+        return True
+    if _weighted(config):
+        return False
+    breaks = not _within_limits(kept, config, question) and _within_limits(now, config, question)
+    return not breaks and 100.0 * (now.least / kept.least - 1.0) < WORTH_TELLING_PCT
 
 
 def _kept(best: Carried, question: Question) -> Carried | None:
@@ -297,6 +347,7 @@ def _asked(config: PlanConfig, question: Question, source: dict) -> dict[str, An
         "global_batch": config.global_batch,
         "seq": config.seq,
         "weights": config.weights,
+        "quick": config.quick,
         "bill": config.bill,
         "tokens": config.tokens,
         "deadline": config.deadline,

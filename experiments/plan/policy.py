@@ -3,11 +3,12 @@ exact."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from experiments.evaluate import requested_without_truth
 from experiments.plan.answer import answer_of, carried
-from experiments.plan.candidates import Candidates, groups_of, joined
+from experiments.plan.candidates import Candidates, Found, distinct, groups_of, joined
 from experiments.plan.config import PlanConfig
 from experiments.plan.question import Question
 from experiments.plan.thresholds import talks
@@ -36,7 +37,7 @@ def ask_policy(
     (one,) = carried([plan], question)
     if not one.runs:
         return candidates, told
-    candidates = joined(candidates, [plan], question)
+    candidates = _named(joined(candidates, [plan], question), config, plan, found)
     searched = 0.0 if found.best is None else found.best.least
     return candidates, told | {
         "answer": answer_of(one, question, config.bill, config.tokens),
@@ -45,6 +46,18 @@ def ask_policy(
         # Both at the lower end of their bands; what the search came to alone.
         "gain_pct": 100.0 * (one.least / searched - 1.0) if searched else None,
     }
+
+
+def _named(candidates: Candidates, config: PlanConfig, plan: Plan, before: Found) -> Candidates:
+    """The candidates, told to be the policy's where its plan is the best, which the search neither had
+    nor can prove."""
+    found = candidates.found[config.allow]
+    if found.best is None or found.search == "exact" or len(distinct([found.best.plan, plan])) > 1:
+        return candidates
+    if before.best is not None and len(distinct([before.best.plan, plan])) == 1:
+        return candidates
+    named = dataclasses.replace(found, search=str(config.policy))
+    return dataclasses.replace(candidates, found={**candidates.found, config.allow: named})
 
 
 def _deployed(config: PlanConfig) -> Plan:

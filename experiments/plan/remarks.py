@@ -43,6 +43,8 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append("No plan found meets the deadline at the lower end of its bands.")
     if best and best["over_budget"]:
         lines.append("No plan found keeps to the budget.")
+    if weighted(result["asked"]) and not result["asked"]["quick"]:
+        lines.append("Runners-up and thresholds are about speed, and are left out under --weights.")
     if any(one and one["extrapolated"] for one in told.values()):
         lines.append("* no published run of local SGD is near: extrapolated")
     if result["gap_up_to"] is not None and any(told.values()):
@@ -52,6 +54,11 @@ def remarks(result: dict[str, Any]) -> list[str]:
         )
     lines += _doubts(told)
     return ["", *dict.fromkeys(lines)] if lines else []
+
+
+def weighted(asked: dict[str, Any]) -> bool:
+    """Does more than speed and limits count?"""
+    return any(float(weight) for weight in asked["weights"].split(",")[1:])
 
 
 def _policy(told: dict[str, Any] | None) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.plan.remarks import SETTINGS, WORTH_TELLING_PCT, remarks
+from experiments.plan.remarks import SETTINGS, remarks, weighted
+from experiments.runs import how_long
 
 LABEL, COLUMN = 22, 44
+LIMITS = {"misses_deadline": "misses the deadline", "over_budget": "is over the budget"}
 PARTS = {
     "compute": "arithmetic",
     "tensor_parallel": "tensor parallelism",
@@ -187,11 +189,12 @@ def _search(name: str, result: dict[str, Any]) -> str:
     how, gap = result["search_by_setting"][name], result["gap_pct_by_setting"][name]
     if how == "exact":
         return "exact"
+    whose = "" if how == "beam" else f"{how}; "
     if gap is None:
-        return "best found (a limit is missed, or cost alone counts)"
+        return whose + "best found (a limit is missed, or cost alone counts)"
     if result["gap_of"] == "worth":
-        return f"none is worth over {gap:.1f} % more"
-    return f"none is over {gap:.1f} % faster"
+        return f"{whose}none is worth over {gap:.1f} % more"
+    return f"{whose}none is over {gap:.1f} % faster"
 
 
 def _plan_lines(name: str, one: dict[str, Any]) -> list[str]:
@@ -199,7 +202,7 @@ def _plan_lines(name: str, one: dict[str, Any]) -> list[str]:
     lines = [f"The {SETTINGS[name]}:"]
     for number, group in enumerate(one["plan"]["groups"], start=1):
         stages = " > ".join(
-            f"{d['domain']} ({d['layers']} layers, tp {d['tp']}, pp {d['pp']})"
+            f"{d['domain']} ({d['layers']} layers, tp {d['tp']}, pp {d['pp']}{_unusual(d)})"
             for d in group["domains"]
         )
         lines.append(
@@ -217,6 +220,12 @@ def _plan_lines(name: str, one: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _unusual(domain: dict[str, Any]) -> str:
+    """What a domain does otherwise than most: sequences in parts, other stages of ZeRO than 1."""
+    words = (("cp", "cp"), ("zero_stage", "ZeRO"))
+    return "".join(f", {word} {domain[key]}" for key, word in words if key in domain)
+
+
 def _runners_up(result: dict[str, Any]) -> list[str]:
     if not result["runners_up"]:
         return []
@@ -224,8 +233,8 @@ def _runners_up(result: dict[str, Any]) -> list[str]:
     lines = [
         "",
         f"Runners-up to {_short(best['plan']['label'])} ({best['talks']}) among {result['pool']} "
-        "plans, speed and tokens at the lower end of their bands; the probability of being fastest is "
-        f"{_percent(result['probability_best'])} for it:",
+        f"plans{_that_keep(result)}, speed and tokens at the lower end of their bands; the probability "
+        f"of being fastest is {_percent(result['probability_best'])} for it:",
     ]
     for one in result["runners_up"]:
         wins = "; ".join(_wins(w, one["plan"]) for w in one["wins_if"])
@@ -236,6 +245,10 @@ def _runners_up(result: dict[str, Any]) -> list[str]:
             f"{wins}"
         )
     return lines
+
+
+def _that_keep(result: dict[str, Any]) -> str:
+    return "" if result["ranked_by"] == "speed" else " that keep the limits"
 
 
 def _percent(share: float) -> str:
@@ -265,12 +278,8 @@ def _changes(result: dict[str, Any]) -> list[str]:
     if len(result["asked"]["domains"]) == 1 or not result["pool"]:
         return []
     if not result["changes"]:
-        quick = not result["runners_up"]
-        return (
-            []
-            if quick
-            else ["", "The plan stays the best at all links and worths of a token that were tried."]
-        )
+        stays = "The plan stays the best at all links and worths of a token that were tried."
+        return [] if result["ranked_by"] is None else ["", stays]
     lines = ["", "The plan changes where"]
     for one in result["changes"]:
         which = "all links are" if one["links"] == "all" else f"{one['links']} alone is"
@@ -332,10 +341,16 @@ def _what_if(result: dict[str, Any]) -> list[str]:
         )
     if best is None:
         return [*lines, "  no plan can run"]
-    if told["gain_pct"] is not None and told["gain_pct"] < WORTH_TELLING_PCT:
-        return [*lines, "  keep it: no plan is faster"]
+    broken = [word for key, word in LIMITS.items() if told["kept_breaks"].get(key)]
+    if told["keep"]:
+        better = "worth more" if weighted(result["asked"]) else "faster"
+        lines += [f"  it {' and '.join(broken)}, and so does every other plan"] if broken else []
+        return [*lines, f"  keep it: no plan is {better}"]
+    lines += [f"  it {' and '.join(broken)} then"] if broken else []
     same = "the same domains" if told["same_place"] else best["plan"]["label"]
-    faster = f", {told['gain_pct']:,.1f} % faster" if told["gain_pct"] is not None else ""
+    gain = told["gain_pct"]
+    side = "faster" if gain is None or gain >= 0 else "slower"
+    faster = "" if gain is None else f", {abs(gain):,.1f} % {side}"
     lines.append(
         f"  the best plan then: {same} ({told['talks']}), step {best['step_s']:,.2f} s, "
         f"{best['effective_tokens_per_s']:,.0f} effective tokens/s{faster}{_totals(best)}"
@@ -355,5 +370,6 @@ def dry_text(told: dict[str, Any]) -> str:
         f"{told['cluster']}: {told['domains']} domains, {told['gpus']} GPUs; {told['model']}, "
         f"{told['gparams']:.1f}e9 parameters\n"
         f"to search: {told['groups']:,} groups, {told['ways_to_talk']} ways to talk; {told['space']}\n"
+        f"{how_long(told)}\n"
         "the files are good; nothing was searched and nothing written"
     )

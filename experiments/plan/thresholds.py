@@ -208,9 +208,8 @@ class Thresholds:
         tie = plain.least * float(seldom.cost.step_s) * float(np.exp(seldom.reach))
         if not 0.0 < tie <= 1.0:
             return None
-        band = self.question.problem.learning.band(
-            communication(seldom.plan, self.question.problem.work)
-        )
+        said = communication(jax.tree.map(jnp.asarray, seldom.plan), self.question.problem.work)
+        band = self.question.problem.learning.band(said)
         return {
             "token_worth": tie,
             "side": "below" if mine else "above",

@@ -1,3 +1,3 @@
-from .dry import tell_dry
+from .dry import compared, how_long, tell_dry
 
-__all__ = ["tell_dry"]
+__all__ = ["compared", "how_long", "tell_dry"]

@@ -26,11 +26,15 @@ def tell_dry(
     RecordError where its run folder cannot be made."""
     body = to_jsonable(dict(config), "config")
     RunWriter.check(kind, body.get("out"))
-    folder = Path(body["out"]).parent if body.get("out") else Path(OUTPUTS)
-    nearest = most_alike(kind, body, folder)
-    result = {"kind": kind, "work": dict(work), "root": str(folder), "nearest": nearest}
+    result = {"kind": kind, "work": dict(work), **compared(kind, body)}
     if put_result(result, json):
         print(dry_text(result))
+
+
+def compared(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """`root`, the folder beside --out, and of the runs in it `nearest`, the most alike."""
+    root = Path(config["out"]).parent if config.get("out") else Path(OUTPUTS)
+    return {"root": str(root), "nearest": most_alike(kind, config, root)}
 
 
 def most_alike(kind: str, config: Mapping[str, Any], root: Path) -> dict[str, Any] | None:
@@ -69,7 +73,7 @@ def dry_text(result: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"{result['kind']}: {', '.join(counts)}",
-            _how_long(result),
+            how_long(result),
             "the files are good; nothing was computed and nothing written",
         ]
     )
@@ -79,7 +83,8 @@ def _count(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _how_long(result: Mapping[str, Any]) -> str:
+def how_long(result: Mapping[str, Any]) -> str:
+    """What `compared` found, in words."""
     nearest = result["nearest"]
     if nearest is None:
         return (

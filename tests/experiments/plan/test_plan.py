@@ -220,14 +220,36 @@ def test_a_slower_link_slows_the_plan_that_uses_it(ask):
 
 def test_a_budget_chooses_a_plan_that_keeps_to_it(ask):
     free = ask()["alternatives"]["any"]["usd_per_hour"]
-    result = ask(budget=0.6 * free, quick=True)
+    result = ask(budget=0.6 * free)
     told = result["alternatives"]["any"]
     assert told["usd_per_hour"] <= 0.6 * free and not told["over_budget"]
     assert result["gap_of"] == "worth" and result["gap_pct"] >= 0.0
     assert result["search"] == "exact" or "is worth over" in screen(result)
-    beyond = ask(budget=0.01, quick=True)
+    # Runners-up keep to it as well, and none of them is ahead.
+    assert result["ranked_by"] == "speed within the limits" and result["runners_up"]
+    assert all(one["behind_pct"] >= 0 for one in result["runners_up"])
+    assert "plans that keep the limits" in screen(result)
+    for change in result["changes"]:
+        assert (change["factor"] < 1) == (change["side"] == "slower")
+    beyond = ask(budget=0.01)
+    assert beyond["ranked_by"] is None and not beyond["runners_up"] and not beyond["changes"]
     assert beyond["alternatives"]["any"]["over_budget"]
     assert beyond["gap_pct"] is None and "best found (a limit is missed" in screen(beyond)
+
+
+def test_a_plan_that_a_change_takes_over_the_budget_is_not_kept_without_a_word(ask):
+    free = ask()["alternatives"]["any"]["usd_per_hour"]
+    dear = ";".join(f"domain={name},usd_per_gpu_hour=9" for name in ("north", "south", "west"))
+    result = ask(budget=0.6 * free, quick=True, what_if=dear)
+    told = result["what_if"]
+    assert told["kept_breaks"] == {"misses_deadline": False, "over_budget": True}
+    assert "over the budget" in screen(result)
+
+
+def test_where_weights_count_nobody_is_ranked_by_speed(ask):
+    result = ask(weights="1,0,1,0")
+    assert result["ranked_by"] is None and not result["runners_up"] and not result["changes"]
+    assert "are left out under --weights" in screen(result)
 
 
 def test_a_deadline_that_no_plan_meets_is_said(ask):
@@ -284,8 +306,14 @@ def test_the_command_writes_a_run_folder_with_pictures(cluster, tmp_path, monkey
 def test_a_dry_run_reads_the_files_and_writes_nothing(cluster, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["plan", "--cluster", cluster, "--dry-run"]) == 0
-    assert "nothing was searched" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "nothing was searched" in said and "how long: no finished run in outputs" in said
     assert not list(tmp_path.iterdir())
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    for more in (["--out", "full"], ["--export", "full", "--format", "ns3"]):
+        assert main(["plan", "--cluster", cluster, "--dry-run", *more]) == 2
+        assert "full" in capsys.readouterr().err
     assert (
         main(["plan", "--cluster", cluster, "--dry-run", "--what-if", "link=north:nowhere,gbps=1"])
         == 2
@@ -297,6 +325,8 @@ def test_a_dry_run_reads_the_files_and_writes_nothing(cluster, tmp_path, monkeyp
     ("said", "named"),
     [
         ({"bill": "none"}, "bill: expected used or all"),
+        ({"bill": "all", "budget": 9.0}, "budget: goes with --bill used"),
+        ({"export": "o", "format": "ns3", "what_if": "x=1"}, "export: goes without --what-if"),
         ({"allow": "most"}, "allow: expected synchronous or any"),
         ({"deadline": 3.0, "tokens": None}, "deadline: goes with --tokens"),
         ({"tokens": 0.0}, "tokens: expected a number > 0"),

@@ -87,6 +87,9 @@ def test_a_plan_that_the_search_passed_over_is_the_answer(
     monkeypatch.setattr(policy, "_deployed", lambda config: best.plan)
     after, told = policy.ask_policy(config, question, poorer)
     assert after.found["any"].best.least == pytest.approx(best.least)
+    # The bound may prove it: then it is nobody's merit.
+    proved = after.found["any"].gap_pct < 1e-3
+    assert after.found["any"].search == ("exact" if proved else "best_static")
     gain = 100 * (best.least / poorer.found["any"].best.least - 1)
     assert gain > 0 and told["gain_pct"] == pytest.approx(gain)
     assert after.found["any"].gap_pct < 100 * (
@@ -103,6 +106,7 @@ def test_a_slower_plan_joins_the_pool_and_changes_no_answer(
     monkeypatch.setattr(policy, "_deployed", lambda config: slowest.plan)
     after, told = policy.ask_policy(config, question, poorer)
     assert after.found["any"].best is poorer.found["any"].best
+    assert after.found["any"].search == "beam"
     assert told["gain_pct"] < 0 and "slower" in sentence(told)[0]
     # The same domains may be laid out otherwise: then it is not their names that tell plans apart.
     here = sentence(told | {"same_place": True})[0]
