@@ -36,7 +36,7 @@ test-slow: $(VENV)/core $(VENV)/ddp
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -rs -m "slow and not nightly"
 
 # What fits neither of them, and the mutants; run before a change to what it covers is called done.
-nightly: $(VENV)/core $(VENV)/ddp
+nightly: $(VENV)/core $(VENV)/ddp $(VENV)/scale
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -rs -m nightly
 	$(MAKE) mutants
 
@@ -47,6 +47,12 @@ mutants: $(VENV)/core $(VENV)/ddp
 $(VENV)/ddp: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[ddp]"
+	touch $@
+
+# Ray and pyarrow, for sweeps.
+$(VENV)/scale: pyproject.toml constraints-cpu.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[scale]"
 	touch $@
 
 # The frameworks that `hippo comparative` compares; tests do without them.

@@ -1,9 +1,4 @@
-r"""Make a cluster, and the trace that moves its links, from measurements.
-
-    python -m experiments.cluster from-grid --throughput CSV --latency CSV --cost CSV \
-        --regions a,b,c --gpu A100-80GB --gpus 16,16,8 --out FILE
-    python -m experiments.cluster trace --measurements CSV --cluster FILE --seed N --out FILE
-"""
+"""Make a cluster, and the trace that moves its links, from measurements."""
 
 from __future__ import annotations
 
@@ -47,7 +42,7 @@ def _prepare(argv: list[str] | None) -> Callable[[], object]:
 
 def _parser() -> tuple[Parser, dict[str, Parser]]:
     """The parser, and those of its commands by name."""
-    parser = Parser(prog="hippo cluster", description=__doc__)
+    parser = Parser("\n  ".join(EXAMPLES.values()), prog="hippo cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="from-grid | trace")
     about = "A cluster file from grids of throughput, round trip and price"
     example = EXAMPLES["from-grid"]

@@ -188,7 +188,7 @@ def _blame(error: InputError, prog: str, files: list[tuple[str, dict]], build: C
 def _parser(config_class: type, prog: str, example: str = "") -> ArgumentParser:
     about = inspect.cleandoc(config_class.__doc__ or "").partition("Attributes:")[0]
     parser = ArgumentParser(
-        prog=prog,
+        prog=f"hippo {prog}",
         description=about.rstrip(),
         epilog=f"example:\n  {example}" if example else None,
         exit_on_error=False,

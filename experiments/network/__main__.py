@@ -1,7 +1,4 @@
-r"""How links move: fit processes to measured paths, compare predictors of their bandwidth.
-
-    python -m experiments.network fit --traces CSV [CSV ...] --out FILE.yaml
-    python -m experiments.network predict --traces CSV [CSV ...] [--json FILE]
+"""How links move: fit processes to measured paths, compare predictors of their bandwidth.
 
 Both write a run folder, of which `hippo report` makes a page with figures.
 """
@@ -42,7 +39,7 @@ def _parser():
     """The parser, and those of its commands by name."""
     from experiments.common import LINK_KINDS, Parser
 
-    parser = Parser(prog="hippo network", description=__doc__)
+    parser = Parser("\n  ".join(EXAMPLES.values()), prog="hippo network", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="fit | predict")
     about = "Fit processes to measured paths: a file for --jitter"
     one = commands.add_parser("fit", help=about, description=f"{about}.", example=EXAMPLES["fit"])

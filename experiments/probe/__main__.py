@@ -1,8 +1,4 @@
-r"""Measure bandwidth and round trips between hosts, write a cluster file and a trace.
-
-    python -m experiments.probe serve --token FILE
-    python -m experiments.probe run --token FILE --hosts A=HOST:PORT,B=HOST:PORT --out FILE
-    python -m experiments.probe iperf3 --results DIR --out FILE
+"""Measure bandwidth and round trips between hosts, write a cluster file and a trace.
 
 Every host runs `serve`; `run`, from anywhere, lets each measure towards each other, one pair at a time.
 """
@@ -45,7 +41,7 @@ def _parser():
     """The parser, and those of its commands by name."""
     from experiments.common import Parser, number, whole
 
-    parser = Parser(prog="hippo probe", description=__doc__)
+    parser = Parser("\n  ".join(EXAMPLES.values()), prog="hippo probe", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar=" | ".join(EXAMPLES))
     about = {
         "serve": "Answer the probes of other hosts, and measure towards them",

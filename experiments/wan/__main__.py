@@ -1,11 +1,4 @@
-r"""A wide-area network on one machine: namespaces joined by emulated links.
-
-    python -m experiments.wan up --cluster FILE --trace CSV --scale 0.1
-    python -m experiments.wan run --cluster FILE --scale 0.1 --plan FILE --steps 20
-    python -m experiments.wan study --out DIR
-    python -m experiments.wan link --name N --src A --dst B --rate_mbps 50
-    python -m experiments.wan down --all
-    python -m experiments.wan check
+"""A wide-area network on one machine: namespaces joined by emulated links.
 
 Needs root (CAP_NET_ADMIN, CAP_SYS_ADMIN) and /dev/net/tun. The host's routes stay as they are.
 """
@@ -55,7 +48,7 @@ def _parser():
     """The parser, and those of its commands by name."""
     from experiments.common import Parser
 
-    parser = Parser(prog="hippo wan", description=__doc__)
+    parser = Parser("\n  ".join(EXAMPLES.values()), prog="hippo wan", description=__doc__)
     metavar = " | ".join(EXAMPLES)
     commands = parser.add_subparsers(dest="command", required=True, metavar=metavar)
     found = {}

@@ -34,8 +34,9 @@ from experiments.common import check_output
 from experiments.respond import Responder, make_responder
 from experiments.watch.config import WatchConfig
 from experiments.watch.hook import Hook
-from experiments.watch.metrics import MetricsServer
+from experiments.watch.metrics import Metrics, MetricsServer
 from experiments.watch.sources import Folder, Listener, Source, Stream
+from experiments.watch.state import read_state
 from experiments.watch.watcher import Watcher
 
 WAIT_S, WAIT_FOR_HOOK_S = 0.5, 0.02  # for something to come in
@@ -51,22 +52,22 @@ def watch(config: WatchConfig, stdin: TextIO, stdout: TextIO) -> None:
     for name in ("state", "plan_file"):
         if getattr(config, name) is not None:
             check_output(getattr(config, name), f"--{name}")
-    with _hook(config) as hook:
-        watcher = Watcher(make_responder(config.service), config, say, hook)
-        source = _source(config, stdin, watcher.position)
-        server = None
-        try:
-            if config.metrics is not None:
-                server = MetricsServer(watcher.metrics, config.metrics)
-            with _told_to_end() as told:
-                say(_greeting(watcher, source, server))
-                _note_of_one_domain(watcher.responder)
-                watcher.save()
-                _follow(watcher, source, config.seconds, told)
-        finally:
-            source.close()
-            if server is not None:
-                server.close()
+    if config.state is not None:
+        read_state(Path(config.state), {})  # one that is damaged is refused before the search
+    with contextlib.ExitStack() as opened:
+        hook = opened.enter_context(_hook(config))
+        source, metrics, server = _source(config, stdin), Metrics(), None
+        opened.callback(source.close)
+        if config.metrics is not None:
+            server = MetricsServer(metrics, config.metrics)
+            opened.callback(server.close)
+        watcher = Watcher(make_responder(config.service), config, say, hook, metrics)
+        source.position = watcher.position
+        with _told_to_end() as told:
+            say(_greeting(watcher, source, server))
+            _note_of_one_domain(watcher.responder)
+            watcher.save()
+            _follow(watcher, source, config.seconds, told)
     say(watcher.summary())
 
 
@@ -121,9 +122,10 @@ def _hook(config: WatchConfig) -> Iterator[Hook | None]:
         yield Hook(words, path, config.apply_timeout_s)
 
 
-def _source(config: WatchConfig, stdin: TextIO, position: str) -> Source:
+def _source(config: WatchConfig, stdin: TextIO) -> Source:
+    """Opened before the search, which takes a while: what cannot be is refused at once."""
     if config.folder is not None:
-        return Folder(config.folder, position)
+        return Folder(config.folder)
     return Stream(stdin) if config.listen is None else Listener(config.listen)
 
 

@@ -52,10 +52,11 @@ class Watcher:
         config: WatchConfig,
         say: Callable[[dict[str, Any]], None],
         hook: Hook | None = None,
+        metrics: Metrics | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Go on from the state file, where there is one. Raises InputError."""
-        self.responder, self.config, self.metrics = responder, config, Metrics()
+        self.responder, self.config, self.metrics = responder, config, metrics or Metrics()
         self._say, self._hook, self._now = say, hook, now
         self._clock = Clock(interval_since=now())
         k = len(responder.spec.domains)

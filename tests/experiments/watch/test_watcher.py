@@ -7,6 +7,7 @@ slower than 1 Gbit/s, and it counts the intervals that it remembers.
 import io
 import itertools
 import json
+import socket
 import sys
 import time
 from types import SimpleNamespace
@@ -321,6 +322,20 @@ def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path):
 def test_settings_that_do_not_go_together_are_refused(settings, named):
     with pytest.raises(ValueError, match=named):
         WatchConfig(**settings)
+
+
+@pytest.mark.parametrize("settings", ["folder", "state", "listen", "metrics"])
+def test_what_cannot_be_opened_is_refused_before_anything_is_loaded(
+    settings, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(service, "make_responder", lambda config: pytest.fail("was loaded"))
+    (tmp_path / "broken").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        values = {"folder": str(tmp_path / "absent"), "state": str(tmp_path / "broken")}
+        config = WatchConfig(**{settings: values.get(settings, port)})
+        with pytest.raises(InputError, match=settings):
+            watch(config, io.StringIO(), io.StringIO())
 
 
 def test_a_program_that_is_not_there_is_refused_before_anything_is_loaded(monkeypatch):
