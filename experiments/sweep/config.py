@@ -23,6 +23,7 @@ from jaxsim.scenario import MOST_INTERVALS, ScenarioSettings
 
 DESIGNS = ("grid", "random", "latin_hypercube")
 EXECUTORS = ("local", "ray")
+ALLOW = ("synchronous", "any")
 CATEGORIES = (
     "cluster",
     "domains",
@@ -65,6 +66,9 @@ class SweepConfig:
         steps: decision intervals per episode
         global_batch: sequences per training step
         seq: tokens per sequence
+        efficiency: what a token is worth where replicas talk seldom: published, none, a number up to
+            1, or a CSV file of parameters; in each scenario it is drawn from its band
+        allow: plans of the table: synchronous, or any (local SGD, fewer bits, streaming as well)
         base_spread: standard deviation of the log of each link's base around the cluster file's
         table_size: plans in the table at most
         layout_limit: layouts of domains that are searched at most for the table
@@ -94,6 +98,8 @@ class SweepConfig:
     steps: int = 200
     global_batch: int = GLOBAL_BATCH
     seq: int = 4096
+    efficiency: str = "published"
+    allow: str = "synchronous"
     base_spread: float = BASE_SPREAD
     table_size: int = 48
     layout_limit: int = LAYOUT_LIMIT
@@ -109,6 +115,7 @@ class SweepConfig:
     def __post_init__(self):
         _check_choice("design", self.design, DESIGNS)
         _check_choice("executor", self.executor, EXECUTORS)
+        _check_choice("allow", self.allow, ALLOW)
         check_counts(self, {"points": MOST_POINTS, "scenarios": MOST_SCENARIOS})
         check_counts(self, {"steps": MOST_INTERVALS, "batch": MOST_BATCH, **MOST_OF_A_WORLD})
         check_counts(self, {"layout_limit": MOST_LAYOUTS})

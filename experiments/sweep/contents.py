@@ -27,6 +27,8 @@ def digests(config: SweepConfig) -> dict[str, str]:
     for name in config.model:
         if name not in MODEL_PRESETS:
             files[f"model {name}"] = Path(name)
+    if Path(config.efficiency).is_file():
+        files[f"efficiency {config.efficiency}"] = Path(config.efficiency)
     for name in config.names:
         if name not in registry.names():
             path = Path(name)

@@ -86,13 +86,15 @@ def _each(function: Any, own: Any) -> Any:
     return jax.lax.map(function, own, batch_size=BLOCK)
 
 
-@jax.jit
-def _rates(table: PlanTable, params: Split) -> jax.Array:
-    """[S, T, P, V] the table's rates along the course of each scenario."""
+@functools.partial(jax.jit, static_argnames=("known",))
+def _rates(table: PlanTable, params: Split, known: bool) -> jax.Array:
+    """[S, T, P, V] the table's rates along the course of each scenario, for those to whom it is `known`
+    what a token is worth or for all others."""
+    setup = true_setup if known else make_setup
 
     def one(own):
         params_ = joined(params.shared, own)
-        return table_rates(make_setup(params_, table), params_.tape)
+        return table_rates(setup(params_, table), params_.tape)
 
     return _each(one, params.own)
 
@@ -109,11 +111,10 @@ def _truths(table: PlanTable, params: Split, rates: jax.Array) -> Truth:
     return _each(one, (params.own, rates))
 
 
-@functools.partial(jax.jit, static_argnames=("horizon", "scored"))
+@functools.partial(jax.jit, static_argnames=("horizon",))
 def _metrics(
     scheduler: Scheduler,
     horizon: int,
-    scored: bool,
     table: PlanTable,
     params: Split,
     rates: jax.Array,
@@ -121,14 +122,13 @@ def _metrics(
     keys: jax.Array,
     decision_keys: jax.Array,
 ) -> EpisodeMetrics:
-    """What one scheduler comes to in each scenario, [S]; `scored`: it is shown the table's rates."""
+    """What one scheduler comes to in each scenario, [S]; `rates` are what is measured."""
 
     def one(args):
         own, rates, truth, key, decision_key = args
         params_ = joined(params.shared, own)
         setup = make_setup(params_, table)
-        shown = rates if scored else None
-        episode = play(scheduler, params_, setup, truth, key, decision_key, horizon, shown)
+        episode = play(scheduler, params_, setup, truth, key, decision_key, horizon, rates)
         return episode_metrics(episode, params_)
 
     return _each(one, (params.own, rates, truth, keys, decision_keys))
@@ -161,6 +161,8 @@ class Player:
             layout_limit=c.layout_limit,
             loaded=group.loaded,
             preferences=SAMPLED if group.weighted else (),
+            efficiency=c.efficiency,
+            allow=c.allow,
         )
         args = (self.checkpoints, {}, world)
         return world, [contestants(name, *args)[0].scheduler for name in self.names]
@@ -190,15 +192,16 @@ class Player:
         world, schedulers = self.world(batch.group)
         params, keys = self.scenarios(batch)
         params_, table = Split.of(params), world.table
-        scored = synchronous(table.plans)
-        rates = _rates(table, params_)
-        truth = None
+        rates, truth = _rates(table, params_, known=False), None
         if any(scheduler.oracle for scheduler in schedulers):
-            truth = _truths(table, params_, rates)
+            # Of synchronous plans a token is worth 1, whoever knows what.
+            plain = synchronous(table.plans)
+            true = rates if plain else _rates(table, params_, known=True)
+            truth = _truths(table, params_, true)
         numbers = jnp.asarray(padded(batch)[1], jnp.uint32)
         decision_keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(20), numbers)
         args = (table, params_, rates, truth, keys, decision_keys)
-        parts = [_metrics(s, self.config.steps, scored, *args) for s in schedulers]
+        parts = [_metrics(s, self.config.steps, *args) for s in schedulers]
         whole = [jax.tree.map(lambda x: np.asarray(x)[: batch.count], part) for part in parts]
         return self._told(batch, whole)
 

@@ -36,6 +36,7 @@ from experiments.sweep.design import Point, design_points, varied
 from experiments.sweep.parts import WHOLE, Parts, load_pyarrow
 from experiments.sweep.playing import Player
 from jaxsim.files import InputError
+from jaxsim.learning import read_efficiency
 from jaxsim.scenario import ScenarioSettings
 from jaxsim.workload import load_model
 
@@ -91,6 +92,7 @@ def check_inputs(config: SweepConfig) -> list[Point]:
         raise InputError(
             f"sweep: reference: expected one of {', '.join(names)}, got {config.reference!r}"
         )
+    read_efficiency(config.efficiency)
     points = design_points(config)
     for cluster in config.cluster:
         for domains in config.domains or [None]:

@@ -75,6 +75,7 @@ def test_strength_is_the_amplitude_or_the_drift():
     [
         {"design": "square"},
         {"executor": "cloud"},
+        {"allow": "some"},
         {"load": [1.5]},
         {"load": []},
         {"domains": [1]},

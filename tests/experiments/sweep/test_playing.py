@@ -19,8 +19,12 @@ def rows_of(columns, scheduler, point, name):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("load", [0.0, 0.4], ids=["idle", "loaded"])
-def test_a_batch_comes_to_what_an_evaluation_does(load):
+@pytest.mark.parametrize(
+    ("load", "allow"),
+    [(0.0, "synchronous"), (0.4, "synchronous"), (0.0, "any")],
+    ids=["idle", "loaded", "any"],
+)
+def test_a_batch_comes_to_what_an_evaluation_does(load, allow):
     config = SweepConfig(
         **SMALL,
         model=["gpt2-medium"],
@@ -30,12 +34,13 @@ def test_a_batch_comes_to_what_an_evaluation_does(load):
         steps=12,
         batch=8,
         schedulers="best_static,hysteresis,clairvoyant",
+        allow=allow,
     )
     points = design_points(config)
     (batch,) = make_batches(config, points)
     columns = Player(config, points).columns(batch)
     sizes = (None, "gpt2-medium", 64, 1024, 6)
-    _, world, _ = load_world(*sizes, layout_limit=50, loaded=load > 0)
+    _, world, _ = load_world(*sizes, layout_limit=50, loaded=load > 0, allow=allow)
     for number, point in enumerate(points):
         settings = config.settings(point.jitter, point.strength, point.load)
         bank = Evaluator(world, settings, range(3), SPLIT, (1.0, 0.0, 0.0, 0.0))
