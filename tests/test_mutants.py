@@ -131,6 +131,18 @@ def test_an_error_is_killed_by_a_failure_a_crash_or_no_end(sandbox, body, outcom
     assert (answer["outcome"], answer["test"]) == (outcome, test)
 
 
+@pytest.mark.parametrize(("result", "outcome"), [(4, "survived"), (5, "killed")])
+def test_where_all_tests_are_nightly_they_are_run(sandbox, result, outcome):
+    folder, process = sandbox
+    (folder / "thing.py").write_text("def double(a):\n    return 2 * a\n")
+    lines = ["import pytest", "from thing import double", "pytestmark = pytest.mark.nightly"]
+    lines += ["def test_it():", f"    assert double(2) == {result}"]
+    (folder / "test_night.py").write_text("\n".join(lines))
+    worker = types.SimpleNamespace(tree=folder, log=folder / "log", nursery=process)
+    answer = command._Worker.ask(worker, ("test_night.py",), 120.0)
+    assert answer["outcome"] == outcome, (folder / "log").read_text()
+
+
 def test_a_worker_s_copy_is_itself_again_after_an_error(tmp_path):
     source = "y = 1 + 2\n"
     (tmp_path / "m.py").write_text(source)
