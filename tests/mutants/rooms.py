@@ -122,7 +122,7 @@ ROOMS = {
         10,
         {
             "episodes": ("tests/agents/episodes/test_metrics.py",),
-            "": ("tests/agents/many_jobs/test_many_jobs.py",),
+            "": ("tests/agents/many_jobs/test_metrics.py",),
         },
     ),
     "statistics": Room(
