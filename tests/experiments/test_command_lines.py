@@ -93,14 +93,12 @@ def test_help_keeps_line_breaks_and_ends_with_an_example(name, capsys):
     assert end.value.code == 0
     out = capsys.readouterr().out
     assert "Attributes:" not in out and "null" not in out
+    assert out.startswith("usage: ") and f"example:\n  hippo {name} " in out
     if name in ("network", "cluster", "wan", "probe"):  # several commands, each with its own
-        assert f"    python -m experiments.{name} " in out  # as it stands in the docstring
         for command in importlib.import_module(f"experiments.{name}.__main__").EXAMPLES:
             with pytest.raises(SystemExit):
                 cli.main([name, command, "--help"])
             assert f"example:\n  hippo {name} {command} --" in capsys.readouterr().out
-    else:
-        assert f"example:\n  hippo {name} " in out
 
 
 def test_help_lists_the_names_that_options_take(capsys):
