@@ -4,6 +4,7 @@ The commands stand in the pages as they are listed here; what is added makes the
 work on what earlier ones wrote, so the walk is one test.
 """
 
+import functools
 import io
 import itertools
 import json
@@ -19,6 +20,7 @@ from helpers.docs_pages import ROOM_OF, ROOMS, ROOT, blocks, commands
 
 from analysis.records import load
 from experiments.cli import main
+from experiments.plan import policy
 from jaxsim.cluster import load_cluster
 from jaxsim.network import load_link_processes
 
@@ -151,7 +153,9 @@ def test_a_sweep_is_tried_played_taken_up_and_reported(folder, monkeypatch):
 
 
 @pytest.mark.nightly
-def test_a_policy_is_asked_beside_the_search(folder, capsys):
+def test_a_policy_is_asked_beside_the_search(folder, monkeypatch, capsys):
+    few = functools.partial(policy.RespondConfig, table_size=4, layout_limit=30)
+    monkeypatch.setattr(policy, "RespondConfig", few)  # of its own table no option tells the size
     walk("hippo plan --cluster mixed-aws-regions --model llama-70b --policy hi_ppo+search")
     assert "hi_ppo+search would " in capsys.readouterr().out
     assert list((folder / "outputs").glob("plan-*"))

@@ -39,7 +39,7 @@ def load_process(
     n_domains: int,
     share: float = 0.0,
     swing: float = 0.0,
-    trace: Float[Array, "R K"] | None = None,
+    trace: Float[Array | np.ndarray, "R K"] | None = None,
     offset=0,
 ) -> LoadProcess:
     """Build settings from plain numbers; the default leaves all GPUs to geo-jobs."""

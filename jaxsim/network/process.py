@@ -93,7 +93,7 @@ def network_process(
     ou_tau: float | Real[Array | np.ndarray, "..."] = 1.0,
     low: float = 0.05,
     high: float = 3.0,
-    trace: Float[Array, "R K K"] | None = None,
+    trace: Float[Array | np.ndarray, "R K K"] | None = None,
     trace_offset: int = 0,
     tail: HeavyTail | None = None,
     rtt_tail: HeavyTail | None = None,
