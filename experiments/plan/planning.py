@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from analysis.records import RunWriter, now
-from experiments.common import note_efficiency, parse_weights, progress, put_result
+from experiments.common import note_efficiency, progress, put_result
 from experiments.evaluate import compile_trust
 from experiments.plan.answer import Carried, answer_of, carried, hourly
 from experiments.plan.bottleneck import link_gains
@@ -21,7 +21,7 @@ from experiments.plan.config import PlanConfig
 from experiments.plan.export import check_folder, export_plan, job_of, passes_of
 from experiments.plan.policy import ask_policy, check_policy
 from experiments.plan.question import SECONDS_PER_DAY, Question, asked, objective_of
-from experiments.plan.remarks import WORTH_TELLING_PCT
+from experiments.plan.remarks import WORTH_TELLING_PCT, weighted
 from experiments.plan.screen import dry_text, screen
 from experiments.plan.spot import spot_of
 from experiments.plan.thresholds import Thresholds, switch, talks
@@ -178,17 +178,12 @@ def _within_limits(one: Carried, config: PlanConfig, question: Question) -> bool
     return not any(_limits(one, config, question).values())
 
 
-def _weighted(config: PlanConfig) -> bool:
-    """Does more than speed and limits count?"""
-    return any(parse_weights(config.weights)[1:])
-
-
 def _beside(
     candidates: Candidates, best: Carried | None, config: PlanConfig, question: Question
 ) -> dict[str, Any]:
     """Runners-up and thresholds, among the plans that --allow allows and that keep the limits. They are
     about speed: there are none where weights rank plans, or where nothing keeps the limits."""
-    if best is None or _weighted(config) or not _within_limits(best, config, question):
+    if best is None or weighted(config.weights) or not _within_limits(best, config, question):
         return {}
     pool = [
         one
@@ -314,7 +309,7 @@ def _is_kept(kept: Carried, now: Carried, config: PlanConfig, question: Question
     best; else if none that keeps the limits is faster."""
     if len(distinct([kept.plan, now.plan])) == 1:
         return True
-    if _weighted(config):
+    if weighted(config.weights):
         return False
     breaks = not _within_limits(kept, config, question) and _within_limits(now, config, question)
     return not breaks and 100.0 * (now.least / kept.least - 1.0) < WORTH_TELLING_PCT

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from experiments.common import parse_weights
+
 SETTINGS = {"synchronous": "best synchronous plan", "any": "best of any plan"}
 MUCH_CHEAPER_PCT = 10.0  # a token; then one domain alone is worth a remark
 WORTH_TELLING_PCT = 0.05  # of speed; less is rounding
@@ -43,7 +45,7 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append("No plan found meets the deadline at the lower end of its bands.")
     if best and best["over_budget"]:
         lines.append("No plan found keeps to the budget.")
-    if weighted(result["asked"]) and not result["asked"]["quick"]:
+    if weighted(result["asked"]["weights"]) and not result["asked"]["quick"]:
         lines.append("Runners-up and thresholds are about speed, and are left out under --weights.")
     if any(one and one["extrapolated"] for one in told.values()):
         lines.append("* no published run of local SGD is near: extrapolated")
@@ -56,9 +58,9 @@ def remarks(result: dict[str, Any]) -> list[str]:
     return ["", *dict.fromkeys(lines)] if lines else []
 
 
-def weighted(asked: dict[str, Any]) -> bool:
+def weighted(weights: str) -> bool:
     """Does more than speed and limits count?"""
-    return any(float(weight) for weight in asked["weights"].split(",")[1:])
+    return any(parse_weights(weights)[1:])
 
 
 def _policy(told: dict[str, Any] | None) -> list[str]:

@@ -343,8 +343,8 @@ def _what_if(result: dict[str, Any]) -> list[str]:
         return [*lines, "  no plan can run"]
     broken = [word for key, word in LIMITS.items() if told["kept_breaks"].get(key)]
     if told["keep"]:
-        better = "worth more" if weighted(result["asked"]) else "faster"
-        lines += [f"  it {' and '.join(broken)}, and so does every other plan"] if broken else []
+        better = "worth more" if weighted(result["asked"]["weights"]) else "faster"
+        lines += [f"  it {' and '.join(broken)}, and no plan found does better"] if broken else []
         return [*lines, f"  keep it: no plan is {better}"]
     lines += [f"  it {' and '.join(broken)} then"] if broken else []
     same = "the same domains" if told["same_place"] else best["plan"]["label"]

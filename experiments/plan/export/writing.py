@@ -142,7 +142,7 @@ def details(block: str) -> str:
     """What a plan does not know of a model, and the framework's block has in its own way."""
     return (
         "What differs between families of models (biases, norms of queries and keys, positions): this "
-        f"is {block}, so set what yours has before its weights are loaded. It hardly changes the times."
+        f"is {block}, so set what yours has before its weights are loaded."
     )
 
 
