@@ -127,19 +127,22 @@ def test_an_error_is_killed_by_a_failure_a_crash_or_no_end(sandbox, body, outcom
     (folder / "thing.py").write_text(f"def double(a):\n    {body}\n")
     worker = types.SimpleNamespace(tree=folder, log=folder / "log", nursery=process)
     limit_s = 5.0 if outcome == "timeout" else 120.0
-    answer = command._Worker.ask(worker, ("test_thing.py",), limit_s)
+    answer = command._Worker.ask(worker, ("test_thing.py",), command.DAY, limit_s)
     assert (answer["outcome"], answer["test"]) == (outcome, test)
 
 
-@pytest.mark.parametrize(("result", "outcome"), [(4, "survived"), (5, "killed")])
-def test_where_all_tests_are_nightly_they_are_run(sandbox, result, outcome):
+@pytest.mark.parametrize(
+    ("marks", "result", "outcome"),
+    [(command.DAY, 5, "untested"), (command.NIGHT, 4, "survived"), (command.NIGHT, 5, "killed")],
+)
+def test_tests_for_the_night_are_run_apart(sandbox, marks, result, outcome):
     folder, process = sandbox
     (folder / "thing.py").write_text("def double(a):\n    return 2 * a\n")
     lines = ["import pytest", "from thing import double", "pytestmark = pytest.mark.nightly"]
     lines += ["def test_it():", f"    assert double(2) == {result}"]
     (folder / "test_night.py").write_text("\n".join(lines))
     worker = types.SimpleNamespace(tree=folder, log=folder / "log", nursery=process)
-    answer = command._Worker.ask(worker, ("test_night.py",), 120.0)
+    answer = command._Worker.ask(worker, ("test_night.py",), marks, 120.0)
     assert answer["outcome"] == outcome, (folder / "log").read_text()
 
 

@@ -18,7 +18,7 @@ from experiments.bench.episodes import EPISODE, checksum
 from experiments.common import CheckError, load_regions
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams, reset, step
-from jaxsim.load import USEFUL_SHARE, JobMix, SubmittedJob, random_jobs, read_jobs
+from jaxsim.load import JobMix, SubmittedJob, busy_tflop, random_jobs, read_jobs
 from jaxsim.plan import Plan
 from jaxsim.planning import PARTS, complete, one_view, score_plans
 from jaxsim.pytree import Pytree
@@ -27,7 +27,6 @@ from jaxsim.trees import take
 
 DOMAINS, ENVS = 8, 1024  # if none are asked for
 CHUNK = 512  # jobs that a core keeps in its cache
-BUSY = 1.5  # times what all GPUs could do while drawn jobs arrive is the work that they bring
 LOAD = {"load_share": 0.25, "load_swing": 0.6}
 
 
@@ -56,9 +55,7 @@ def regions(cluster: str | None) -> int:
 def drawn_jobs(spec: ClusterSpec, count: int) -> tuple[SubmittedJob, ...]:
     """`count` jobs that arrive at random within half an EPISODE of minutes."""
     span_s = 60.0 * EPISODE / 2
-    peaks = [one.peak_tflops * n for one, n in zip(spec.gpu_specs, spec.gpus, strict=True)]
-    peak_tflop = sum(peaks) * span_s
-    work = BUSY * USEFUL_SHARE * peak_tflop / count
+    work = busy_tflop(spec.peak_tflops, span_s, count)
     return random_jobs(count, JobMix(span_s=span_s), work, 1.0, np.random.default_rng(0))
 
 

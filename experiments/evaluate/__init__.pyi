@@ -14,7 +14,14 @@ from .evaluator import (
     synchronous,
     tune,
 )
-from .jobs import JobsEvaluation, requested_for_jobs
+from .jobs import (
+    JobsContestant,
+    JobsEvaluation,
+    JobsScenario,
+    jobs_scenarios,
+    play_jobs,
+    requested_for_jobs,
+)
 from .programs import tapes, true_setup
 from .trust import (
     compile_trust,
@@ -31,16 +38,20 @@ __all__ = [
     "Contestant",
     "EvaluateConfig",
     "Evaluator",
+    "JobsContestant",
     "JobsEvaluation",
+    "JobsScenario",
     "compile_trust",
     "contestants",
     "in_calibrated_domain",
+    "jobs_scenarios",
     "least_reach",
     "named",
     "on_tape",
     "outlook_at_base",
     "plan_features",
     "plan_trust",
+    "play_jobs",
     "probabilities_best",
     "requested",
     "requested_for_jobs",

@@ -103,6 +103,37 @@ def arriving(
     return count
 
 
+class JobsScenario(NamedTuple):
+    """One scenario, and what its future holds."""
+
+    params: EnvParams
+    key: jax.Array
+    views: NetworkView  # [T + 1, ...]
+    alone_s: jax.Array  # [J] what every job would need alone
+
+
+def jobs_scenarios(
+    world: JobsWorld, params: EnvParams, keys: jax.Array, horizon: int
+) -> list[JobsScenario]:
+    """The scenarios of a bank, leaves [S, ...], one by one."""
+    views, out = tapes(params, keys, horizon + 1), []
+    for seed in range(len(keys)):
+        own, key, course = take((params, keys, views), seed)
+        out.append(JobsScenario(own, key, course, alone(own, world, course)))
+    return out
+
+
+def play_jobs(
+    one: JobsContestant, world: JobsWorld, scenarios: Sequence[JobsScenario]
+) -> Iterator[JobMetrics]:
+    """One scenario after another, NumPy leaves: a job that is not there is skipped, which a batch
+    cannot."""
+    make_room_for_programs()
+    scheduler = one.of(world)
+    for scenario in scenarios:
+        yield jax.tree.map(np.asarray, episode(scheduler, world, *scenario))
+
+
 class JobsEvaluation:
     """One evaluation from checked inputs to records."""
 
@@ -126,16 +157,7 @@ class JobsEvaluation:
         bank = jobs_bank(
             self.world, self.settings, range(config.seeds), "test", config.sharing, **traces
         )
-        self.scenarios = self._with_truth(*bank)
-
-    def _with_truth(self, params: EnvParams, keys: jax.Array) -> list[tuple]:
-        """Each scenario's params and key, with what its future holds: its views, and what every job
-        would need alone."""
-        views, out = tapes(params, keys, self.settings.horizon + 1), []
-        for seed in range(len(keys)):
-            own, key, course = take((params, keys, views), seed)
-            out.append((own, key, (course, alone(own, self.world, course))))
-        return out
+        self.scenarios = jobs_scenarios(self.world, *bank, self.settings.horizon)
 
     def run(self, writer: RunWriter) -> dict:
         """Play everybody whom the run folder does not know yet, return the summary."""
@@ -184,25 +206,21 @@ class JobsEvaluation:
         }
 
     def play(self, one: JobsContestant) -> Iterator[JobMetrics]:
-        """One scenario after another: a job that is not there is skipped, which a batch cannot."""
-        make_room_for_programs()
-        scheduler = one.of(self.world)
-        for params, key, truth in self.scenarios:
-            metrics = episode(scheduler, self.world, params, key, *truth)
-            yield jax.tree.map(np.asarray, metrics)
+        """What one contestant comes to in each scenario."""
+        return play_jobs(one, self.world, self.scenarios)
 
     def utilisation_alone(self) -> np.ndarray:
         """[S] of the cluster, if every job had it to itself: no scheduler's is higher."""
         bounds = [
             utilisation_alone(params, alone_s, views.gpus_available[1:])
-            for params, _, (views, alone_s) in self.scenarios
+            for params, _, views, alone_s in self.scenarios
         ]
         return np.array(bounds, float)
 
     def decision_ms(self, one: JobsContestant) -> np.ndarray:
         """[DECISIONS] time in which all jobs have decided [ms], the longest that it can be: every job
         is there, and none is deployed."""
-        params, key, (views, _) = self.scenarios[0]
+        params, key, views, _ = self.scenarios[0]
         at_once = params.problem.work.replace(
             arrival_s=jnp.zeros_like(params.problem.work.arrival_s)
         )

@@ -1,8 +1,9 @@
 """Scenarios of one shape side by side: one compiled program plays every batch of a group.
 
 What changes the shape of a program parts groups: the cluster, the model, whether local jobs hold GPUs,
-whether progress alone counts. Inside a group the kind of jitter parts batches, because a course is
-drawn by the kind's own program; those who play see courses alone and share theirs.
+whether progress alone counts, how many jobs there are. Inside a group the kind of jitter parts
+batches, because a course is drawn by the kind's own program; those who play see courses alone and share
+theirs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from experiments.sweep.config import SweepConfig, recorded
 from experiments.sweep.design import Point
 
 PROGRESS = (1.0, 0.0, 0.0, 0.0)  # weights under which no objective is needed
+MOST_WITH_JOBS = 8  # scenarios of a batch: they are played one after another
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Group:
     model: str
     loaded: bool  # local jobs hold GPUs
     weighted: bool  # other things than progress count
+    jobs: int | None = None  # that arrive at random; None = one that stays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,17 +53,18 @@ class Batch:
 def group_of(point: Point) -> Group:
     """The group that a point belongs to."""
     weighted = tuple(float(w) for w in point.weights.split(","))[1:] != PROGRESS[1:]
-    return Group(point.cluster, point.domains, point.model, point.load > 0, weighted)
+    return Group(point.cluster, point.domains, point.model, point.load > 0, weighted, point.jobs)
 
 
 def make_batches(config: SweepConfig, points: list[Point]) -> list[Batch]:
     """All batches, numbered; the same whoever plays them."""
+    at_once = min(config.batch, MOST_WITH_JOBS) if config.jobs else config.batch
     members: dict[tuple[Group, str], list[int]] = {}
     for number, point in enumerate(points):
         members.setdefault((group_of(point), point.jitter), []).append(number)
     sizes: dict[Group, int] = {}
     for (group, _), numbers in members.items():
-        most = min(config.batch, len(numbers) * config.scenarios)
+        most = min(at_once, len(numbers) * config.scenarios)
         sizes[group] = max(sizes.get(group, 1), most)
     batches: list[Batch] = []
     for (group, _), numbers in members.items():
@@ -82,6 +87,17 @@ def padded(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     """[size] points and [size] seeds: the batch, filled up from its start."""
     index = np.arange(batch.size) % batch.count
     return np.asarray(batch.points)[index], np.asarray(batch.seeds)[index]
+
+
+def identified(batch: Batch, points: Sequence[Point], names: Sequence[str]) -> dict[str, Any]:
+    """The columns that say of which scenario a row is, and whose; [S] of each scheduler in turn."""
+    mine, times = [points[number] for number in batch.points], len(names)
+    return {
+        "point": np.tile(np.asarray(batch.points, np.int32), times),
+        "scenario": np.tile(np.asarray(batch.seeds, np.int32), times),
+        "scheduler": [name for name in names for _ in mine],
+        **{name: [getattr(p, name) for p in mine] * times for name in Point.__annotations__},
+    }
 
 
 def describe(batches: list[Batch]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from experiments.common import (
     BASE_SPREAD,
     GLOBAL_BATCH,
     LAYOUT_LIMIT,
+    MOST_JOBS,
     MOST_LAYOUTS,
     MOST_OF_A_WORLD,
     MOST_SCENARIOS,
@@ -30,6 +31,7 @@ CATEGORIES = (
     "model",
     "weights",
     "jitter",
+    "jobs",
 )  # factors that are drawn from lists
 RANGES = ("strength", "load")  # factors that other designs than a grid draw between the ends
 FACTORS = (*CATEGORIES, *RANGES)
@@ -60,6 +62,9 @@ class SweepConfig:
         strength: amplitude of uniform jitter, standard deviation of the drift of ou; as these are by
             default if none is given
         load: mean share of the GPUs that local jobs hold, moving by 20 % of itself
+        jobs: numbers J of jobs of the point's model, which arrive at random in the first half of the
+            episode and bring half as much again as all GPUs could do in it; one job that stays to the
+            end if none is given
         schedulers: names and checkpoint paths, separated by commas; tunable ones play at their
             defaults, of a checkpoint the first policy seed
         reference: whom the others are compared with, one of the schedulers; the first if none is given
@@ -93,6 +98,7 @@ class SweepConfig:
     jitter: list[str] = dataclasses.field(default_factory=lambda: ["ou"])
     strength: list[float] = dataclasses.field(default_factory=list)
     load: list[float] = dataclasses.field(default_factory=lambda: [0.0])
+    jobs: list[int] = dataclasses.field(default_factory=list)
     schedulers: str = "best_static,hysteresis,hi_ppo"
     reference: str | None = None
     steps: int = 200
@@ -131,8 +137,12 @@ class SweepConfig:
             raise ValueError(f"domains: expected integers from 2 to 1024, got {self.domains}")
         if not all(math.isfinite(x) and 0.0 <= x <= 1.0 for x in self.load):
             raise ValueError(f"load: expected numbers from 0 to 1, got {self.load}")
+        if not all(1 <= j <= MOST_JOBS for j in self.jobs):
+            raise ValueError(f"jobs: expected integers from 1 to {MOST_JOBS}, got {self.jobs}")
         for text in self.weights:
             parse_weights(text)
+        if self.jobs and self.weights != ["1,0,0,0"]:
+            raise ValueError(f"weights: expected 1,0,0,0 alone beside jobs, got {self.weights}")
         if self.strength and (without := [j for j in self.jitter if j not in STRENGTH_OF]):
             raise ValueError(
                 f"strength: {without[0]!r} has none; expected jitter of {', '.join(STRENGTH_OF)}"

@@ -21,6 +21,7 @@ class Point:
     model: str
     weights: str
     jitter: str
+    jobs: int | None
     strength: float | None
     load: float
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FOLDER, WHOLE = "parts", "scenarios.parquet"
 TEXT = ("scheduler", *CATEGORIES)
+COUNTS = ("domains", "jobs")
 # Of a part's metadata: the fingerprint of the settings, and what the files held that they name.
 SWEEP_KEY, CONTENTS_KEY = b"sweep", b"contents"
 
@@ -93,10 +94,10 @@ class Parts:
         """Names as a dictionary of text, so that files stay small; floats and counts as they are."""
         arrow, arrays = self._arrow, {}
         for name, values in columns.items():
-            if name in TEXT and name != "domains":
+            if name in TEXT and name not in COUNTS:
                 kind = arrow.dictionary(arrow.int32(), arrow.string())
                 arrays[name] = arrow.array(values, arrow.string()).cast(kind)
-            elif name == "domains":
+            elif name in COUNTS:
                 arrays[name] = arrow.array(values, arrow.int32())
             elif isinstance(values, list):
                 arrays[name] = arrow.array(values, arrow.float64())

@@ -33,7 +33,7 @@ from experiments.evaluate import (
     tapes,
     true_setup,
 )
-from experiments.sweep.batches import Batch, Group, padded
+from experiments.sweep.batches import Batch, Group, identified, padded
 from experiments.sweep.config import SweepConfig
 from experiments.sweep.design import Point
 from jaxsim.env import EnvParams
@@ -211,12 +211,8 @@ class Player:
         each = {name: [getattr(part, name) for part in metrics] for name in fields}
         first = np.array([float(point.weights.split(",")[0]) for point in points], np.float32)
         reward = [self.config.steps * (part.reward + first) for part in metrics]
-        times = len(metrics)
         return {
-            "point": np.tile(np.asarray(batch.points, np.int32), times),
-            "scenario": np.tile(np.asarray(batch.seeds, np.int32), times),
-            "scheduler": [name for name in self.names for _ in points],
-            **{name: [getattr(p, name) for p in points] * times for name in Point.__annotations__},
+            **identified(batch, self.points, self.names),
             "achieved": np.concatenate(reward if batch.group.weighted else each["progress"]),
             **{name: np.concatenate(values) for name, values in each.items()},
         }

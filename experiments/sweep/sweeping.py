@@ -27,12 +27,13 @@ from experiments.common import (
     put_result,
     use_compile_cache,
 )
-from experiments.evaluate import requested
+from experiments.evaluate import requested, requested_for_jobs
 from experiments.sweep import executors
 from experiments.sweep.batches import Batch, describe, fingerprint, group_of, make_batches
 from experiments.sweep.config import SweepConfig, recorded
 from experiments.sweep.contents import digests
 from experiments.sweep.design import Point, design_points, varied
+from experiments.sweep.jobs import JobsPlayer
 from experiments.sweep.parts import WHOLE, Parts, load_pyarrow
 from experiments.sweep.playing import Player
 from jaxsim.files import InputError
@@ -81,13 +82,7 @@ def check_inputs(config: SweepConfig) -> list[Point]:
         executors.load_ray()
     if config.json not in (None, "-"):
         check_output(str(config.json), "--json")
-    names, checkpoints = requested(config.schedulers)
-    apart = registry.names(low_communication=True)
-    if wrong := [name for name in names if name in apart and name not in checkpoints]:
-        raise InputError(
-            f"sweep: schedulers: {wrong[0]} plays on a table of its own; allowed are those beside "
-            f"{', '.join(apart)}, or hippo evaluate"
-        )
+    names = _checked_names(config)
     if config.reference is not None and config.reference not in names:
         raise InputError(
             f"sweep: reference: expected one of {', '.join(names)}, got {config.reference!r}"
@@ -102,6 +97,20 @@ def check_inputs(config: SweepConfig) -> list[Point]:
     for jitter in config.jitter:
         ScenarioSettings(jitter=jitter).links()
     return points
+
+
+def _checked_names(config: SweepConfig) -> list[str]:
+    """Who is to play. Raises InputError for those who cannot."""
+    if config.jobs:
+        return list(dict.fromkeys(one.name for one in requested_for_jobs(config.schedulers, None)))
+    names, checkpoints = requested(config.schedulers)
+    apart = registry.names(low_communication=True)
+    if wrong := [name for name in names if name in apart and name not in checkpoints]:
+        raise InputError(
+            f"sweep: schedulers: {wrong[0]} plays on a table of its own; allowed are those beside "
+            f"{', '.join(apart)}, or hippo evaluate"
+        )
+    return names
 
 
 def reference_of(config: SweepConfig) -> str:
@@ -141,24 +150,28 @@ def _played(
         return
     workers = _workers(config)
     if config.executor == "local":
-        yield from executors.play_local(Player(config, points).columns, batches, workers)
+        yield from executors.play_local(_player(config, points).columns, batches, workers)
         return
     with executors.ray_cluster(config.address, workers) as ray:
-        make = functools.partial(_player, config, points)
+        make = functools.partial(_player_of_a_worker, config, points)
         yield from executors.play_ray(ray, make, batches, workers)
 
 
-def _player(config: SweepConfig, points: list[Point]) -> Player:
+def _player(config: SweepConfig, points: list[Point]) -> Player | JobsPlayer:
+    return JobsPlayer(config, points) if config.jobs else Player(config, points)
+
+
+def _player_of_a_worker(config: SweepConfig, points: list[Point]) -> Player | JobsPlayer:
     """A player in a process of its own."""
     use_compile_cache()
-    return Player(config, points)
+    return _player(config, points)
 
 
 def rehearsal(config: SweepConfig, points: list[Point], batches: list[Batch]) -> dict[str, Any]:
     """What --dry-run says: how much there is to do, and how long it would take, from two batches of
     each group's size: the first compiles, the second is measured. Groups of which none was played are
     taken to be as fast as the first."""
-    player, first = Player(config, points), batches[0]
+    player, first = _player(config, points), batches[0]
     taken = []
     for _ in range(2):
         start = time.perf_counter()

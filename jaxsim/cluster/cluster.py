@@ -154,6 +154,11 @@ class ClusterSpec:
         return tuple(gpu_spec(gpu, self.name) for gpu in self.gpu_of)
 
     @property
+    def peak_tflops(self) -> float:
+        """Peak of all GPUs together [TFLOP/s]."""
+        return sum(gpu.peak_tflops * n for gpu, n in zip(self.gpu_specs, self.gpus, strict=True))
+
+    @property
     def intra(self) -> Intra:
         """The network inside domains that state none of their own."""
         return Intra(self.intra_bandwidth_gbps, self.intra_rtt_ms)

@@ -5,7 +5,14 @@ jobs_file   jobs CSV files: who submits what, and when
 jobs_drawn  lists of jobs drawn from a trace of cluster jobs, or at random
 """
 
-from jaxsim.load.jobs_drawn import USEFUL_SHARE, V100_TFLOPS, JobMix, jobs_from_trace, random_jobs
+from jaxsim.load.jobs_drawn import (
+    USEFUL_SHARE,
+    V100_TFLOPS,
+    JobMix,
+    busy_tflop,
+    jobs_from_trace,
+    random_jobs,
+)
 from jaxsim.load.jobs_file import MOST_JOBS, SubmittedJob, read_jobs, write_jobs
 from jaxsim.load.local_jobs import (
     Bursts,
@@ -25,6 +32,7 @@ __all__ = [
     "LoadProcess",
     "SubmittedJob",
     "burst_trace",
+    "busy_tflop",
     "gpus_available",
     "jobs_from_trace",
     "load_process",

@@ -14,6 +14,9 @@ from jaxsim.workload import JobSpec, load_model
 TRACE_COLUMNS = ("vc", "arrival_s", "num_gpus", "assigned_model", "total_steps", "duration_s_v100")
 V100_TFLOPS = 125.0  # peak of the GPU on which such a trace counts its seconds
 USEFUL_SHARE = 0.4  # of the peak, as large models reach it
+BUSY = (
+    1.5  # times what all GPUs could do while jobs arrive is the work of those that keep them busy
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +85,12 @@ def random_jobs(
         at_s += rng.exponential(burst * mix.span_s / count)
     work = mean_tflop * rng.lognormal(-0.5, 1.0, count)
     return _submitted(np.array(arrival[:count]), work, mix, rng)
+
+
+def busy_tflop(peak_tflops: float, span_s: float, count: int) -> float:
+    """Mean work [TFLOP] of each of `count` jobs that arrive within `span_s`, where together they bring
+    BUSY times what GPUs of `peak_tflops` in all could do meanwhile."""
+    return BUSY * USEFUL_SHARE * peak_tflops * span_s / count
 
 
 def _submitted(

@@ -2,9 +2,10 @@
 
     PYTHONPATH=tests python -m mutants --out outputs/mutants
 
-The work tree is never touched: every worker has a copy of it. A run that was interrupted goes on
-from its results.jsonl; an error that was judged is judged again after its file has changed, and one
-that survived after its tests have, too.
+The tests of an error are those that stand near it, first the fast ones; what they do not notice, those
+for the night are asked about. The work tree is never touched: every worker has a copy of it. A run
+that was interrupted goes on from its results.jsonl; an error that was judged is judged again after its
+file has changed, and one that survived after its tests have, too.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 COPIED = ("jaxsim", "agents", "analysis", "experiments", "ddp_bench", "tests", "pyproject.toml")
 SLOWER, SLACK_S = 4.0, 60.0  # a pytest may take so many times what it takes without an error
+DAY, NIGHT, NIGHT_S = (
+    "not nightly",
+    "nightly",
+    1800.0,
+)  # marks of tests, and the most the latter take
 
 
 def main() -> int:
@@ -126,7 +132,9 @@ class Run:
             raise failures[0]
 
     def _check(self, worker: _Worker, tests: tuple[str, ...]) -> None:
-        answer = worker.ask(tests, limit_s=1800.0)
+        answer = worker.ask(tests, DAY, NIGHT_S)
+        if answer["outcome"] == "untested":
+            answer = worker.ask(tests, NIGHT, NIGHT_S)
         if answer["outcome"] != "survived":
             sys.exit(f"{' '.join(tests)}: {answer} without any error; see {worker.log}")
         with self.lock:
@@ -141,7 +149,10 @@ class Run:
     def _try(self, worker: _Worker, mutant: Mutant) -> None:
         tests = near_tests(mutant.room, mutant.file)
         with worker.with_error(mutant):
-            answer = worker.ask(tests, SLOWER * self.normal_s[tests] + SLACK_S)
+            answer = worker.ask(tests, DAY, SLOWER * self.normal_s[tests] + SLACK_S)
+            if answer["outcome"] in ("survived", "untested"):
+                night = worker.ask(tests, NIGHT, NIGHT_S)
+                answer = answer if night["outcome"] == "untested" else night
         if answer["outcome"] == "error":
             sys.exit(f"{line_of(mutant)}: pytest did not run; see {worker.log}")
         with self.lock:
@@ -193,9 +204,10 @@ class _Worker:
         self.nursery.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def ask(self, tests: tuple[str, ...], limit_s: float) -> dict:
-        """Run tests in the copy."""
-        job = {"tree": str(self.tree), "tests": tests, "limit_s": limit_s, "log": str(self.log)}
+    def ask(self, tests: tuple[str, ...], marks: str, limit_s: float) -> dict:
+        """Run tests with these marks in the copy."""
+        job = {"tree": str(self.tree), "tests": tests, "marks": marks}
+        job |= {"limit_s": limit_s, "log": str(self.log)}
         self.nursery.stdin.write(json.dumps(job) + "\n")
         self.nursery.stdin.flush()
         return json.loads(self.nursery.stdout.readline())

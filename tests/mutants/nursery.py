@@ -1,8 +1,8 @@
 """A process with the large libraries loaded that forks a pytest for every job it reads.
 
-Run as `python nursery.py`. A line of standard input is a job, {"tree", "tests", "limit_s", "log"};
-a line of standard output is its answer, {"outcome", "seconds", "test"}. Loading JAX, pandas, PyTorch
-and pytest takes seconds, most errors show within one: so load once and fork.
+Run as `python nursery.py`. A line of standard input is a job, {"tree", "tests", "marks", "limit_s",
+"log"}; a line of standard output is its answer, {"outcome", "seconds", "test"}. Loading JAX, pandas,
+PyTorch and pytest takes seconds, most errors show within one: so load once and fork.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ LIBRARIES = (
     "hypothesis",
     "hypothesis.strategies",
 )
-OUTCOMES = {0: "survived", 1: "killed", 2: "killed"}  # 2: a test file could not be loaded
+# 2: a test file could not be loaded; 5: no test has these marks
+OUTCOMES = {0: "survived", 1: "killed", 2: "killed", 5: "untested"}
 
 
 class _First:
@@ -83,7 +84,7 @@ def answer(job: dict) -> dict:
         os.waitpid(child, 0)
         outcome = "timeout"
     else:
-        # A crash of the interpreter notices too; pytest's codes 3 to 5 are mistakes of this tool.
+        # A crash of the interpreter notices too; pytest's codes 3 and 4 are mistakes of this tool.
         outcome = "killed" if status < 0 else OUTCOMES.get(status, "error")
     first = note.read_text() if note.exists() else ""
     return {"outcome": outcome, "seconds": time.monotonic() - started, "test": first}
@@ -111,9 +112,7 @@ def _run_tests(job: dict, note: Path) -> None:
         first = _First()
         options = ["-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:randomly"]
         options += ["--hypothesis-seed=0", *job["tests"]]
-        code = int(pytest.main([*options, "-m", "not nightly"], plugins=[first]))
-        if code == pytest.ExitCode.NO_TESTS_COLLECTED:  # all that stands near is for the night
-            code = int(pytest.main(options, plugins=[first]))
+        code = int(pytest.main([*options, "-m", job["marks"]], plugins=[first]))
         note.write_text(first.name)
     finally:
         sys.stdout.flush()

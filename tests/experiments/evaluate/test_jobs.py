@@ -115,6 +115,7 @@ OF_ONE_JOB = {  # figures that need an optimum, or one price of a token
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("scoring_is_optimised")
 @pytest.mark.skipif(not PHILLY.exists(), reason="the Philly trace is not beside the project")
 def test_sixteen_philly_jobs_on_eight_regions_for_a_thousand_intervals(tmp_path):
     """Nothing is given here: the world is built, local jobs come and go, everything is played."""

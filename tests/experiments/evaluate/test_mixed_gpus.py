@@ -10,6 +10,7 @@ WHO = "best_static,hysteresis,sailor,hyperion,dt_fm,crosspipe,alpa,zero"
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("scoring_is_optimised")
 def test_everybody_plans_and_plays_where_a_site_has_faster_gpus(tmp_path):
     """South gets H100 in one of two files that are alike else; local jobs hold some GPUs."""
     alike = two_sites_yaml(40.0, 40.0)

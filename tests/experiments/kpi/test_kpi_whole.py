@@ -49,6 +49,7 @@ def measured(folder, run):
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("scoring_is_optimised")
 def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path, monkeypatch):
     (tmp_path / "sites.yaml").write_text(two_sites_yaml(40, 30))
     (tmp_path / "jobs.csv").write_text(JOBS)

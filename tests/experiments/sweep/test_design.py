@@ -84,6 +84,8 @@ def test_strength_is_the_amplitude_or_the_drift():
         {"jitter": ["regime"], "strength": [0.1]},
         {"batch": 0},
         {"workers": -1},
+        {"jobs": [0]},
+        {"jobs": [2], "weights": ["1,0,1,0"]},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )

@@ -7,6 +7,7 @@ import types
 
 import numpy as np
 import pytest
+from helpers.toy_world import two_sites_yaml
 
 from agents.hi_ppo import TrainSettings
 from agents.hi_ppo.exact import ExactTrainer
@@ -14,6 +15,7 @@ from analysis.records import load
 from experiments.train.config import Processes, TrainConfig, recorded
 
 TINY = "--epochs 2 --scenarios 8 --eval_scenarios 2 --eval_every 2 --table_size 8 --seeds [0,1]"
+TINY += " --model gpt2-medium --global_batch 64 --seq 1024"
 TINY += " --train.hidden 8 --train.exact.batch 4 --train.exact.updates 1 --scenario.horizon 8"
 
 
@@ -49,8 +51,16 @@ def test_a_batch_is_dealt_out_evenly():
         ExactTrainer(TrainSettings(), [bank], 1, three)
 
 
-def started(*words):
-    argv = [sys.executable, "-m", "experiments.train", *TINY.split(), *words]
+def started(cluster, *words):
+    argv = [
+        sys.executable,
+        "-m",
+        "experiments.train",
+        "--cluster",
+        str(cluster),
+        *TINY.split(),
+        *words,
+    ]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -60,11 +70,13 @@ def test_two_processes_train_the_policy_of_one(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         at = f"127.0.0.1:{free.getsockname()[1]}"
+    cluster = tmp_path / "two-sites.yaml"
+    cluster.write_text(two_sites_yaml(40.0, 30.0))
     many = ("--processes.coordinator", at, "--processes.count", "2", "--processes.index")
     runs = {
-        "alone": started("--out", str(tmp_path / "alone")),
-        "first": started("--out", str(tmp_path / "both"), *many, "0"),
-        "other": started("--out", str(tmp_path / "none"), *many, "1"),
+        "alone": started(cluster, "--out", str(tmp_path / "alone")),
+        "first": started(cluster, "--out", str(tmp_path / "both"), *many, "0"),
+        "other": started(cluster, "--out", str(tmp_path / "none"), *many, "1"),
     }
     try:
         for name, process in runs.items():
@@ -73,7 +85,7 @@ def test_two_processes_train_the_policy_of_one(tmp_path):
     finally:  # the others wait for one that failed
         for process in runs.values():
             process.kill()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "both"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "both", cluster.name]
     alone, both = (load(tmp_path / name).table("metrics") for name in ("alone", "both"))
     for name in ("progress_rel", "gradient_norm", "prior_scale"):
         assert both[name].to_numpy() == pytest.approx(alone[name].to_numpy(), rel=1e-3), name

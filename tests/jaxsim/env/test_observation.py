@@ -9,7 +9,7 @@ import pytest
 from helpers.toy_world import JOB, cluster_spec, env_params, make_plan, play
 
 from jaxsim.env.env import reset
-from jaxsim.env.observation import EDGE_FEATURES, JOB_NODE_FEATURES, NODE_FEATURES
+from jaxsim.env.observation import EDGE_FEATURES, JOB_NODE_FEATURES, NODE_FEATURES, job_nodes
 
 SPEC = dataclasses.replace(cluster_spec(4, gpus=8, gbps=0.1), gpus=(8, 4, 16, 6))
 PLANS = [
@@ -90,6 +90,12 @@ def test_job_nodes_say_what_each_domain_does_for_the_job(seen):
         ]
         wanted = np.where(used[:, None], np.stack(expected, axis=1), 0.0)
         np.testing.assert_allclose(nodes, wanted, rtol=1e-5, err_msg=str(t))
+
+
+def test_a_job_that_is_not_there_has_no_features(seen):
+    problem = seen[0].problem.job(0)
+    nodes = job_nodes(PLANS[0], problem.work, jnp.array(False), problem.cluster.mask)
+    np.testing.assert_array_equal(nodes, np.zeros((4, JOB_NODE_FEATURES)))
 
 
 def test_the_numbers_of_features_are_those_of_the_arrays(seen):
