@@ -155,20 +155,27 @@ def completion_alone_s(
         return jnp.where(table.mask[None, :, None], rate, 0.0).max(axis=(1, 2))
 
     rates = jax.lax.map(best_rate, jnp.arange(n_kinds))  # [U, T]
-    interval_s = params.interval_s
-    begins_s = jnp.arange(rates.shape[1], dtype=jnp.float32) * interval_s
+    work = params.problem.work
+    done_s = jax.vmap(completion_s, in_axes=(0, 0, 0, None))
+    return done_s(rates[world.kind], work.arrival_s, work.step_budget, params.interval_s)
 
-    def one(kind, arrival_s, budget):
-        rate = rates[kind]
-        steps = jnp.cumsum(rate * jnp.clip(begins_s + interval_s - arrival_s, 0.0, interval_s))
-        complete = steps >= budget
-        ends_s = begins_s + interval_s - (steps - budget) / jnp.maximum(rate, 1e-30)
-        beyond_s = (budget - steps[-1]) / jnp.maximum(jnp.mean(rate), 1e-30)
-        within = _at_first(complete[:, None], ends_s[:, None])[0]
-        end_s = jnp.where(jnp.any(complete), within, begins_s[-1] + interval_s + beyond_s)
-        return end_s - arrival_s
 
-    return jax.vmap(one)(world.kind, params.problem.work.arrival_s, params.problem.work.step_budget)
+def completion_s(
+    rate: Float[Array, " T"],
+    arrival_s: Float[Array, ""],
+    budget: Float[Array, ""],
+    interval_s: Float[Array, ""] | float,
+) -> Float[Array, ""]:
+    """[s] from arrival until `budget` training steps are done at `rate` [T] [1/s] in each interval;
+    beyond the last, the mean rate goes on."""
+    begins_s = jnp.arange(rate.shape[0], dtype=jnp.float32) * interval_s
+    steps = jnp.cumsum(rate * jnp.clip(begins_s + interval_s - arrival_s, 0.0, interval_s))
+    complete = steps >= budget
+    ends_s = begins_s + interval_s - (steps - budget) / jnp.maximum(rate, 1e-30)
+    beyond_s = (budget - steps[-1]) / jnp.maximum(jnp.mean(rate), 1e-30)
+    within_s = _at_first(complete[:, None], ends_s[:, None])[0]
+    end_s = jnp.where(jnp.any(complete), within_s, begins_s[-1] + interval_s + beyond_s)
+    return end_s - arrival_s
 
 
 def _at_first(happens: Array, values: Array) -> Array:

@@ -180,6 +180,15 @@ def test_without_messages_a_domain_knows_itself_alone():
         assert np.any(before[[0, 2, 3]] != after[[0, 2, 3]]) == told
 
 
+def test_attention_alone_weighs_messages():
+    """A layer of it has one output more to learn: the score of a message."""
+    sizes = {}
+    for kind in ("sage", "gat"):
+        shapes = jax.eval_shape(GraphEncoder(8, kind=kind).init, jax.random.key(0), wan(4))
+        sizes[kind] = sum(x.shape == (1,) for x in jax.tree.leaves(shapes))
+    assert sizes == {"sage": 0, "gat": GraphEncoder(8).layers}
+
+
 @pytest.mark.parametrize("kind", ["sage", "gat", "none"])
 def test_padded_domains_have_no_embedding(kind):
     encoder, graph = GraphEncoder(8, kind=kind), wan(8)

@@ -10,7 +10,7 @@ from helpers.toy_world import GPU, cluster_spec
 
 from agents.episodes.metrics import traffic_metrics
 from agents.many_jobs.mast import queueing_s
-from agents.many_jobs.metrics import jain_index, job_metrics, utilisation_alone
+from agents.many_jobs.metrics import completion_s, jain_index, job_metrics, utilisation_alone
 from agents.registry import find, jobs_names, make_for_jobs
 from jaxsim.cluster import Site
 from jaxsim.step_time.closed_form import StepCost
@@ -31,6 +31,22 @@ def test_jain_index():
     there = jnp.array([True, True, True, False])
     np.testing.assert_allclose(jain_index(jnp.array([2.0, 2.0, 2.0, 9.0]), there), 1.0, rtol=1e-6)
     np.testing.assert_allclose(jain_index(jnp.array([5.0, 0.0, 0.0, 9.0]), there), 1 / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("budget", "done_s"),
+    [
+        (4.0, 4.0),  # one step a second from its arrival on
+        (15.0, 10.0),  # 5 of them until the interval ends, 10 at 2 a second
+        (27.0, 25.5),  # nothing goes on in the third interval; 2 of the rest at 4 a second
+        (72.0, 39.0),  # 7 are left at the end of the fourth, at the mean rate of 1.75 a second
+    ],
+)
+def test_when_a_job_alone_would_be_done(budget, done_s):
+    """It arrives after 5 s of an interval of 10 s."""
+    rate = jnp.array([1.0, 2.0, 0.0, 4.0])
+    got = completion_s(rate, jnp.float32(5.0), jnp.float32(budget), 10.0)
+    np.testing.assert_allclose(got, done_s, rtol=1e-6)
 
 
 @pytest.fixture(scope="module")
