@@ -1,9 +1,11 @@
 """The plan of most worth under weights, a budget and a deadline, against the worth of every plan."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from helpers.every_plan import able_alone, costs_of, drawn_cluster, every_plan
-from helpers.toy_world import JOB, base_view, calibration, cluster_spec
+from helpers.toy_world import GPU, JOB, base_view, calibration, cluster_spec
 
 from jaxsim.plan import Problem, Recompute, Schedule
 from jaxsim.planning import Objective, PlanFamily, PlanSpace
@@ -94,3 +96,19 @@ def test_what_a_group_costs_is_the_price_of_the_gpus_that_it_holds():
     halves = [c for c, common in enumerate(pipes.common) if common.part == 2]
     assert usd[both][whole][pipes.exists[both][whole]] == pytest.approx(10.0)
     assert usd[both][halves][pipes.exists[both][halves]] == pytest.approx(5.0)
+    # Ranks that share a sequence are GPUs too.
+    shared = [one._replace(cp=2) for one in pipes.common]
+    doubled = gpu_prices(dataclasses.replace(pipes, common=shared), one.problem)
+    np.testing.assert_allclose(doubled, 2.0 * usd)
+
+
+def test_what_a_training_step_is_worth_at_best():
+    """By hand: a twentieth of an interval's progress weighs half, the GPUs' use a quarter."""
+    cluster = cluster_spec(2).to_arrays()
+    problem = Problem(build_workload([JOB]).job(0), cluster, calibration())
+    objective = Objective.of((0.5, 0.25, 0.25, 0.0), 40.0)
+    assert objective is not None
+    of = WorthBound.of(Asked(objective, progress_ref=20.0), problem, base_view(cluster))
+    share = float(problem.work.useful_tflop) / (8 * GPU["peak_tflops"] * 60.0)
+    assert of.slope == pytest.approx(0.5 / 20.0 + 0.25 * share, rel=1e-5)
+    assert (of.budget, of.needed) == (40.0, 0.0)
