@@ -296,14 +296,17 @@ def test_a_run_is_listed_and_reported_in_chinese(folder, capsys):
 
 
 @pytest.mark.nightly
-def test_a_sweep_by_latin_hypercube_and_one_that_is_tried(folder):
+def test_a_sweep_by_latin_hypercube_a_large_one_and_one_that_is_tried(folder):
     walk(
         "hippo sweep --jitter [uniform,ou] --strength [0.1,0.3] --scenarios 8 --dry-run",
         "hippo sweep --design latin_hypercube --points 200 --scenarios 16 --strength [0.05,0.4] "
         "--load [0,0.5]",
+        "hippo sweep --jitter [uniform,ou] --strength [0.1,0.3] --scenarios 25000 --schedulers "
+        "best_static,hysteresis,hi_ppo --steps 200",
     )
-    (run,) = (folder / "outputs").iterdir()
-    assert len(pd.read_parquet(run / "scenarios.parquet")) == 2 * 4 * 2
+    runs = (folder / "outputs").iterdir()
+    rows = sorted(len(pd.read_parquet(run / "scenarios.parquet")) for run in runs)
+    assert rows == [2 * 4 * 2, 4 * 4 * 2], "points, scenarios, schedulers"
 
 
 @pytest.mark.nightly
