@@ -8,6 +8,7 @@ from pathlib import Path
 from agents import registry
 from agents.hi_ppo import FILE_NAME
 from analysis.provenance import package_versions
+from experiments.common import SEARCH
 from experiments.sweep.config import SweepConfig
 from jaxsim.cluster import list_clusters, load_cluster
 from jaxsim.workload import MODEL_PRESETS
@@ -30,8 +31,8 @@ def digests(config: SweepConfig) -> dict[str, str]:
     if Path(config.efficiency).is_file():
         files[f"efficiency {config.efficiency}"] = Path(config.efficiency)
     for name in config.names:
-        if name not in registry.names():
-            path = Path(name)
+        if (bare := name.removesuffix(SEARCH)) not in registry.names():
+            path = Path(bare)
             files[f"checkpoint {name}"] = path / FILE_NAME if path.is_dir() else path
     found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     version = package_versions(("hippo-sched",)).get("hippo-sched", "unknown")

@@ -101,6 +101,8 @@ def check_inputs(config: SweepConfig) -> list[Point]:
 
 def _checked_names(config: SweepConfig) -> list[str]:
     """Who is to play. Raises InputError for those who cannot."""
+    if config.names == ["all"]:
+        raise InputError("sweep: schedulers: expected names separated by commas, got all")
     if config.jobs:
         return list(dict.fromkeys(one.name for one in requested_for_jobs(config.schedulers, None)))
     names, checkpoints = requested(config.schedulers)

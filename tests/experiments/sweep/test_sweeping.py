@@ -161,11 +161,13 @@ def test_every_file_that_a_design_names_counts_by_what_it_holds(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint.msgpack").write_bytes(b"two")
     run, model = str(tmp_path / "run"), str(tmp_path / "model.yaml")
-    config = SweepConfig(model=["llama-7b", model], schedulers=f"best_static,hi_ppo,{run}")
+    config = SweepConfig(
+        model=["llama-7b", model], schedulers=f"best_static,hi_ppo+search,{run}+search"
+    )
     before = digests(config)
-    assert list(before) == ["version", f"model {model}", f"checkpoint {run}"]
+    assert list(before) == ["version", f"model {model}", f"checkpoint {run}+search"]
     (tmp_path / "run" / "checkpoint.msgpack").write_bytes(b"three")
-    assert contents.changed(before, digests(config)) == [f"checkpoint {run} has changed"]
+    assert contents.changed(before, digests(config)) == [f"checkpoint {run}+search has changed"]
 
 
 def test_a_rehearsal_counts_and_keeps_nothing(design, tmp_path, capsys):
