@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxsim.plan import Plan
-from jaxsim.planning import Common, Exchange, partitions
+from jaxsim.planning import Common, Exchange, Pipelines, partitions
 from jaxsim.planning.exact.bounds import ROUNDING, Options
 from jaxsim.step_time import NetworkView
 
@@ -29,6 +29,7 @@ class Settings:
     hidden: np.ndarray  # [s]
     after: np.ndarray  # [s]
     unit: np.ndarray  # [sequences] of one micro-batch of all replicas
+    placed: np.ndarray  # number of the placement: which layers each domain holds
 
     def take(self, rows) -> Settings:
         return Settings(*(getattr(self, f.name)[rows] for f in dataclasses.fields(self)))
@@ -88,7 +89,9 @@ class OfView(NamedTuple):
     leaders: dict[tuple[Exchange, tuple[int, ...]], list[Plan]]  # by how they talk, and the blocks
 
 
-def possible(options: Options, found, dp: np.ndarray, micro: np.ndarray, batch: float) -> Settings:
+def possible(
+    options: Options, found, pipelines: Pipelines, micro: np.ndarray, batch: float
+) -> Settings:
     """What fits with the whole batch. A part of the batch goes through a group at a higher rate than
     the whole by one filling of the pipeline at most: where messages wait for each other, micro-batches
     go in rounds, and the last round of the whole may be nearly empty. A bound beside the beat's."""
@@ -97,13 +100,16 @@ def possible(options: Options, found, dp: np.ndarray, micro: np.ndarray, batch: 
     speed, fill, slack, hidden, after = (getattr(options, name)[found] for name in names)
     rounds_s = options.whole[found] - np.maximum(slack, 0.0) - after - fill
     speed = np.minimum(speed, (1.0 + ROUNDING) * batch / np.maximum(rounds_s, 1e-9))
-    unit = dp[d] * micro[choice]
-    return Settings(order, common, d, choice, speed, fill, slack, hidden, after, unit)
+    unit = pipelines.dp[d] * micro[choice]
+    layers = np.concatenate([pipelines.members[order], pipelines.layers[order, common, d]], axis=1)
+    placed = np.unique(layers, axis=0, return_inverse=True)[1].reshape(-1)
+    return Settings(order, common, d, choice, speed, fill, slack, hidden, after, unit, placed)
 
 
 def undominated(settings: Settings) -> Settings:
-    """Without what another is at least as good as in everything, and whose unit goes into its own:
-    whatever other groups ask of the shares, the other can then give as well. Fastest first."""
+    """Without what another is at least as good as in everything, whose unit goes into its own, and that
+    holds the same layers: whatever other groups ask of the shares and over which links they sync, the
+    other can then give as well. Fastest first."""
     s = settings.take(np.lexsort((settings.after, settings.fill, -settings.speed)))
     costs = np.stack([s.fill, s.slack + s.hidden, -s.hidden, s.after])
     kept, open_ = [], np.arange(len(s.speed))
@@ -112,7 +118,8 @@ def undominated(settings: Settings) -> Settings:
         first, rest = open_[0], open_[1:]
         kept.append(first)
         worse = np.all(costs[:, first, None] <= costs[:, rest], axis=0)
-        open_ = rest[~(worse & (s.unit[rest] % s.unit[first] == 0))]
+        alike = (s.unit[rest] % s.unit[first] == 0) & (s.placed[rest] == s.placed[first])
+        open_ = rest[~(worse & alike)]
     return s.take(np.array(kept, int))
 
 

@@ -185,7 +185,7 @@ class SpaceSearch:
         found = np.nonzero(needed(runs, self.pipelines.common))
         owner = np.searchsorted(self.masks, self.mask_of)[found[0]]
         batch = float(self.problem.work.global_batch)
-        every = possible(options, found, self.pipelines.dp, micro, batch)
+        every = possible(options, found, self.pipelines, micro, batch)
         rows = [np.flatnonzero(owner == b) for b in range(len(self.masks))]
         settings = [kept(every.take(own)) if len(own) else None for own in rows]
         return Blocks.of(settings)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.every_plan import drawn_calibration, drawn_cluster, every_plan, rates_of
-from helpers.toy_world import JOB, base_view, calibration, cluster_spec
+from helpers.toy_world import GPU, JOB, base_view, calibration, cluster_spec
 
 from jaxsim.files import InputError
 from jaxsim.plan import Problem, Recompute, Schedule
@@ -22,6 +22,7 @@ from jaxsim.planning import (
 )
 from jaxsim.planning.exact import SpaceSearch
 from jaxsim.step_time.sync import ring_rate_gb_per_s
+from jaxsim.trees import take
 from jaxsim.workload.number_bytes import SENT_GRADIENT_BYTES
 from jaxsim.workload.workload import build_workload
 
@@ -145,6 +146,35 @@ def test_nothing_is_faster_on_a_cluster_that_is_drawn_as_well(n, count, seed, mi
             assert result.bound >= best * (1 - 1e-6)
             kinds.add((ways is None, int((result.plan.group >= 0).sum())))
     assert len(kinds) > 2, "the best plans must differ from one cluster to another"
+
+
+@pytest.mark.slow
+def test_where_two_pipelines_meet_it_counts_which_domain_holds_which_layers():
+    """Four domains of one GPU, of which one alone has no room: the links between domains that hold the
+    same layers make the ring, so that a pipeline backwards is another plan."""
+    space = dataclasses.replace(
+        SPACE,
+        groups=dataclasses.replace(SPACE.groups, choices=CHOICES[:1]),
+        bits=(16,),
+        activation_bits=(16,),
+        streams=((1, 0),),
+    )
+    cluster = cluster_spec(4, gpus=1, gpu={**GPU, "memory_gb": 4.0}).to_arrays()
+    one = SpaceSearch(Problem(WORK, cluster, calibration()), space)
+    rng, turned, base = np.random.default_rng(0), set(), base_view(cluster)
+    everything = every_plan(space, (1,) * 4)
+    for _ in range(12):
+        factor = np.exp(rng.normal(0.0, 1.5, (4, 4)))
+        factor = np.sqrt(factor * factor.T) * rng.choice([1.0, 10.0, 100.0])
+        links = base.bandwidth_gb_per_s * jnp.asarray(factor, jnp.float32)
+        view = base.replace(bandwidth_gb_per_s=links, rtt_s=0.1 * base.rtt_s)
+        rates = rates_of(everything, view, one.problem)
+        result = one.best(view, 10**6)
+        assert result.rate == pytest.approx(rates.max(), rel=1e-5) and result.gap_pct <= 0.02
+        best = take(everything, int(rates.argmax()))
+        if (best.group >= 0).all():
+            turned.add(tuple(best.position.tolist()))
+    assert len(turned) > 2, "the best way round must depend on the links"
 
 
 def test_padding_changes_nothing_that_is_found():
