@@ -201,7 +201,11 @@ def _outcomes(
 ) -> OutcomesOfMoves:
     """`outcomes_of_moves` where links are known to be done at `sent_s`."""
     interval, start = setup.interval_s, _begins_s(moves, t, setup)
-    landed, inside, left_s = _landing(sent_s, start, moves.fabric_s, course, interval)
+    arrival_s = jnp.maximum(sent_s, start + moves.fabric_s)
+    # Rows that are no move apart are there at once.
+    moved = (moves.restart_s > 0.0) | (moves.fabric_s > 0.0) | (sent_s > start)
+    arrival_s = jnp.where(moved, arrival_s, t.astype(jnp.float32) * interval)
+    landed, inside, left_s = _landing(arrival_s, course, interval)
     left_s = jnp.where(inside, left_s, 0.0)
     column = jnp.broadcast_to(jnp.arange(landed.shape[1])[None, :], landed.shape)
     meanwhile = moves.goes_on * _meanwhile(course, landed, inside, left_s, t, interval)
@@ -216,22 +220,18 @@ def _outcomes(
 
 def _begins_s(moves: MigrationTable, t: Int[Array, ""], setup: Setup) -> Float[Array, ""]:
     """[] [s] when links begin to carry what moves send that are decided in interval t."""
-    restart_s = moves.restart_s.max()  # the same for every move; the diagonal (stay) is zero
+    restart_s = moves.restart_s.max()  # the same for every move; of what is none it is zero
     return t.astype(jnp.float32) * setup.interval_s + restart_s
 
 
-def _landing(
-    arrival_s: Array, start: Array, fabric_s: Array, course: Course, interval: Array
-) -> tuple[Array, Array, Array]:
+def _landing(arrival_s: Array, course: Course, interval: Array) -> tuple[Array, Array, Array]:
     """[P, P] each: int32 interval of arrival, the last where it comes too late; does it come in time?
-    and what is left of that interval then [s]. Moves began at `start` []; links are done at
-    `arrival_s`, fabrics `fabric_s` after the start."""
+    and what is left of that interval then [s]."""
     length = course.speed.shape[0]
-    arrival = jnp.maximum(arrival_s, start + fabric_s)
-    landed = jnp.floor(arrival / interval).astype(jnp.int32)
+    landed = jnp.floor(arrival_s / interval).astype(jnp.int32)
     inside = landed < length
     landed = jnp.minimum(landed, length - 1)
-    return landed, inside, (landed + 1).astype(jnp.float32) * interval - arrival
+    return landed, inside, (landed + 1).astype(jnp.float32) * interval - arrival_s
 
 
 def _meanwhile(

@@ -88,14 +88,17 @@ def test_with_the_future_known_it_decides_as_clairvoyant_does():
 
 
 @functools.cache
-def programme():
-    """The programme over made-up rates [M, T, P] of four rows, a move taking most of an interval."""
+def programme(free=False):
+    """The programme over made-up rates [M, T, P] of four rows, a move taking most of an interval; where
+    it is `free`, the last two rows are no move apart."""
     params = world(0)
     setup = make_setup(params, TABLE)
     moves = migration_table(TABLE.plans, setup.problem)
+    kind = np.minimum(np.arange(ROWS), ROWS - 1 - free)
     moves = moves.replace(
-        restart_s=jnp.where(jnp.eye(ROWS, dtype=bool), 0.0, 40.0),
+        restart_s=jnp.where(kind[:, None] == kind[None, :], 0.0, 40.0),
         bytes_gb=jnp.zeros_like(moves.bytes_gb),
+        fabric_s=jnp.zeros_like(moves.fabric_s),
     )
     links = setup.prior.bandwidth_gb_per_s
 
@@ -105,6 +108,17 @@ def programme():
         return values_of_rows(rate, width, moves, TABLE.mask, setup)
 
     return solve
+
+
+def test_rows_that_differ_in_what_stops_no_job_are_changed_at_once():
+    """The last two rows are fast in turn. Between them nothing is lost; where a move takes 40 s, it is
+    best to stay through a slow interval, and to move in the last."""
+    rate = np.zeros((1, 4, ROWS), np.float32)
+    rate[0, 0::2, ROWS - 2] = rate[0, 1::2, ROWS - 1] = 1.0
+    at_once, moved = (programme(free)(jnp.asarray(rate)).value[0] for free in (True, False))
+    np.testing.assert_allclose(at_once[ROWS - 2], 4 * 60.0, rtol=1e-6)
+    np.testing.assert_allclose(at_once[ROWS - 1], 4 * 60.0, rtol=1e-6)
+    np.testing.assert_allclose(moved[ROWS - 2], 60.0 + 0.0 + 60.0 + 20.0, rtol=1e-6)
 
 
 def test_it_does_not_wait_for_what_only_some_futures_hold():
