@@ -28,7 +28,7 @@ from .options import (
     parse_weights,
     smaller,
 )
-from .prices import price_of_speed, prices_of_rows
+from .prices import check_budget, price_of_speed, prices_of_rows
 from .progress import progress
 from .real_training import module_output, room_command, run_module
 from .running import check_job, read_running
@@ -66,6 +66,7 @@ __all__ = [
     "are_weights",
     "as_text",
     "best_plan_text",
+    "check_budget",
     "check_job",
     "check_output",
     "compile_cache",

@@ -37,7 +37,8 @@ def scheduler_table(summary: dict) -> str:
     for name in sorted(rows, key=lambda n: _last(regret[n])):
         table.add_row(name, *_cells(rows[name]))
     same = _nothing_to_decide(rows, lambda row: row.get("tokens_per_s"))
-    return as_text(table) + (f"{NOTHING}\n" if same else "")
+    dear = _beyond_budget(rows, summary.get("scenario", {}).get("budget"))
+    return as_text(table) + (f"{NOTHING}\n" if same else "") + dear
 
 
 def best_plan_text(plan: dict | None) -> str:
@@ -73,6 +74,24 @@ def best_plan_text(plan: dict | None) -> str:
             f"{tie['probability_best']:.2f}: {where}"
         )
     return "\n".join(lines) + "\n"
+
+
+def _beyond_budget(rows: dict[str, dict], budget: float | None) -> str:
+    """Who spends more than the budget in the mean while training: what they gain by that is none."""
+    if budget is None:
+        return ""
+    usd_per_hour = {
+        name: 3600e-6 * row["tokens_per_s"] * row["usd_per_mtoken"]
+        for name, row in rows.items()
+        if row.get("tokens_per_s") is not None and row.get("usd_per_mtoken") is not None
+    }
+    beyond = [f"{name} ({usd:.2f})" for name, usd in usd_per_hour.items() if usd > 1.01 * budget]
+    if not beyond:
+        return ""
+    return (
+        f"beyond the budget of {budget:g} USD/h, so that their regret is of another question: "
+        f"{', '.join(beyond)}\n"
+    )
 
 
 def _places(pipeline: dict) -> str:

@@ -24,6 +24,7 @@ from analysis.statistics import evaluation_summary
 from experiments.common import (
     AT_ONCE,
     best_plan_text,
+    check_budget,
     jobs_table,
     load_regions,
     load_world,
@@ -110,6 +111,8 @@ class Evaluation:
             allow=config.allow,
             running=plan,  # in the table, so that clairvoyant may play it too
         )
+        if config.budget is not None:
+            check_budget(config.budget, self.world.problem.job(0), self.world.table)
         if config.tuning_scenarios:
             self.names = with_tuned_here(self.names, self.mixture)
         self.fixed = None if plan is None else self._fixed(plan)

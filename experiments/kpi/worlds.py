@@ -109,7 +109,7 @@ class Stage:
     @functools.cached_property
     def usd_per_hour(self) -> float:
         """[USD] what the fastest plan of the table costs per hour, GPUs and egress, at base."""
-        return price_of_speed(take(self.scene(STEADY).params, 0), self.world.table)
+        return price_of_speed(take(self.scene(STEADY).params, 0).problem.job(0), self.world.table)
 
     def points(self, everyone: list[Contestant], preferences: Sequence[Asked]) -> np.ndarray:
         """[S, M, W, 3] objectives of the plan in which each policy seed settles without jitter, by

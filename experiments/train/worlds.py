@@ -48,7 +48,7 @@ class TrainingWorld(NamedTuple):
         asked = {"objective": asked_of(config), **self.traces}
         params, keys = scenario_bank(self.world, *scenarios, **asked)
         if config.preferences == "drawn":
-            prices = prices_of_rows(take(params, 0), self.world.table)
+            prices = prices_of_rows(take(params, 0).problem.job(0), self.world.table)
             ends = float(prices.min()), float(prices[np.argmax(self.world.table.base_rate)])
             objective = objectives_of(drawn_preferences(seeds, ends, not params.gpus_vary))
             params = params.replace(objective=objective, weights=objective.weights)

@@ -1,8 +1,9 @@
-"""Plan families: which plans a search spans, how many they are, and the pipelines they consist of.
+"""Plan families: which plans a table is chosen from, how many they are, and the pipelines of searches.
 
 A plan of a family is a layout (ordered groups of ordered domains, see `jaxsim.plan.layouts`), settings
 common to all its groups (tensor and context parallelism, ZeRO stage, the part of the GPUs, the way
-layers are cut, and a lower choice: micro-batch, recompute, schedule) and one data parallelism each.
+layers are cut, and a lower choice: micro-batch, recompute, schedule) and one data parallelism each;
+`PlanSpace` (`jaxsim.planning.space`) gives each group its own and adds ways to talk.
 Each domain holds as many stages as its GPUs allow; dp is packed into nodes first, H = 1, 16 bits; batch
 shares follow from the network (`jaxsim.planning.balance.complete`).
 """

@@ -45,6 +45,17 @@ def test_one_scenario_has_no_interval(missing):
     assert "98.0 to 99.0" in scheduler_table(evaluation(row(1.0, [1.0, 2.0])))
 
 
+def test_who_spends_more_than_the_budget_is_named():
+    """By hand: 10,000 tokens/s at 0.5 USD a million are 18 USD an hour."""
+    rows = [row(1e4, [1.0, 2.0], usd_per_mtoken=usd) for usd in (0.5, 0.4)]
+    summary = evaluation(*rows) | {"scenario": {"budget": 15.0}}
+    assert "beyond the budget of 15 USD/h" in scheduler_table(summary)
+    assert "s0 (18.00)" in scheduler_table(summary) and "s1 (" not in scheduler_table(summary)
+    for budget in (20.0, None):
+        summary["scenario"]["budget"] = budget
+        assert "budget" not in scheduler_table(summary)
+
+
 def test_equal_schedulers_say_that_there_is_nothing_to_decide():
     interval = [1.0, 2.0]
     same, other = row(10.0, interval), row(10.1, interval)
