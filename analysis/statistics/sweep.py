@@ -42,16 +42,17 @@ def point_means(rows: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
     return pd.concat([first, counted, means], axis=1).reset_index()
 
 
-def scheduler_gains(rows: pd.DataFrame, reference: str) -> list[dict[str, Any]]:
+def scheduler_gains(rows: pd.DataFrame, reference: str, paired: bool) -> list[dict[str, Any]]:
     """The gain of every scheduler over the reference in the mean over all scenarios of all points, with
-    a 95 % interval over scenario numbers."""
+    a 95 % interval over scenario numbers where these are `paired` as in `effects`, else over points."""
     found = []
     for name in rows["scheduler"].unique():
         own = rows[rows["scheduler"] == name]
-        by_number = own.groupby("scenario")["gain_pct"].mean().dropna().to_numpy()
+        unit = "scenario" if paired else "point"
+        by_unit = own.groupby(unit)["gain_pct"].mean().dropna().to_numpy()
         row = {"scheduler": name, "scenarios": int(own["gain_pct"].notna().sum())}
         row |= {"step_s": _mean(own["step_s"]), "tokens_per_s": _mean(own["tokens_per_s"])}
-        row |= _interval("gain", by_number) if name != reference else _interval("gain", None)
+        row |= _interval("gain", by_unit) if name != reference else _interval("gain", None)
         found.append(row)
     return found
 

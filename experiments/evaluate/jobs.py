@@ -29,6 +29,7 @@ from agents.registry import default_settings, find, jobs_names, make_for_jobs, n
 from analysis.records import RunWriter, load
 from analysis.statistics import jobs_summary
 from experiments.common import (
+    SEARCH,
     CheckError,
     load_jobs_world,
     load_regions,
@@ -76,6 +77,10 @@ def requested_for_jobs(schedulers: str, checkpoint: str | None) -> list[JobsCont
         raise InputError("schedulers: expected at least one name")
     out = []
     for name in dict.fromkeys(asked):
+        if name.endswith(SEARCH):
+            raise InputError(
+                f"schedulers: {name!r} searches for one job; expected it without {SEARCH}"
+            )
         if name in names() and name not in known:
             raise InputError(f"schedulers: {name!r} is for one job; known: {', '.join(known)}")
         found = checkpoint_of(name, known, checkpoint)

@@ -159,7 +159,7 @@ def _told(
         return None
     told = answer_of(best, question, config.bill, config.tokens)
     talk = talks(best.plan)
-    spot = spot_of(best, told, question, 60.0 * config.checkpoint_minutes)
+    spot = spot_of(best, told, question, 60.0 * config.checkpoint_minutes, config.bill)
     return {**told, "talks": talk, **_limits(best, config, question), "spot": spot}
 
 

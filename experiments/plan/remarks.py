@@ -40,6 +40,8 @@ def remarks(result: dict[str, Any]) -> list[str]:
                 f"{gain:,.1f} % faster than {name.replace('_', ' ')} (at the lower end of the bands)."
             )
     lines += _policy(result["policy"])
+    if best_is_open(result):
+        lines.append("--policy hi_ppo+search asks the shipped policy as well, which takes minutes.")
     best = told[result["allow"]]
     if best and best["misses_deadline"]:
         lines.append("No plan found meets the deadline at the lower end of its bands.")
@@ -56,6 +58,11 @@ def remarks(result: dict[str, Any]) -> list[str]:
         )
     lines += _doubts(told)
     return ["", *dict.fromkeys(lines)] if lines else []
+
+
+def best_is_open(result: dict[str, Any]) -> bool:
+    """Might there be a better plan than the search could look at, and was no policy asked?"""
+    return result["search"] == "beam" and result["policy"] is None
 
 
 def weighted(weights: str) -> bool:

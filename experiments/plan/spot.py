@@ -21,18 +21,20 @@ MOST_TIMES, HALVINGS = 100.0, 60  # how much more often reclaims may be asked to
 
 
 def spot_of(
-    one: Carried, told: dict[str, Any], question: Question, checkpoint_s: float
+    one: Carried, told: dict[str, Any], question: Question, checkpoint_s: float, bill: str = "used"
 ) -> dict[str, Any] | None:
     """The plan with the spot GPUs of every domain that offers them, beside what was `told` of it; None
-    where it uses no such domain."""
+    where it uses no such domain. `bill`: all = GPUs that it leaves idle are paid for as well."""
     used = np.flatnonzero(np.asarray(one.plan.group) >= 0)
     offers = {k: offer for k in used.tolist() if (offer := _offer(question, k)) is not None}
     if not offers:
         return None
 
+    idle_usd = told["idle_usd_per_hour"] if bill == "all" else 0.0
+
     def per_mtoken(times: float) -> float:
         lasting = _lasting(one, question, checkpoint_s, times)
-        usd = _usd_per_hour(one, question, lasting, times)
+        usd = idle_usd + _usd_per_hour(one, question, lasting, times)
         return usd / 3600.0 / (told["effective_tokens_per_s"] * lasting) * 1e6
 
     lasting = _lasting(one, question, checkpoint_s, 1.0)
@@ -42,7 +44,7 @@ def spot_of(
         "reclaims_per_day": sum(offer.reclaims_per_day for offer in offers.values()),
         "time_lost_pct": 100.0 * (1.0 - lasting),
         "effective_tokens_per_s": told["effective_tokens_per_s"] * lasting,
-        "usd_per_hour": _usd_per_hour(one, question, lasting, 1.0),
+        "usd_per_hour": idle_usd + _usd_per_hour(one, question, lasting, 1.0),
         "usd_per_effective_mtoken": price,
         "saves_pct": 100.0 * (1.0 - price / listed),
         "days": None if told["days"] is None else told["days"] / lasting,

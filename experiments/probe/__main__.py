@@ -34,7 +34,8 @@ def _prepare(argv: list[str] | None) -> Callable[[], object]:
     for option in ("out", "trace"):
         if getattr(options, option, None) is not None:
             check_output(getattr(options, option), f"--{option}")
-    return lambda: {"serve": _serve, "run": _run, "iperf3": _iperf3}[options.command](options)
+    does = {"serve": _serve, "run": _run, "measure": _run, "iperf3": _iperf3}
+    return lambda: does[options.command](options)
 
 
 def _parser():
@@ -48,8 +49,15 @@ def _parser():
         "run": "Measure all pairs of hosts",
         "iperf3": "Read tests that iperf3 made",
     }
+    also = {"run": ["measure"]}  # another name of it
     found = {
-        name: commands.add_parser(name, help=text, description=f"{text}.", example=EXAMPLES[name])
+        name: commands.add_parser(
+            name,
+            aliases=also.get(name, []),
+            help=text,
+            description=f"{text}.",
+            example=EXAMPLES[name],
+        )
         for name, text in about.items()
     }
 

@@ -80,7 +80,8 @@ def ray_cluster(address: str | None, workers: int) -> Iterator[Any]:
 def play_ray(
     ray: Any, make_player: Callable[[], Any], batches: list[Batch], workers: int
 ) -> Iterator[tuple[Batch, Columns]]:
-    """Play batches on `workers` actors, each with a player of its own. A batch whose actor died is
+    """Play batches on `workers` actors, as many as the cluster has CPUs for at the most, each with a
+    player of its own. A batch whose actor died is
     played again by a new one. Raises InputError where that goes wrong TRIES times more."""
 
     class Worker:
@@ -91,7 +92,8 @@ def play_ray(
             return self.player.columns(batch)
 
     actor = ray.remote(num_cpus=1)(Worker)
-    idle = [actor.remote() for _ in range(min(workers, len(batches)))]
+    cpus = max(1, int(ray.available_resources().get("CPU", workers)))
+    idle = [actor.remote() for _ in range(min(workers, len(batches), cpus))]
     left, running = list(reversed(batches)), {}
     died: dict[int, int] = {}
     while left or running:

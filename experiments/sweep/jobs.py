@@ -12,12 +12,14 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 from agents.many_jobs import JobMetrics
 from experiments.common import load_jobs_world, load_regions, made_once
 from experiments.evaluate import (
     JobsContestant,
     JobsScenario,
+    check_allocation,
     jobs_scenarios,
     play_jobs,
     requested_for_jobs,
@@ -92,8 +94,18 @@ class JobsPlayer:
             for one in self.contestants
             for metrics in play_jobs(one, world, scenarios)
         ]
+        names = [one.name for one in self.contestants]
+        check_allocation(
+            pd.DataFrame(
+                {
+                    "scheduler": np.repeat(names, len(scenarios)),
+                    "scenario": np.tile(batch.seeds, len(names)),
+                    "overcommitted": [row["overcommitted"] for row in rows],
+                }
+            )
+        )
         return {
-            **identified(batch, self.points, [one.name for one in self.contestants]),
+            **identified(batch, self.points, names),
             **{name: np.array([row[name] for row in rows], np.float32) for name in rows[0]},
         }
 

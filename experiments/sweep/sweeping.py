@@ -198,13 +198,14 @@ def rehearsal(config: SweepConfig, points: list[Point], batches: list[Batch]) ->
 
 def _said(answer: dict[str, Any]) -> str:
     low, high = (_duration(x) for x in answer["expected_s"])
+    others = ", if every group is as fast as the first" if answer["groups"] > 1 else ""
     return (
         f"{answer['points']:,} points, {answer['scenarios']:,} scenarios, "
         f"{len(answer['schedulers'])} schedulers, {answer['batches']:,} batches of up to "
         f"{answer['batch']} in {answer['groups']} groups of one shape\n"
         f"a batch takes {answer['batch_s']:.1f} s once compiled ({answer['first_batch_s']:.1f} s the "
         f"first time); {answer['workers']} at a time\n"
-        f"expected: {low} if they do not slow each other down, at most {high}\n"
+        f"expected: {low} if they do not slow each other down, at most {high}{others}\n"
         "nothing was written"
     )
 
@@ -233,7 +234,7 @@ def _tell(
     shown = {
         "reference": reference,
         "factors": factors,
-        "schedulers": statistics.scheduler_gains(rows, reference),
+        "schedulers": statistics.scheduler_gains(rows, reference, config.design == "grid"),
         "effects": found,
         "groups": len({group_of(point) for point in points}),
         "rows": len(rows),

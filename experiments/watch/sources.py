@@ -6,6 +6,7 @@ import io
 import os
 import select
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -75,6 +76,7 @@ class Folder:
         self._folder, self.position = Path(folder), position
         self._open: int | None = None  # descriptor of the file that is read
         self._name, self._reader = "", LineReader()
+        self._told = ""  # of what could not be read
         if not self._folder.is_dir():
             raise InputError(f"folder: {folder}: is no folder")
 
@@ -94,18 +96,33 @@ class Folder:
 
     def _next(self) -> int | None:
         """The file that comes next, opened; None where there is none."""
-        names = [
-            entry.name
-            for entry in os.scandir(self._folder)
-            if entry.name > self.position
-            and not entry.name.startswith(".")
-            and not entry.name.endswith(UNFINISHED)
-            and entry.is_file()
-        ]
+        try:
+            names = [
+                entry.name
+                for entry in os.scandir(self._folder)
+                if entry.name > self.position
+                and not entry.name.startswith(".")
+                and not entry.name.endswith(UNFINISHED)
+                and entry.is_file()
+            ]
+        except OSError as error:  # a folder that was taken away may come again
+            self._tell(error)
+            return None
         if not names:
             return None
         self._name, self._reader = min(names), LineReader()
-        return os.open(self._folder / self._name, os.O_RDONLY)
+        try:
+            return os.open(self._folder / self._name, os.O_RDONLY)
+        except OSError as error:  # it is left out, those behind it are read
+            self._tell(error)
+            self.position = self._name
+            return None
+
+    def _tell(self, error: OSError) -> None:
+        """Once, on standard error."""
+        if str(error) != self._told:
+            self._told = str(error)
+            print(f"folder: {error}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Close the file that is read."""

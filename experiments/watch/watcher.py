@@ -69,7 +69,7 @@ class Watcher:
         self._stamp: dict[str, Any] = {}
         self.decisions = self.lines = self.refused = 0
         self._untold = 0
-        self.position = ""
+        self.position = self._saved_position = ""
         self._path = None if config.state is None else Path(config.state)
         self._identity = {} if self._path is None else responder.identity()
         self._known = [array.copy() for array in responder.measured.arrays]  # at the last decision
@@ -93,7 +93,7 @@ class Watcher:
         if self._dirty and not self.applying and start >= self._clock.waits_until:
             self._dirty = False
             committed |= self._decide(start)
-        if batch or committed:
+        if batch or committed or self.position != self._saved_position:
             self.save(durable=committed)
 
     def _take(self, found: dict[str, Any] | Unreadable, now: float) -> None:
@@ -260,6 +260,7 @@ class Watcher:
 
     def save(self, durable: bool = False) -> None:
         """Write the state file, if there is one."""
+        self._saved_position = self.position
         if self._path is None:
             return
         now = self._now()

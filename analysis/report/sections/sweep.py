@@ -27,11 +27,12 @@ def sweep_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
     reference = summary.get("reference") or str(points["scheduler"].iloc[0])
     factors = [name for name in summary.get("factors", []) if name in points.columns]
     design = _DESIGNS.get(str(config.get("design")), "design")
+    redrawn = "scenarios" if config.get("design") == "grid" else "points"
     text = (
         f"A {design} of {number(points['point'].nunique())} points with "
         f"{number(config.get('scenarios'))} scenarios each of {number(config.get('steps'))} intervals. "
         f"A gain is over `{reference}` in the same scenario. Intervals are of the mean over all "
-        f"points, over scenarios. What varies: {', '.join(factors) or 'nothing'}."
+        f"points, over {redrawn}. What varies: {', '.join(factors) or 'nothing'}."
     )
     rows = [_scheduler(row) for row in summary.get("schedulers", [])]
     text += "\n\n" + table(_SCHEDULERS, rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -205,6 +206,11 @@ def _pipeline(
         gpus = stages * tp * cp * dp
         per_node = _per_node(gpus, tp, spec.gpus_per_node[k])
         nodes = gpus // per_node
+        if nodes > (there := math.ceil(spec.gpus[k] / spec.gpus_per_node[k])):
+            raise InputError(
+                f"export: {gpus} processes in {spec.domains[k]} are {nodes} nodes of {per_node}, and "
+                f"it has {there} of {spec.gpus_per_node[k]}: they do not fill its nodes evenly"
+            )
         sites.append(Site(spec.domains[k], nodes, per_node, first_node, held, passes[k]))
         first_node += nodes
     k = members[0]

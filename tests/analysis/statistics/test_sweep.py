@@ -62,15 +62,23 @@ def test_of_points_that_were_drawn_the_interval_is_over_points():
 
 
 def test_the_gain_of_a_scheduler_is_over_all_points():
-    rival, ours = sweep.scheduler_gains(rows(), "rival")
+    rival, ours = sweep.scheduler_gains(rows(), "rival", paired=True)
     assert ours["gain_pct"] == pytest.approx(45.0) and ours["scenarios"] == 12
     assert 41.0 <= ours["gain_lo_pct"] <= 45.0 <= ours["gain_hi_pct"] <= 49.0
     assert ours["step_s"] == 2.0 and rival["gain_pct"] is None
 
 
+def test_of_drawn_points_the_mean_gain_varies_with_the_points():
+    """One scenario a point says nothing over scenarios, and something over points."""
+    one = rows()
+    one = one[one["scenario"] == one["scenario"].min()]
+    over_points = sweep.scheduler_gains(one, "rival", paired=False)[1]
+    assert over_points["gain_lo_pct"] < over_points["gain_pct"] < over_points["gain_hi_pct"]
+
+
 def test_what_nobody_measured_is_missing():
     frame = rows().assign(step_s=np.nan)
-    assert sweep.scheduler_gains(frame, "rival")[1]["step_s"] is None
+    assert sweep.scheduler_gains(frame, "rival", paired=True)[1]["step_s"] is None
     nothing = sweep.with_gain(rows().assign(achieved=0.0).drop(columns="gain_pct"), "rival")
     assert nothing["gain_pct"].isna().all()
 

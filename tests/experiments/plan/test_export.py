@@ -137,6 +137,12 @@ def test_what_no_format_has_is_refused(changes, said):
         named("pipeline", **changes)
 
 
+def test_nodes_that_a_domain_does_not_have_are_not_asked_for():
+    """Six GPUs on nodes of four and two: three tensor-parallel pairs would be three nodes."""
+    with pytest.raises(InputError, match="6 processes in a are 3 nodes of 2, and it has 2 of 4"):
+        launch((["a"],), gpus=(6, 8, 8), tp=2, dp=1, pp=3, micro_batch=2)
+
+
 def test_nodes_of_one_job_are_counted_through():
     files = exported(named("replicas"), "megatron").files
     first = {

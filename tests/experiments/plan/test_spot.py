@@ -25,7 +25,15 @@ def plan(group, period):
     )
 
 
-def on_spot(group=(0, 1), period=1, offers=(None, OFFER), checkpoint_s=1800.0, egress_usd=0.0):
+def on_spot(
+    group=(0, 1),
+    period=1,
+    offers=(None, OFFER),
+    checkpoint_s=1800.0,
+    egress_usd=0.0,
+    idle_usd=0.0,
+    bill="used",
+):
     """16 GPUs of 2 USD/h, a step of 10 s, a restart of 60 s; 6 GB of state come at 0.25 GB/s."""
     cost = types.SimpleNamespace(
         step_s=np.float32(10.0), egress_usd=np.float32(egress_usd), gpus_used=np.array([8, 8])
@@ -40,9 +48,13 @@ def on_spot(group=(0, 1), period=1, offers=(None, OFFER), checkpoint_s=1800.0, e
     )
     view = types.SimpleNamespace(bandwidth_gb_per_s=np.array([[0.0, 0.5], [0.5, 0.0]]))
     question = types.SimpleNamespace(spec=spec, problem=problem, view=view)
-    usd = 32.0 + 360.0 * egress_usd
-    told = {**TOLD, "usd_per_effective_mtoken": usd / 3600.0 / 1000.0 * 1e6}
-    return spot_of(one, told, question, checkpoint_s), told
+    usd = 32.0 + 360.0 * egress_usd + (idle_usd if bill == "all" else 0.0)
+    told = {
+        **TOLD,
+        "idle_usd_per_hour": idle_usd,
+        "usd_per_effective_mtoken": usd / 3600.0 / 1000.0 * 1e6,
+    }
+    return spot_of(one, told, question, checkpoint_s, bill), told
 
 
 def test_a_synchronous_plan_stops_as_a_whole():
@@ -94,6 +106,16 @@ def test_how_often_is_too_often():
     assert on_spot(offers=(None, SpotOffer(2.0, 1.0, 5.0)))[0]["pays_up_to_times"] == 0.0
     free = SpotOffer(0.5, 0.0, 20.0)  # never taken: cheaper however much more often that is
     assert on_spot(offers=(None, free))[0]["pays_up_to_times"] is None
+
+
+def test_idle_gpus_are_paid_for_on_spot_as_well():
+    """South costs on spot what it costs at its list price: it never pays, whoever pays for the rest."""
+    same = (None, SpotOffer(2.0, 1.0, 5.0))
+    for bill in ("used", "all"):
+        found, _ = on_spot(offers=same, idle_usd=10.0, bill=bill)
+        assert found["saves_pct"] < 0.0 and found["pays_up_to_times"] == 0.0
+    used, whole = (on_spot(idle_usd=10.0, bill=x)[0]["usd_per_hour"] for x in ("used", "all"))
+    assert whole == pytest.approx(used + 10.0)
 
 
 def test_a_plan_that_uses_no_such_domain_has_nothing_to_tell():

@@ -224,7 +224,7 @@ def test_links_of_a_cluster_file_are_replaced_and_the_rest_stays(tmp_path, token
         hosts = ",".join(f"{name}={stack.enter_context(served())}" for name in spec.domains)
         words = ["--hosts", hosts, "--mbytes", "0.1", "--seconds", "0.5", "--flows", "1"]
         words += ["--pings", "1", "--rounds", "1", "--cluster", str(base), "--token", token]
-        assert main(["probe", "run", *words, "--out", str(tmp_path / "new.yaml")]) == 0
+        assert main(["probe", "measure", *words, "--out", str(tmp_path / "new.yaml")]) == 0
     new = load_cluster(tmp_path / "new.yaml")
     assert (new.gpus, new.usd_per_gpu_hour, new.gpu) == (spec.gpus, spec.usd_per_gpu_hour, spec.gpu)
     assert np.array_equal(new.egress_usd_per_gb, spec.egress_usd_per_gb)

@@ -62,6 +62,8 @@ def test_who_cannot_plan_for_many_jobs_is_refused():
     config = SweepConfig(jobs=[2], schedulers="mast,clairvoyant", dry_run=True)
     with pytest.raises(InputError, match="clairvoyant"):
         check_inputs(config)
+    with pytest.raises(InputError, match=r"searches for one job; expected it without \+search"):
+        check_inputs(dataclasses.replace(config, schedulers="mast,hi_ppo+search"))
     with pytest.raises(InputError, match="expected names separated by commas, got all"):
         check_inputs(dataclasses.replace(config, schedulers="all"))
     config = dataclasses.replace(config, schedulers="mast,hysteresis", reference="best_static")

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import socket
 
 import pytest
@@ -42,6 +43,28 @@ def test_a_file_counts_as_read_only_at_its_end(tmp_path):
     source = Folder(str(tmp_path))
     assert len(source.read(0.01)) == 3 and source.position == ""
     assert source.read(0.01) == [] and source.position == "a"
+
+
+def test_what_cannot_be_read_is_told_once_and_left_out(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "measurements"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / name).write_text(LINE.format(name))
+    really = os.open
+
+    def refused(path, *args, **named):
+        if str(path).endswith("/a"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return really(path, *args, **named)
+
+    monkeypatch.setattr(os, "open", refused)
+    source = Folder(str(folder))
+    assert until(source, 1) == ["b"]
+    assert capsys.readouterr().err.count("Permission denied") == 1
+    assert source.read(0.01) == []
+    shutil.rmtree(folder)
+    assert source.read(0.01) == source.read(0.01) == []
+    assert capsys.readouterr().err.count("No such file") == 1
 
 
 def test_clients_of_a_socket_do_not_disturb_each_other():

@@ -300,6 +300,31 @@ def test_a_command_that_fails_leaves_the_old_plan_and_is_tried_an_interval_later
     applied(bench)
 
 
+def test_a_command_that_cannot_be_run_is_as_one_that_fails(tmp_path, capfd):
+    """Executable, and nothing says by what."""
+    script = tmp_path / "hook"
+    script.write_text("neither a program nor a script\n")
+    script.chmod(0o755)
+    bench = Bench(hook=Hook([str(script)], tmp_path / "plan.json", 60.0), interval_s=60.0)
+    bench.step(SLOW)
+    (failed,) = applied(bench)
+    assert failed["status"] == 126 and failed["in_force"] is False and bench.rule.choice == 0
+    assert "apply: " in capfd.readouterr().err
+    (again,) = bench.step(seconds=61)
+    assert again["decision"] == 2
+    applied(bench)
+
+
+def test_a_file_that_was_read_to_its_end_is_remembered_at_once(tmp_path):
+    """Its end comes by itself, without a measurement."""
+    file = str(tmp_path / "state")
+    bench = Bench(state=file)
+    bench.step(FAST)
+    bench.watcher.position = "1.csv"
+    bench.step()
+    assert Bench(Rule(), state=file).watcher.position == "1.csv"
+
+
 def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path):
     words = command(tmp_path / "hook.py", "time.sleep(600)")
     bench = Bench(hook=Hook(words, tmp_path / "plan.json", 0.2))
