@@ -10,7 +10,7 @@ export PYTHONUNBUFFERED = 1
 # Test processes; each takes a core and up to 3 GB.
 WORKERS ?= 2
 
-.PHONY: install run test test-slow nightly mutants ddp wan bench notebooks lint clean
+.PHONY: install run test test-slow nightly mutants frameworks ddp wan bench notebooks lint clean
 
 # Without --no-compile, pip makes bytecode of all that is installed, and most of it is never imported.
 $(VENV)/core: pyproject.toml constraints-cpu.txt
@@ -76,6 +76,18 @@ wan: $(VENV)/core $(VENV)/ddp
 	$(BIN)/hippo wan check --quick || echo "the emulator is outside of its limits: this machine is busy"; \
 	$(BIN)/hippo wan study --config experiments/configs/wan/quick.yaml --out $(WAN); \
 	$(BIN)/hippo report $(WAN)
+
+# Launch files of `hippo plan --export`, read by the frameworks' own parsers, which stand apart: they and
+# the rest do not share all versions.
+PARSERS := $(VENV)/frameworks
+$(PARSERS)/ready: Makefile constraints-cpu.txt
+	$(PYTHON) -m venv $(PARSERS)
+	$(PARSERS)/bin/pip install --no-compile --quiet --disable-pip-version-check $(CONSTRAINTS) \
+		torchtitan==0.3.0 torchft==0.2.0 triton megatron-core==0.16.1 deepspeed==0.19.8
+	touch $@
+
+frameworks: $(VENV)/core $(PARSERS)/ready
+	FRAMEWORKS_PYTHON=$(CURDIR)/$(PARSERS)/bin/python $(BIN)/pytest -rs tests/experiments/plan/test_export.py
 
 bench: $(VENV)/core
 	$(BIN)/hippo bench --what env

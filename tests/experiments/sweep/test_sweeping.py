@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from analysis.records import load
@@ -244,3 +245,20 @@ def test_rows_of_ray_are_the_same_though_a_worker_is_killed(tmp_path):
     with executors.ray_cluster(None, 2) as ray:
         there = joined(tmp_path / "there", executors.play_ray(ray, make, batches, 2))
     assert (tmp_path / "killed").exists() and there == here
+
+
+@pytest.mark.nightly
+def test_the_command_plays_on_ray_what_threads_play(tmp_path):
+    """Nothing is given: workers build the world, compile and play for themselves."""
+    pytest.importorskip("ray", reason="ray, of the extra scale, is not installed")
+    words = ["--model", "[gpt2-medium]", "--global_batch", "64", "--seq", "1024", "--steps", "4"]
+    words += ["--table_size", "4", "--layout_limit", "30", "--scenarios", "4", "--batch", "2"]
+    words += ["--schedulers", "best_static,hysteresis"]
+    tables = []
+    for executor in ("local", "ray"):
+        folder = tmp_path / executor
+        argv = [*words, "--executor", executor, "--workers", "2", "--out", str(folder)]
+        assert command.main(argv) == 0
+        tables.append(pyarrow.parquet.read_table(folder / "scenarios.parquet").to_pandas())
+    assert len(tables[0]) == 4 * 2
+    pandas.testing.assert_frame_equal(*tables, rtol=1e-5)
