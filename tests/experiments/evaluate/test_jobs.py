@@ -66,7 +66,7 @@ def given(monkeypatch):
     """No world is built and nothing is played: the episodes' results are PLAYED."""
     monkeypatch.setattr(evaluate_jobs, "load_jobs_world", lambda *_, **__: None)
     monkeypatch.setattr(evaluate_jobs, "jobs_bank", lambda *_, **__: (np.zeros(2), np.zeros(2)))
-    monkeypatch.setattr(evaluate_jobs.JobsEvaluation, "_with_truth", lambda *_: [])
+    monkeypatch.setattr(evaluate_jobs, "jobs_scenarios", lambda *_: [])
     monkeypatch.setattr(
         evaluate_jobs.JobsEvaluation, "play", lambda self, one: iter(PLAYED[one.name])
     )
