@@ -30,6 +30,8 @@ class Settings:
     after: np.ndarray  # [s]
     unit: np.ndarray  # [sequences] of one micro-batch of all replicas
     placed: np.ndarray  # number of the placement: which layers each domain holds
+    held: np.ndarray  # number of what each domain holds, wherever in the model
+    enough: np.ndarray  # bool, among those that are worth a look beside groups of one domain
 
     def take(self, rows) -> Settings:
         return Settings(*(getattr(self, f.name)[rows] for f in dataclasses.fields(self)))
@@ -101,16 +103,43 @@ def possible(
     rounds_s = options.whole[found] - np.maximum(slack, 0.0) - after - fill
     speed = np.minimum(speed, (1.0 + ROUNDING) * batch / np.maximum(rounds_s, 1e-9))
     unit = pipelines.dp[d] * micro[choice]
-    layers = np.concatenate([pipelines.members[order], pipelines.layers[order, common, d]], axis=1)
-    placed = np.unique(layers, axis=0, return_inverse=True)[1].reshape(-1)
-    return Settings(order, common, d, choice, speed, fill, slack, hidden, after, unit, placed)
+    placed, held = placements(pipelines.members[order], pipelines.layers[order, common, d])
+    enough = np.ones(len(unit), bool)
+    return Settings(
+        order, common, d, choice, speed, fill, slack, hidden, after, unit, placed, held, enough
+    )
+
+
+def placements(members: np.ndarray, layers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[n] each, numbers of pipelines [n, S] that are alike in which layers each domain holds, and in
+    how many and whether the model's ends are among them: groups of one domain share all of these."""
+    absent = members < 0
+    last = np.cumsum(~absent, axis=1) == (~absent).sum(axis=1, keepdims=True)
+    ends = (np.arange(members.shape[1])[None] == 0) | (last & ~absent)
+    by_domain = np.argsort(np.where(absent, np.iinfo(members.dtype).max, members), axis=1)
+    fields = [np.take_along_axis(x, by_domain, axis=1) for x in (members, layers, ends)]
+    return _numbers([members, layers]), _numbers(fields)
+
+
+def _numbers(fields: list[np.ndarray]) -> np.ndarray:
+    rows = np.concatenate([x.astype(np.int64) for x in fields], axis=1)
+    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def undominated(settings: Settings) -> Settings:
     """Without what another is at least as good as in everything, whose unit goes into its own, and that
     holds the same layers: whatever other groups ask of the shares and over which links they sync, the
-    other can then give as well. Fastest first."""
+    other can then give as well. Beside groups of one domain it is `enough` that it holds as many.
+    Fastest first."""
     s = settings.take(np.lexsort((settings.after, settings.fill, -settings.speed)))
+    s = s.take(_undominated(s, s.placed))
+    enough = np.zeros(len(s.speed), bool)
+    enough[_undominated(s, s.held)] = True
+    return dataclasses.replace(s, enough=enough)
+
+
+def _undominated(s: Settings, alike: np.ndarray) -> np.ndarray:
+    """Rows of settings, fastest first, that none which is `alike` is at least as good as."""
     costs = np.stack([s.fill, s.slack + s.hidden, -s.hidden, s.after])
     kept, open_ = [], np.arange(len(s.speed))
     while len(open_):
@@ -118,9 +147,9 @@ def undominated(settings: Settings) -> Settings:
         first, rest = open_[0], open_[1:]
         kept.append(first)
         worse = np.all(costs[:, first, None] <= costs[:, rest], axis=0)
-        alike = (s.unit[rest] % s.unit[first] == 0) & (s.placed[rest] == s.placed[first])
-        open_ = rest[~(worse & alike)]
-    return s.take(np.array(kept, int))
+        fits = (s.unit[rest] % s.unit[first] == 0) & (alike[rest] == alike[first])
+        open_ = rest[~(worse & fits)]
+    return np.array(kept, int)
 
 
 @functools.lru_cache(maxsize=8)

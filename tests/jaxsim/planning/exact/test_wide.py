@@ -21,6 +21,7 @@ from jaxsim.planning import (
     partitions,
 )
 from jaxsim.planning.exact import SpaceSearch
+from jaxsim.planning.exact.blocks import placements
 from jaxsim.step_time.sync import ring_rate_gb_per_s
 from jaxsim.trees import take
 from jaxsim.workload.number_bytes import SENT_GRADIENT_BYTES
@@ -146,6 +147,16 @@ def test_nothing_is_faster_on_a_cluster_that_is_drawn_as_well(n, count, seed, mi
             assert result.bound >= best * (1 - 1e-6)
             kinds.add((ways is None, int((result.plan.group >= 0).sum())))
     assert len(kinds) > 2, "the best plans must differ from one cluster to another"
+
+
+def test_what_domains_hold_is_told_apart_by_layer_and_by_number():
+    """By hand: turned round, a pipeline of equal halves holds as much in each domain, other layers."""
+    members = np.array([[0, 1, -1], [1, 0, -1], [0, 1, -1], [0, 1, 2], [2, 1, 0], [1, 0, 2]])
+    layers = np.array([[4, 4, 0], [4, 4, 0], [5, 3, 0], [3, 3, 2], [2, 3, 3], [3, 3, 2]])
+    placed, held = placements(members, layers)
+    assert len(set(placed.tolist())) == 6
+    assert held[0] == held[1] and held[3] == held[4]
+    assert len(set(held.tolist())) == 4, "less for other counts, and for another domain at an end"
 
 
 @pytest.mark.slow
