@@ -322,11 +322,9 @@ class SpaceSearch:
     def _open(self, way, part, blocks, sync_s, latency_s, view, state) -> float:
         """Hand the plans of a partition to be scored; returns the bound of what is left out."""
         found = [blocks[way.activation_bits].settings[b] for b in part]
-        pipelines = sum(bool(self._crosses[b]) for b in part)
-        if pipelines < 2:
-            found = [s.take(s.enough) for s in found]
-        crosses = pipelines > 0
-        worth = (1.0 + ROUNDING) * self._efficiency(way, np.array([len(part)]), crosses)[0]
+        pipelines = int(self._crosses[part].sum())
+        found = found if pipelines > 1 else [s.take(s.enough) for s in found]
+        worth = (1.0 + ROUNDING) * self._efficiency(way, np.array([len(part)]), pipelines > 0)[0]
         some, left = self._worth_trying(way, found, worth, sync_s, latency_s, state.rate)
         if not all(len(s.speed) for s in some):
             return left
