@@ -14,9 +14,7 @@ from jaxsim.workload import JobSpec, load_model
 TRACE_COLUMNS = ("vc", "arrival_s", "num_gpus", "assigned_model", "total_steps", "duration_s_v100")
 V100_TFLOPS = 125.0  # peak of the GPU on which such a trace counts its seconds
 USEFUL_SHARE = 0.4  # of the peak, as large models reach it
-BUSY = (
-    1.5  # times what all GPUs could do while jobs arrive is the work of those that keep them busy
-)
+BUSY = 1.5  # times what all GPUs can do while jobs arrive: the work that keeps them busy
 
 
 @dataclasses.dataclass(frozen=True)
