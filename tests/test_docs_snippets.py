@@ -31,9 +31,19 @@ def missing(code):
     return [f"{m}.{name}" for m, name in names if not hasattr(importlib.import_module(m), name)]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("scoring_is_optimised")
-@pytest.mark.parametrize("page", [p for p, found in PYTHON.items() if found], ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        # Its scheduler is played at full size.
+        pytest.param(
+            p, marks=pytest.mark.nightly if p.stem == "add-a-scheduler" else pytest.mark.slow
+        )
+        for p, found in PYTHON.items()
+        if found
+    ],
+    ids=name_of,
+)
 def test_python_of_a_page_runs_from_top_to_bottom(page, monkeypatch, tmp_path):
     lacking = missing("\n".join(block.text for block in PYTHON[page]))
     if lacking:

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.toy_world import JOB, calibration, cluster_spec
+from helpers.toy_table import TABLE
+from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_plan
 from helpers.type_checks import CHECKED, check_calls, mentions_arrays
 from jax import Array
 from jaxtyping import Float, TypeCheckError, jaxtyped
@@ -35,11 +36,10 @@ def world(scoring_is_optimised):
 
 
 @pytest.fixture(scope="module")
-def maps(world):
-    """One scenario of K domains."""
-    found = take(scenario_bank(world, ScenarioSettings(horizon=4), range(1), "test")[0], 0)
-    assert found.problem.cluster.mask.shape == (K,)
-    return found
+def maps():
+    """One scenario of K domains, made by hand."""
+    plan = make_plan([(0, 1)], [(4, 4)], [8], K, dp=2, micro_batch=2)
+    return jax.tree.map(jnp.asarray, env_params(cluster_spec(K, gpus=4), JOB, plan))
 
 
 def test_a_wrong_shape_is_refused(maps):
@@ -158,11 +158,17 @@ def untrue_fields(instance):
                 yield f"{type(instance).__name__}.{field.name}: {jnp.shape(value)}, {hint}"
 
 
-def test_annotations_of_fields_are_true(world, maps):
-    """Of a scenario, of what is played in it, and of a batch of both."""
+@pytest.mark.parametrize("built", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_annotations_of_fields_are_true(built, maps, request):
+    """Of a scenario, of what is played in it, and of a batch of both; `built` is one as users have it,
+    with its world."""
+    about = TABLE
+    if built:
+        about = request.getfixturevalue("world")
+        maps = take(scenario_bank(about, ScenarioSettings(horizon=4), range(1), "test")[0], 0)
     state, timestep = jaxsim.reset(jax.random.key(0), maps)
     stacked = jax.tree.map(lambda x: jnp.stack([x, x]), (maps, state, timestep))
-    found = [*instances((world, maps, state, timestep)), *instances(stacked)]
+    found = [*instances((about, maps, state, timestep)), *instances(stacked)]
     assert len({type(one) for one in found}) > 20
     wrong = {line for one in found for line in untrue_fields(one)}
     assert not wrong, sorted(wrong)

@@ -8,7 +8,7 @@ from experiments.fidelity import __main__ as command
 from experiments.fidelity import ratios as fidelity
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_comparison_is_recorded_and_drawn(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fidelity, "LATENCIES", (0.01, 1.0))
     monkeypatch.setattr(fidelity, "JITTERS", (0.0, 0.8))

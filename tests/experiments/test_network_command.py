@@ -347,7 +347,7 @@ def test_what_ships_is_what_the_command_fits(measured):
                     np.testing.assert_allclose(link.groups[group][key], value, rtol=0.02, atol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_paths
 def test_the_best_predictor_beats_persistence_on_paths_it_has_not_seen(measured):
     summary = summarise_errors(held_out_errors(measured, 0), 60.0, 0)

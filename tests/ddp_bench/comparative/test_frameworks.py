@@ -50,13 +50,8 @@ def reference(tmp_path_factory):
         return losses(group, 5)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "pytorch_ddp",
-        *(pytest.param(n, marks=pytest.mark.nightly) for n in ENTRIES if n != "pytorch_ddp"),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ENTRIES)
 def test_losses_are_those_of_one_process(tmp_path, reference, name):
     entry = ENTRIES[name]
     if importlib.util.find_spec(entry.package.replace("-core", "")) is None:

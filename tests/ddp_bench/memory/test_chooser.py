@@ -101,7 +101,7 @@ def test_below_the_least_nothing_fits(problem):
         fitted(JOB, problem, least_peak(problem) - 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_choice_is_within_three_percent_of_predicting_every_policy(problem):
     """The judge is not the additive model: every policy of two choices is predicted as a whole."""
     names = ("keep", "recompute")

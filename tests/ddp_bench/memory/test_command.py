@@ -41,7 +41,7 @@ def test_the_result_holds_what_was_predicted_measured_and_chosen(tmp_path):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_capacity_below_the_least_is_answered_not_hidden(tmp_path):
     given = (*SMALL, "--capacity_mb", "0.5", "--json", "-")
     done = run(*given, "--out", tmp_path / "run")

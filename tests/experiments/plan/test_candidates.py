@@ -115,7 +115,7 @@ def test_a_plan_beyond_what_was_measured_must_earn_its_wider_band(found, monkeyp
     assert worthiest(list(after.pool), question, asked) is best
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_budget_has_a_bound_of_its_own_and_no_plan_of_the_pool_is_worth_more(found):
     """Nothing that keeps to it is as fast as what was found, times what the gap says."""
     question, before = found

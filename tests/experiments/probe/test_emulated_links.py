@@ -14,7 +14,7 @@ from jaxsim.cluster.cluster import load_cluster
 
 ROOT = Path(__file__).parents[3]
 PROBE = (sys.executable, "-m", "experiments.probe")
-pytestmark = [pytest.mark.slow, needs_networks]
+pytestmark = needs_networks
 
 
 @contextlib.contextmanager
@@ -30,9 +30,8 @@ def serving(domain, token, env):
             process.kill()
 
 
-@pytest.mark.parametrize(
-    "mbps", [200, *(pytest.param(x, marks=pytest.mark.nightly) for x in (50, 800))]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("mbps", [50, 200, 800])
 def test_bandwidth_within_a_tenth_and_round_trip_within_a_millisecond(tmp_path, mbps):
     (tmp_path / "token").write_text("a token of the tests")
     token, out, env = str(tmp_path / "token"), tmp_path / "two.yaml", {**os.environ}
