@@ -84,10 +84,15 @@ class Filter(Pytree):
             common = common / common.sum()
         return weights
 
-    def expected(self, real: Bool[Array, " E"], hypotheses: Hypotheses) -> Float[Array, " E"]:
-        """[E] the mean of the coming interval."""
-        kept, _ = _steps(hypotheses)
-        return jnp.sum(self.weights(real) * kept * self.mean, axis=0)
+    def expected(
+        self, real: Bool[Array, " E"], hypotheses: Hypotheses, after: tuple[float, ...] = (1.0,)
+    ) -> Float[Array, "A E"]:
+        """[A, E] the means `after` so many intervals; 1 is the coming one."""
+        weighted = self.weights(real) * self.mean
+        left = jnp.exp(
+            -jnp.asarray(after, jnp.float32)[:, None] / jnp.asarray(hypotheses.tau)[None]
+        )
+        return left @ weighted
 
 
 class Prospect(NamedTuple):

@@ -20,12 +20,11 @@ from flax import struct
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
-from agents.foresight.futures import GPUS, LINKS, Filter, Prospect, sample_paths
+from agents.foresight.outlook import Outlook
 from agents.foresight.programme import first_deployment, migration_table, values_of_rows
 from agents.paying import amortised_gain
 from agents.protocol import (
     EvaluatedTable,
-    Setup,
     TableScheduler,
     carry_out,
     evaluate_table,
@@ -41,14 +40,12 @@ from jaxsim.trees import take
 
 SHORTLIST_HORIZONS = (2.0, 6.0, 20.0, 60.0)  # intervals
 AVERAGE = 0.2  # weight of the last measurement in a row's average
-LEAST_FACTOR = 0.02  # of a link's base: below it, nothing is told apart
 
 
 class RolloutMemory(Pytree):
     """What was learned so far."""
 
-    links: Filter  # [N, K * K]
-    gpus: Filter  # [N, K]
+    outlook: Outlook
     average: Float[Array, "*batch P"]  # of the rows' rates
     started: Bool[Array, "*batch"]
 
@@ -68,9 +65,8 @@ class Rollout(TableScheduler):
 
     def init(self, key: Key[Array, ""]) -> RolloutMemory:
         del key
-        k, rows = self.setup.problem.cluster.mask.shape[0], self.setup.table.size
-        nothing = jnp.zeros((rows,), jnp.float32)
-        return RolloutMemory(Filter.of(k * k, LINKS), Filter.of(k, GPUS), nothing, jnp.array(False))
+        nothing = jnp.zeros((self.setup.table.size,), jnp.float32)
+        return RolloutMemory(Outlook.of(self.setup), nothing, jnp.array(False))
 
     def decide(
         self, key: Key[Array, ""], observation: Observation, memory: RolloutMemory, *truth: Any
@@ -79,40 +75,16 @@ class Rollout(TableScheduler):
         seen = evaluate_table(self.setup, observation, candidates=self.candidates)
         memory = self.learned(seen, memory)
         row = jnp.where(seen.may_switch, self._best_row(key, seen, memory), seen.row)
-        view = self._expected(seen.view, memory)
+        view = memory.outlook.coming(self.setup, seen.view)
         return carry_out(self.setup, row, seen.now.choice[row], view), memory
 
     def learned(self, seen: EvaluatedTable, memory: RolloutMemory) -> RolloutMemory:
         """The memory with one more measurement."""
         average = AVERAGE * seen.now.rate + (1.0 - AVERAGE) * memory.average
         return RolloutMemory(
-            memory.links.measured(_link_state(self.setup, seen.view), LINKS),
-            memory.gpus.measured(_gpu_state(self.setup, seen.view), GPUS),
+            memory.outlook.measured(self.setup, seen.view),
             jnp.where(memory.started, average, seen.now.rate),
             jnp.array(True),
-        )
-
-    def _expected(self, view: NetworkView, memory: RolloutMemory) -> NetworkView:
-        """The coming interval, as far as the links go."""
-        state = memory.links.expected(_real_links(self.setup), LINKS)
-        return view.replace(bandwidth_gb_per_s=_bandwidth(self.setup, state))
-
-    def imagined(
-        self, key: Key[Array, ""], view: NetworkView, memory: RolloutMemory
-    ) -> NetworkView:
-        """Views of the coming intervals, leaves [W, H, ...]."""
-        link_key, gpu_key = jax.random.split(key)
-        size = (int(self.futures), int(self.horizon))
-        cluster = self.setup.problem.cluster
-        links = Prospect(memory.links, LINKS, _real_links(self.setup))
-        gpus = Prospect(memory.gpus, GPUS, cluster.mask)
-        share = sample_paths(gpu_key, gpus, *size)
-        total = jnp.broadcast_to(cluster.gpus.astype(jnp.float32), share.shape)
-        free = self.setup.prior.gpus_available.astype(jnp.float32)[None, None] + share * total
-        return NetworkView(
-            bandwidth_gb_per_s=_bandwidth(self.setup, sample_paths(link_key, links, *size)),
-            rtt_s=jnp.broadcast_to(view.rtt_s, (*size, *view.rtt_s.shape)),
-            gpus_available=jnp.round(jnp.clip(free, 0.0, total)).astype(jnp.int32),
         )
 
     def _best_row(
@@ -120,6 +92,13 @@ class Rollout(TableScheduler):
     ) -> Int[Array, ""]:
         rows = self._shortlisted(seen, memory)
         return self.best_of(rows, seen, self.imagined(key, seen.view, memory))
+
+    def imagined(
+        self, key: Key[Array, ""], view: NetworkView, memory: RolloutMemory
+    ) -> NetworkView:
+        """Views of the coming intervals, leaves [W, H, ...]."""
+        size = int(self.futures), int(self.horizon)
+        return memory.outlook.imagined(key, self.setup, view, *size)
 
     def _shortlisted(self, seen: EvaluatedTable, memory: RolloutMemory) -> Int[Array, " R"]:
         """[R] rows worth a closer look, the one in force first."""
@@ -193,28 +172,3 @@ class Rollout(TableScheduler):
             return rate - trained * lost_s(plans) / self.setup.interval_s
 
         return jax.vmap(one)(futures, rate, worth)
-
-
-def _real_links(setup: Setup) -> Array:
-    """[K * K] bool."""
-    return (setup.prior.bandwidth_gb_per_s > 0).reshape(-1)
-
-
-def _link_state(setup: Setup, view: NetworkView) -> Array:
-    """[K * K] log of measured over base bandwidth, 0 where there is no link."""
-    base = jnp.maximum(setup.prior.bandwidth_gb_per_s, 1e-9)
-    factor = jnp.log(jnp.maximum(view.bandwidth_gb_per_s / base, LEAST_FACTOR))
-    return jnp.where(setup.prior.bandwidth_gb_per_s > 0, factor, 0.0).reshape(-1)
-
-
-def _bandwidth(setup: Setup, state: Array) -> Array:
-    """[..., K, K] [GB/s] of log factors [..., K * K]."""
-    base = setup.prior.bandwidth_gb_per_s
-    factor = jnp.exp(jnp.clip(state, -4.0, 2.0)).reshape(*state.shape[:-1], *base.shape)
-    return jnp.broadcast_to(base, factor.shape) * factor
-
-
-def _gpu_state(setup: Setup, view: NetworkView) -> Array:
-    """[K] share of the domain's GPUs that are free beyond the mean."""
-    total = jnp.maximum(setup.problem.cluster.gpus, 1).astype(jnp.float32)
-    return (view.gpus_available - setup.prior.gpus_available).astype(jnp.float32) / total

@@ -4,6 +4,7 @@ checkpoint  Checkpoints: one file, written whole or not at all, that says what i
 exact       Training of the upper policy by the exact gradient on recorded scenarios
 features    What Hi-PPO remembers and sees: statistics of every row's rate, features of rows, moves
 filter      Links and GPUs as they will probably be, on which batch shares are balanced
+forecast    Rates as they are expected to be, on the network that a fitted model foresees
 gae         Generalised advantage estimation on one time scale; the upper one is semi-Markov
 networks    Networks of Hi-PPO: a graph encoder, a scorer over the rows of a table, a lower policy
 ppo         Clipped policy optimisation of one policy: loss and update, the same for both levels

@@ -20,6 +20,7 @@ from .features import (
     update_statistics,
 )
 from .filter import ViewFilter, expected_view, init_filter, update_filter
+from .forecast import forecasts_along
 from .networks import GraphInputs, UpperNetwork, upper_network
 from .scheduler import HiPPO, PolicyParams, decide_lower, init_policy, measure, score_upper
 from .search import GuidedSearch
@@ -46,6 +47,7 @@ __all__ = [
     "check_sizes",
     "decide_lower",
     "expected_view",
+    "forecasts_along",
     "init_filter",
     "init_policy",
     "init_statistics",

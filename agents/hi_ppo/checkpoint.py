@@ -34,7 +34,7 @@ class Checkpoint:
 
     meta: dict[
         str, Any
-    ]  # hidden, encoder, every, seeds, epoch, config; rivals: settings tuned beside it
+    ]  # hidden, encoder, forecasts, every, seeds, epoch, config; rivals: settings tuned beside it
     tree: dict[str, Any]
     source: str = "checkpoint"  # for messages
 
@@ -148,6 +148,8 @@ def _check_meta(meta: dict[str, Any], source: str) -> None:
     values.count(meta["hidden"], f"{source}: hidden", high=MOST_HIDDEN)
     if (encoder := meta.get("encoder", ENCODERS[0])) not in ENCODERS:
         raise InputError(f"{source}: encoder: expected {listed(ENCODERS)}, got {shown(encoder)}")
+    if not isinstance(forecasts := meta.get("forecasts", False), bool):
+        raise InputError(f"{source}: forecasts: expected true or false, got {shown(forecasts)}")
     values.count(meta["every"], f"{source}: every", high=MOST_EVERY)
     values.count(meta["epoch"], f"{source}: epoch", low=0)
     seeds = values.entries(meta["seeds"], f"{source}: seeds", "seed")
@@ -229,4 +231,6 @@ def schedulers(checkpoint: Checkpoint) -> list[HiPPO]:
 
 def networks_of(checkpoint: Checkpoint) -> Networks:
     """What its parameters are of."""
-    return Networks(checkpoint.meta["hidden"], checkpoint.meta.get("encoder", ENCODERS[0]))
+    meta = checkpoint.meta
+    encoder, forecasts = meta.get("encoder", ENCODERS[0]), meta.get("forecasts", False)
+    return Networks(meta["hidden"], encoder, forecasts)

@@ -19,7 +19,10 @@ PRIOR_SHARPNESS = 300.0  # logits per unit of relative gain over that horizon
 CHOICE_SHARPNESS = 300.0  # logits per unit of relative rate
 # What is asked for: the four weights as shares of their sum, and whether there is a limit.
 PREFERENCE_FEATURES = 5
-# Sizes of what the networks see: of a row, of a move to it, of a lower choice, of a domain.
+# Intervals after which rates are forecast, where the networks see forecasts: amid each horizon.
+AHEAD = tuple(horizon / 2 for horizon in HORIZONS)
+# Sizes of what the networks see: of a row, of a move to it, of a lower choice, of a domain; a forecast
+# is one more of a row and of a move.
 ROW_FEATURES = 12 + PREFERENCE_FEATURES
 MOVE_FEATURES = 2 + 3 * len(HORIZONS)
 CHOICE_FEATURES = 5
@@ -39,6 +42,8 @@ class Statistics(Pytree):
     product: Float[Array, "*batch P"]  # average product of successive deviations
     lost: Float[Array, "*batch P"]  # average of `Measurement.lost`, from what is to be expected on
     count: Float[Array, "*batch"]  # intervals seen
+    # [A, P] as they are expected to be AHEAD, of the lower choices that suit now; A = 0: no forecasts
+    ahead: Float[Array, "*batch A P"]
 
 
 class Measurement(Pytree):
@@ -70,18 +75,22 @@ def make_reference(base_rate: Float[Array, " P"], lost: Float[Array, " P"]) -> R
     return Reference(base_rate, lost, scale, jnp.argmax(base_rate).astype(jnp.int32))
 
 
-def init_statistics(reference: Reference) -> Statistics:
-    """Before anything was measured, the base is the best guess."""
+def init_statistics(reference: Reference, ahead: int = 0) -> Statistics:
+    """Before anything was measured, the base is the best guess, of `ahead` forecasts too."""
     base = reference.base_rate + reference.lost
     zeros = jnp.zeros_like(base)
-    return Statistics(base, base, base, zeros, zeros, reference.lost, jnp.float32(0.0))
+    forecast = jnp.broadcast_to(base, (ahead, *base.shape))
+    return Statistics(base, base, base, zeros, zeros, reference.lost, jnp.float32(0.0), forecast)
 
 
 def update_statistics(
-    stats: Statistics, rate: Float[Array, " P"], lost: Float[Array, " P"]
+    stats: Statistics,
+    rate: Float[Array, " P"],
+    lost: Float[Array, " P"],
+    ahead: Float[Array, "A P"] | None = None,
 ) -> Statistics:
-    """Take in one interval's measured rates, each of the row's best lower choice, and what of them is
-    lost by rows that stay in force."""
+    """Take in one interval's measured rates, each of the row's best lower choice, what of them is
+    lost by rows that stay in force, and what they are expected to be (None: there are no forecasts)."""
     # The slow average starts as a plain mean; its decay holds once enough was measured.
     slow = jnp.minimum((stats.count + 1.0) / (stats.count + 2.0), SLOW)
     mean = slow * stats.slow + (1.0 - slow) * rate
@@ -94,6 +103,7 @@ def update_statistics(
         product=slow * stats.product + (1.0 - slow) * deviation * before,
         lost=SLOW * stats.lost + (1.0 - SLOW) * lost,
         count=stats.count + 1.0,
+        ahead=stats.ahead if ahead is None else ahead,
     )
 
 
@@ -119,6 +129,7 @@ def row_features(
         jnp.sum(used, axis=1).astype(jnp.float32) * 0.2,
         jnp.log2(plans.sync_period.astype(jnp.float32)) * 0.1,
         jnp.broadcast_to(jnp.log1p(stats.count) * 0.2, (n_rows,)),
+        *stats.ahead / reference.scale,
         *jnp.broadcast_to(_preference(setup)[:, None], (PREFERENCE_FEATURES, n_rows)),
     ]
     return jnp.clip(jnp.stack(columns, axis=-1), -5.0, 5.0)
@@ -157,6 +168,9 @@ def move_features(
     ]
     _, believed, _ = rates
     promised = [5.0 * gained(rate, h) for rate in rates for h in HORIZONS]
+    # What is expected amid a horizon stands for all of it. Without forecasts there is nothing to pair.
+    for rate, horizon in zip(stats.ahead, HORIZONS, strict=False):
+        promised.append(5.0 * gained(rate - stats.lost, horizon))
     here = (jnp.arange(switch_s.size) == row).astype(jnp.float32)
     columns = [here, jnp.log1p(switch_s / interval_s), *promised]
     prior = PRIOR_SHARPNESS * gained(believed, PRIOR_HORIZON)

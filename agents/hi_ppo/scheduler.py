@@ -11,7 +11,9 @@ from flax import struct
 from jax import Array
 from jaxtyping import Float, Int, Key
 
+from agents.foresight import Outlook
 from agents.hi_ppo.features import (
+    AHEAD,
     CHOICE_FEATURES,
     GRAPH_NODE_FEATURES,
     MOVE_FEATURES,
@@ -26,6 +28,7 @@ from agents.hi_ppo.features import (
     upper_inputs,
 )
 from agents.hi_ppo.filter import ViewFilter, expected_view, init_filter, update_filter
+from agents.hi_ppo.forecast import forecast
 from agents.hi_ppo.networks import (
     GraphInputs,
     LowerInputs,
@@ -72,15 +75,19 @@ def init_policy(key: Key[Array, ""], networks: Networks) -> PolicyParams:
         nodes, edges = zeros(1, features), zeros(1, EDGE_FEATURES)
         return GraphInputs(jraph.GraphsTuple(nodes, edges, one, one, None, one, one), yes)
 
-    moves, row = zeros(1, MOVE_FEATURES), jnp.int32(0)
-    upper = UpperInputs(
-        wan(NODE_FEATURES), zeros(1, ROW_FEATURES), zeros(1, 1), moves, row, yes, zeros(1)
-    )
+    ahead, row = forecasts_of(networks), jnp.int32(0)
+    rows, moves = zeros(1, ROW_FEATURES + ahead), zeros(1, MOVE_FEATURES + ahead)
+    upper = UpperInputs(wan(NODE_FEATURES), rows, zeros(1, 1), moves, row, yes, zeros(1))
     lower = LowerInputs(wan(GRAPH_NODE_FEATURES), yes, zeros(1, CHOICE_FEATURES), yes, zeros(1))
     return PolicyParams(
         upper=upper_network(networks).init(upper_key, upper),
         lower=lower_network(networks).init(lower_key, lower),
     )
+
+
+def forecasts_of(networks: Networks) -> int:
+    """How many forecasts of every row the networks see."""
+    return len(AHEAD) if networks.forecasts else 0
 
 
 def policy_shapes(networks: Networks) -> PolicyParams:
@@ -93,6 +100,7 @@ class Memory(Pytree):
 
     stats: Statistics
     filtered: ViewFilter  # of all measurements
+    outlook: Outlook | None  # of them as well, where forecasts are seen
     layouts: Layouts | None
     clock: Int[Array, "*batch"]  # intervals since the last upper decision
 
@@ -187,7 +195,9 @@ class HiPPO(Pytree, Scheduler):
     def init(self, key: Key[Array, ""]) -> Memory:
         del key
         filtered, layouts = init_filter(self.setup.prior), first_layouts(self.setup)
-        return Memory(init_statistics(self.reference), filtered, layouts, jnp.int32(0))
+        stats = init_statistics(self.reference, forecasts_of(self.networks))
+        outlook = Outlook.of(self.setup) if self.networks.forecasts else None
+        return Memory(stats, filtered, outlook, layouts, jnp.int32(0))
 
     def decide(
         self, key: Key[Array, ""], observation: Observation, memory: Memory, *truth: Any
@@ -203,11 +213,24 @@ class HiPPO(Pytree, Scheduler):
         """What is measured and how the upper level scores the rows, and the memory that holds it."""
         known = self.reference, memory.layouts
         measured, layouts = measure(self.setup, observation, *known)
-        stats = update_statistics(memory.stats, measured.rates.max(axis=-1), measured.lost)
+        outlook, ahead = self._foreseen(observation, memory.outlook, measured)
+        of_rows = measured.rates.max(axis=-1), measured.lost, ahead
+        stats = update_statistics(memory.stats, *of_rows)
         filtered = update_filter(memory.filtered, observation.view)
         of = self.setup, self.policy, self.networks, observation
         logits = score_upper(*of, stats, memory.stats.last, self.reference, measured)
-        return Looked(measured, logits), Memory(stats, filtered, layouts, memory.clock)
+        known = Memory(stats, filtered, outlook, layouts, memory.clock)
+        return Looked(measured, logits), known
+
+    def _foreseen(
+        self, observation: Observation, outlook: Outlook | None, measured: Measurement
+    ) -> tuple[Outlook | None, Array | None]:
+        """The outlook with one more measurement, and [A, P] rates as they are expected to be."""
+        if outlook is None:
+            return None, None
+        outlook = outlook.measured(self.setup, observation.view)
+        choice = best_choices(measured.rates).choice
+        return outlook, forecast(self.setup, outlook, observation.view, choice)
 
     def carried_out(
         self, observation: Observation, looked: Looked, known: Memory, row: Int[Array, ""]

@@ -24,10 +24,12 @@ class Networks:
     Attributes:
         hidden: width
         encoder: of the WAN, see `agents.hi_ppo.networks.GraphEncoder`
+        forecasts: do they see the rates that a model of the links foresees?
     """
 
     hidden: int = 32
     encoder: str = ENCODERS[0]
+    forecasts: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +103,7 @@ class TrainSettings:
         every: intervals between two decisions of the upper policy
         hidden: width of the networks
         encoder: of the WAN: sage (GraphSAGE), gat (with attention) or none (no messages)
+        forecasts: let the policy see the rates that a model of the links foresees; exact only
         upper_discount: gamma per interval of the upper policy
         lower_discount: gamma per interval of the lower policy, whose choices leave nothing behind
         shaping: weight of the potential shaping with the training-time clairvoyant value, 0 to 1
@@ -117,6 +120,7 @@ class TrainSettings:
     every: int = 2
     hidden: int = 32
     encoder: str = "sage"
+    forecasts: bool = False
     upper_discount: float = 0.95
     lower_discount: float = 0.5
     shaping: float = 1.0
@@ -132,13 +136,15 @@ class TrainSettings:
         check_counts(self, most)
         check_fields(self, ("algorithm",), listed(ALGORITHMS), ALGORITHMS.__contains__)
         check_fields(self, ("encoder",), listed(ENCODERS), ENCODERS.__contains__)
+        if self.forecasts and self.algorithm == "ppo":
+            raise ValueError("forecasts: ppo sees none; algorithm exact does")
         shares = ("upper_discount", "lower_discount", "shaping", "idle_start")
         check_fields(self, shares, "a number from 0 to 1", is_share)
 
     @property
     def networks(self) -> Networks:
         """Of both levels."""
-        return Networks(self.hidden, self.encoder)
+        return Networks(self.hidden, self.encoder, self.forecasts)
 
     @property
     def cadence(self) -> int:

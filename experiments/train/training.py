@@ -102,7 +102,7 @@ class TrainingRun:
         """Record the banks of scenarios [S] as the algorithm needs them."""
         settings = self.config.train
         exact = settings.algorithm == "exact"
-        one = record if exact else make_tape
+        one = functools.partial(record, forecasts=settings.forecasts) if exact else make_tape
         make = jax.jit(jax.vmap(one, in_axes=(0, None, 0, None)), static_argnums=3)
         banks = [
             _in_chunks(make, params, of.world.table, keys, of.scenario.horizon)
@@ -141,6 +141,7 @@ class TrainingRun:
         meta = {
             "hidden": settings.hidden,
             "encoder": settings.encoder,
+            "forecasts": settings.forecasts,
             "every": settings.cadence,
             "seeds": list(self.config.seeds),
             "epoch": int(np.asarray(self.state.epoch)[0]),

@@ -20,6 +20,7 @@ from agents.hi_ppo import (
     Reference,
     Statistics,
     expected_view,
+    forecasts_along,
     init_filter,
     init_statistics,
     layer_shares,
@@ -76,9 +77,17 @@ class Recording(Pytree):
     after_start: Int[Array, "*batch"]
 
 
-def record(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: int) -> Recording:
-    """Record one scenario; jit and vmap over a bank. What counts is `params.objective`, progress where
-    there is none; `params.weights` do not matter."""
+def record(
+    params: EnvParams,
+    table: PlanTable,
+    key: Key[Array, ""],
+    horizon: int,
+    forecasts: bool = False,
+) -> Recording:
+    """Record one scenario, with `forecasts` of the rates or without; jit and vmap over a bank.
+
+    What counts is `params.objective`, progress where there is none; `params.weights` do not matter.
+    """
     setup = make_setup(params, table)
     reference = make_reference(reference_rates(setup), expected_losses(setup))
     views = world_tape(params, key, horizon + 1)
@@ -94,7 +103,10 @@ def record(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: in
     start = _start(setup, *later)
     scored = score_rows(setup, table.plans, choice.choice, views)[1]
     lost = losses_along(setup, views, choice.rate, scored)
-    stats, rows = _seen(setup, reference, (choice.rate[:-1], lost[:-1]))
+    measured = choice.rate[:-1], lost[:-1]
+    if forecasts:
+        measured = *measured, forecasts_along(setup, before, choice.choice[:-1])
+    stats, rows = _seen(setup, reference, measured)
     nodes, edges = jax.vmap(lambda view: _graph(setup, view))(before)
     return Recording(
         *(stats, reference, rows, nodes, edges),
@@ -194,17 +206,16 @@ def _start(setup: Setup, played: Array, worth: Worth | None) -> tuple[Array, Arr
     return jnp.where(skipped < length, gained, 0.0), jnp.minimum(skipped + 1, length)
 
 
-def _seen(
-    setup: Setup, reference: Reference, rates: tuple[Array, Array]
-) -> tuple[Statistics, Array]:
-    """Statistics [T, ...] with the measurements [T, P] (and losses) taken in one after the
-    other, and features."""
+def _seen(setup: Setup, reference: Reference, rates: tuple[Array, ...]) -> tuple[Statistics, Array]:
+    """Statistics [T, ...] with the measurements [T, P] (and losses, and forecasts [T, A, P] where there
+    are any) taken in one after the other, and features."""
+    ahead = rates[2].shape[1] if len(rates) > 2 else 0
 
     def body(stats, rates):
         new = update_statistics(stats, *rates)
         return new, (new, row_features(setup, new, stats.last, reference))
 
-    return jax.lax.scan(body, init_statistics(reference), rates)[1]
+    return jax.lax.scan(body, init_statistics(reference, ahead), rates)[1]
 
 
 def _graph(setup: Setup, view: NetworkView) -> Any:

@@ -45,18 +45,20 @@ def test_one_hypothesis_is_the_kalman_filter_by_hand():
     np.testing.assert_allclose(known.mean, [[0.2 * gain]], rtol=1e-5)
     np.testing.assert_allclose(known.variance, [[0.09 * (1 - gain)]], rtol=1e-4)
     expected = known.expected(jnp.array([True]), one)
-    np.testing.assert_allclose(expected, [0.2 * gain * kept], rtol=1e-5)
+    np.testing.assert_allclose(expected, [[0.2 * gain * kept]], rtol=1e-5)
+    later = known.expected(jnp.array([True]), one, (2.0, 200.0))
+    np.testing.assert_allclose(later, [[0.2 * gain * np.exp(-1)], [0.0]], rtol=1e-5, atol=1e-7)
 
 
 def test_a_link_that_drifts_is_followed_and_one_that_jumps_about_is_averaged():
     seen = series()
-    expected = np.asarray(learned(seen).expected(REAL, LINKS))
+    expected = np.asarray(learned(seen).expected(REAL, LINKS))[0]
     assert abs(expected[0] - seen[-1, 0]) < 0.1
     assert abs(expected[1]) < 0.07 and abs(expected[2]) < 0.01
     # What is no link teaches nothing.
     other = seen.copy()
     other[:, 3] = 0.0
-    np.testing.assert_array_equal(learned(other).expected(REAL, LINKS)[:3], expected[:3])
+    np.testing.assert_array_equal(learned(other).expected(REAL, LINKS)[0, :3], expected[:3])
 
 
 def test_sampled_paths_have_the_spread_of_what_is_to_come():

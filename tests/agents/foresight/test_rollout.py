@@ -220,7 +220,7 @@ def test_its_decisions_have_one_shape_and_remember_what_was_measured():
     twice = scheduler.learned(seen.replace(now=seen.now.replace(rate=0.0 * seen.now.rate)), memory)
     np.testing.assert_allclose(twice.average, [0.8, 1.6, 2.4], rtol=1e-6)
     # Links at base are expected to stay there, and the futures are of their shape.
-    view = scheduler._expected(seen.view, memory)
+    view = memory.outlook.coming(scheduler.setup, seen.view)
     np.testing.assert_allclose(view.bandwidth_gb_per_s, seen.view.bandwidth_gb_per_s, rtol=1e-5)
     futures = scheduler.imagined(jax.random.key(1), seen.view, memory)
     assert futures.bandwidth_gb_per_s.shape == (8, 24, 3, 3)

@@ -139,6 +139,7 @@ def test_the_older_version_is_read(saved):
         ({"hidden": 2**31}, ["hidden", "at most 4096"]),
         ({"hidden": True}, ["hidden", "True"]),
         ({"encoder": "cnn"}, ["encoder", "sage, gat", "cnn"]),
+        ({"forecasts": "some"}, ["forecasts", "true or false", "some"]),
         ({"seeds": []}, ["seeds", "at least one"]),
         ({"seeds": 3}, ["seeds", "got 3"]),
         ({"seeds": [3, 3]}, ["seeds", "different"]),
@@ -154,7 +155,7 @@ def test_a_description_that_no_policy_has_is_refused(tmp_path, version, changes,
     message = refused(written(tmp_path / "c.msgpack", {**META, **changes}, version=version))
     for word in words:
         assert word in message
-    for key in changes.keys() - {"rivals", "encoder"}:  # they may be missing
+    for key in changes.keys() - {"rivals", "encoder", "forecasts"}:  # they may be missing
         rest = {k: v for k, v in META.items() if k != key}
         assert f"missing key {key!r}" in refused(written(tmp_path / "d.msgpack", rest))
 

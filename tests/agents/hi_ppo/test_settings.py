@@ -8,3 +8,9 @@ from agents.hi_ppo.settings import TrainSettings
 @pytest.mark.parametrize(("algorithm", "every", "cadence"), [("ppo", 4, 4), ("exact", 4, 1)])
 def test_a_policy_of_the_exact_gradient_decides_in_every_interval(algorithm, every, cadence):
     assert TrainSettings(algorithm=algorithm, every=every).cadence == cadence
+
+
+def test_forecasts_are_seen_by_policies_of_the_exact_gradient_alone():
+    assert TrainSettings(forecasts=True).networks.forecasts
+    with pytest.raises(ValueError, match="forecasts: ppo sees none"):
+        TrainSettings(algorithm="ppo", forecasts=True)

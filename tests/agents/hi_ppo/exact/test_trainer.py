@@ -36,7 +36,10 @@ def scenario(seed):
     after = np.broadcast_to(np.arange(LENGTH)[:, None, None] + 1, (LENGTH, ROWS, ROWS))
     body = {
         "stats": Statistics(
-            *(jnp.asarray(alike, jnp.float32),) * 5, jnp.zeros((LENGTH, ROWS)), jnp.zeros(LENGTH)
+            *(jnp.asarray(alike, jnp.float32),) * 5,
+            jnp.zeros((LENGTH, ROWS)),
+            jnp.zeros(LENGTH),
+            jnp.zeros((LENGTH, 0, ROWS)),
         ),
         "reference": make_reference(jnp.ones(ROWS), jnp.zeros(ROWS)),
         "rows": rows,
