@@ -347,6 +347,7 @@ FEWER = {
     "eight-aws-regions": "--cluster four-aws-regions --steps 4",
     "--jobs 16": "--jobs 2",
     "decision": "--domains 3",
+    "watch": "--domains 2 --repeats 1",
 }
 MEASURED = (
     "hippo bench --what env --domains 4 --envs 64 --repeats 2",
@@ -356,6 +357,7 @@ MEASURED = (
     "hippo bench --what plans --fidelity event",
     "hippo bench --what train",
     "hippo bench --what decision --domains 8",
+    "hippo bench --what watch",
 )
 
 

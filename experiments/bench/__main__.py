@@ -1,4 +1,4 @@
-"""Measure speed: `python -m experiments.bench --what env|plans|train|decision`."""
+"""Measure speed: `python -m experiments.bench --what env|plans|train|decision|watch`."""
 
 from __future__ import annotations
 

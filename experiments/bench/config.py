@@ -16,7 +16,7 @@ class BenchConfig:
 
     Attributes:
         what: env = environment steps, plans = evaluations of plans, train = training steps of Hi-PPO,
-            decision = decisions one at a time
+            decision = decisions one at a time, watch = answers of `hippo watch`
         fidelity: of plans
         domains: number of domains; a table over 4 to 64 if none is given
         envs: environments (plans) at once; a table over 1 to 8192 if none is given
@@ -29,7 +29,7 @@ class BenchConfig:
         out: run folder; outputs/bench-<time> if none is given
     """
 
-    what: Literal["env", "plans", "train", "decision"] = "env"
+    what: Literal["env", "plans", "train", "decision", "watch"] = "env"
     fidelity: Literal["closed", "event"] = "closed"
     domains: int | None = None
     envs: int | None = None

@@ -33,6 +33,8 @@ from experiments.bench.episodes import (
 )
 from experiments.bench.plans import event
 from experiments.bench.roofline import roofline
+from experiments.bench.watching import DOMAINS as WATCHED
+from experiments.bench.watching import watching
 from experiments.common import add_options, check_output, put_result
 from jaxsim.scenario import ScenarioSettings, build_world, scenario_bank
 from jaxsim.workload import MODEL_PRESETS, JobSpec
@@ -180,6 +182,14 @@ def bench_decision_at(n_domains: int, n_envs: int, repeats: int) -> dict[str, An
     return {**row, "peak_memory_gb": peak_memory_gb(), "device": device()}
 
 
+def bench_watch_at(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
+    """One row of the table for answers of `hippo watch`, one at a time whatever `n_envs`."""
+    del n_envs
+    row = {"what": "watch", "domains": n_domains, "envs": 1, "flops_per_step": None}
+    row |= watching(bench_cluster(n_domains), repeats)
+    return {**row, "peak_memory_gb": peak_memory_gb(), "device": device()}
+
+
 def peak_memory_gb() -> float:
     """[GB] on the accelerator, or the process's high-water mark on the host."""
     stats = jax.devices()[0].memory_stats() or {}
@@ -206,6 +216,8 @@ def cases(config: BenchConfig) -> list[tuple[int, int]]:
         return [(config.domains or 4, config.envs or 128)]
     if config.what == "decision":
         return [(config.domains or bench_decision.DOMAINS, 1)]
+    if config.what == "watch":
+        return [(config.domains or WATCHED, 1)]
     if config.what == "plans":
         return [(config.domains or 8, config.envs or 8192)]
     if config.domains is None and config.envs is None:
@@ -228,7 +240,8 @@ def way(config: BenchConfig) -> Callable[..., dict[str, Any]]:
         return functools.partial(bench_many_jobs, case=case)
     plans = functools.partial(bench_plans, fidelity=config.fidelity)
     env = functools.partial(bench_env, peers=config.domains is not None and config.envs is not None)
-    ways = {"env": env, "plans": plans, "train": bench_train, "decision": bench_decision_at}
+    ways = {"env": env, "plans": plans, "train": bench_train}
+    ways |= {"decision": bench_decision_at, "watch": bench_watch_at}
     return ways[config.what]
 
 

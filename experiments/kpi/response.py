@@ -51,7 +51,7 @@ class RespondingProcess:
         """[count] seconds from writing a link's measurement to having read the new plan, both levels
         decided. Raises InputError where the process does not answer with a plan."""
         taken = []
-        for measurement in _measurements(spec, count, seed):
+        for measurement in measurements(spec, count, seed):
             line = json.dumps(measurement) + "\n"
             start = time.perf_counter()
             with contextlib.suppress(BrokenPipeError):  # it has ended: there is no answer
@@ -71,8 +71,9 @@ class RespondingProcess:
             self._process.stdin.close()
 
 
-def _measurements(spec: ClusterSpec, count: int, seed: int) -> Iterator[dict]:
-    """Links that turn out up to 90 % slower or twice as fast, so that there is much to decide."""
+def measurements(spec: ClusterSpec, count: int, seed: int) -> Iterator[dict]:
+    """`count` links, drawn at random, that turn out up to 90 % slower or twice as fast: there is much
+    to decide."""
     rng = np.random.default_rng(seed)
     pairs = [(i, j) for i in range(spec.n_domains) for j in range(spec.n_domains) if i != j]
     for which, factor in zip(
