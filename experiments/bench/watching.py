@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.common import CheckError
-from experiments.kpi.response import measurements
+from experiments.respond import drawn
 from jaxsim.cluster import ClusterSpec
 
 SCHEDULERS = ("hi_ppo", "hysteresis")
@@ -61,7 +61,7 @@ def _followed(spec: ClusterSpec, cluster: Path, scheduler: str, count: int) -> d
         _wait_for_a_line(process, said)
         ready_s = time.perf_counter() - start
         with contextlib.suppress(BrokenPipeError):  # it has ended: its exit status says so
-            for line in measurements(spec, count, seed=0):
+            for line in drawn(spec, count, seed=0):
                 process.stdin.write(json.dumps(line) + "\n")
                 process.stdin.flush()
                 time.sleep(EVERY_S)

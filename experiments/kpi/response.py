@@ -8,11 +8,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from experiments.respond import drawn
 from jaxsim.cluster import ClusterSpec
 from jaxsim.files import InputError
 
@@ -51,7 +51,7 @@ class RespondingProcess:
         """[count] seconds from writing a link's measurement to having read the new plan, both levels
         decided. Raises InputError where the process does not answer with a plan."""
         taken = []
-        for measurement in measurements(spec, count, seed):
+        for measurement in drawn(spec, count, seed):
             line = json.dumps(measurement) + "\n"
             start = time.perf_counter()
             with contextlib.suppress(BrokenPipeError):  # it has ended: there is no answer
@@ -69,19 +69,6 @@ class RespondingProcess:
         self._process.stdout.close()
         with contextlib.suppress(BrokenPipeError):  # what it has not read
             self._process.stdin.close()
-
-
-def measurements(spec: ClusterSpec, count: int, seed: int) -> Iterator[dict]:
-    """`count` links, drawn at random, that turn out up to 90 % slower or twice as fast: there is much
-    to decide."""
-    rng = np.random.default_rng(seed)
-    pairs = [(i, j) for i in range(spec.n_domains) for j in range(spec.n_domains) if i != j]
-    for which, factor in zip(
-        rng.integers(len(pairs), size=count), rng.uniform(0.1, 2.0, size=count), strict=True
-    ):
-        i, j = pairs[which]
-        gbps = float(spec.bandwidth_gbps[i, j] * factor)
-        yield {"src": spec.domains[i], "dst": spec.domains[j], "bandwidth_gbps": gbps}
 
 
 def _plan_in(answer: str) -> None:

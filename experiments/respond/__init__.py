@@ -3,7 +3,7 @@
 config        What a process that answers measurements is asked for
 responder     The scheduler as a service
 handed        The same process in a world that another command has made already
-measurements  One JSON object of a link or a domain, checked; the network as last measured
+measurements  One JSON object of a link or a domain, checked; the network as last measured; drawn ones
 memory        What the service remembers as plain numbers, and whose they are
 """
 

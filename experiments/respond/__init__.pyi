@@ -1,6 +1,6 @@
 from .config import RespondConfig
 from .handed import hand_over
-from .measurements import Measured, stamped
+from .measurements import Measured, drawn, stamped
 from .responder import Proposal, Responder, make_responder
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "Proposal",
     "RespondConfig",
     "Responder",
+    "drawn",
     "hand_over",
     "make_responder",
     "stamped",

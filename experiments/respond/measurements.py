@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -92,3 +93,16 @@ def _time(value: Any) -> float | str:
     if not text and not (number and math.isfinite(value)):
         raise InputError(f"time: expected seconds or text of at most 64 characters, got {value!r}")
     return value
+
+
+def drawn(spec: ClusterSpec, count: int, seed: int) -> Iterator[dict]:
+    """`count` links, drawn at random, that turn out up to 90 % slower or twice as fast: there is much
+    to decide."""
+    rng = np.random.default_rng(seed)
+    pairs = [(i, j) for i in range(spec.n_domains) for j in range(spec.n_domains) if i != j]
+    for which, factor in zip(
+        rng.integers(len(pairs), size=count), rng.uniform(0.1, 2.0, size=count), strict=True
+    ):
+        i, j = pairs[which]
+        gbps = float(spec.bandwidth_gbps[i, j] * factor)
+        yield {"src": spec.domains[i], "dst": spec.domains[j], "bandwidth_gbps": gbps}
