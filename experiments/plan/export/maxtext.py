@@ -90,14 +90,26 @@ def configuration(job: Job, pipeline: Pipeline) -> dict:
     if seldom:
         body |= {"enable_diloco": True, "diloco_sync_period": job.sync_period}
         if job.fragments > 1:
+            period, fragments = _outer(job)
             body |= {
+                "diloco_sync_period": period,
                 "enable_streaming_diloco": True,
-                "num_diloco_fragments": job.fragments,
+                "scan_layers": True,
+                "num_diloco_fragments": fragments,
                 "num_communication_overlapping_steps": job.overlap,
             }
     if job.steps:
         body["steps"] = job.steps
     return body
+
+
+def _outer(job: Job) -> tuple[int, int]:
+    """Sync period and fragments as MaxText takes them where it streams: one fragment for what is not in
+    a layer, the others of as many layers each; a period of whole steps from one to the next."""
+    layers = job.model.layers
+    ways = (1 + parts for parts in range(1, layers + 1) if layers % parts == 0)
+    fragments = min(ways, key=lambda n: (abs(n - job.fragments), n))
+    return -(-job.sync_period // fragments) * fragments, fragments
 
 
 def _script(site: Site, first_node: int, job: Job) -> str:
@@ -127,15 +139,26 @@ def _exact(job: Job) -> tuple[str, ...]:
         "Domains as slices, layers of every stage, tp, cp, dp, micro-batches.",
     ]
     if len(job.pipelines) > 1 and job.sync_period > 1:
-        exact.append("The sync period of DiLoCo; fragments and delay where the plan streams.")
+        if job.fragments == 1 or _outer(job) == (job.sync_period, job.fragments):
+            exact.append("The sync period of DiLoCo; fragments and delay where the plan streams.")
+        else:
+            exact.append("The delay of DiLoCo's fragments.")
     return tuple(exact)
 
 
 def _nearest(job: Job, pipeline: Pipeline) -> list[str]:
     notes = [details("MaxText's Llama 2 block"), *few_bits(job, "MaxText")]
-    if len(job.pipelines) > 1 and job.sync_period > 1 and job.wire_bits < 16:
+    seldom = len(job.pipelines) > 1 and job.sync_period > 1
+    if seldom and job.wire_bits < 16:
         notes.append(
             f"Outer deltas in {job.wire_bits} bits: MaxText sends them as they are stored."
+        )
+    if seldom and job.fragments > 1 and _outer(job) != (job.sync_period, job.fragments):
+        period, fragments = _outer(job)
+        notes.append(
+            f"Sync every {job.sync_period} steps in {job.fragments} fragments: MaxText wants one fragment "
+            "beside those of the layers, which hold as many layers each, and a multiple of the fragments "
+            f"as period; {period} steps and {fragments} fragments are the nearest."
         )
     if len(job.pipelines) * len(pipeline.sites) > 1:
         notes.append(

@@ -182,7 +182,7 @@ def _group(job: Job, g: int, pipeline: Pipeline, several: bool, period: int, fra
             "        checkpoint=TorchFTCheckpointManager.Config(),",
             "        fault_tolerance=FaultTolerance(",
             "            enable=True,",
-            '            process_group="gloo",',
+            f'            process_group="{"nccl" if _quantised(job) else "gloo"}",',
             "            process_group_timeout_ms=600000,",
             f"            replica_id={g},",
             f"            group_size={groups},",
@@ -194,10 +194,15 @@ def _group(job: Job, g: int, pipeline: Pipeline, several: bool, period: int, fra
                 f"            sync_steps={period},",
                 f"            num_fragments={fragments},",
                 f"            fragment_sync_delay={job.overlap},",
-                f"            should_quantize={job.wire_bits <= 8},",
+                f"            should_quantize={_quantised(job)},",
             ]
         lines.append("        ),")
     return "\n".join([*lines, "    )"])
+
+
+def _quantised(job: Job) -> bool:
+    """Does torchft send outer syncs in 8 bits? Its sum of quantised tensors is for NCCL."""
+    return job.sync_period > 1 and job.wire_bits <= 8
 
 
 def _optimizer(several: bool) -> list[str]:

@@ -89,11 +89,35 @@ def test_who_has_no_local_sgd_says_so_and_gives_the_nearest(form):
 def test_maxtext_has_the_period_the_fragments_and_the_delay():
     made = exported(named("replicas", model=EVEN, **SELDOM), "maxtext")
     body = yaml.safe_load(made.files["maxtext.yml"])
-    assert body["diloco_sync_period"] == 30 and body["num_diloco_fragments"] == 8
+    # 12 layers: one fragment beside 6 of two layers each, as 7 do not divide them; 35 steps, not 30.
+    assert body["diloco_sync_period"] == 35 and body["num_diloco_fragments"] == 7
+    assert "35 steps and 7 fragments are the nearest" in " ".join(made.nearest)
+    assert not any("sync period" in note for note in made.exact)
     assert body["num_communication_overlapping_steps"] == 1
     assert body["dcn_diloco_parallelism"] == 2 and body["dcn_data_parallelism"] == 1
     plain = yaml.safe_load(exported(named("replicas", model=EVEN), "maxtext").files["maxtext.yml"])
     assert plain["dcn_data_parallelism"] == 2 and "enable_diloco" not in plain
+
+
+@pytest.mark.parametrize(("layers", "fragments", "period"), [(32, 9, 36), (40, 9, 36), (28, 8, 32)])
+def test_streams_of_maxtext_divide_its_layers(layers, fragments, period):
+    """As its `types.py` (layers by fragments less one) and `fragmenter.py` (the period) want it."""
+    job = named("replicas", pp=1, dp=8, model=dataclasses.replace(EVEN, layers=layers), **SELDOM)
+    made = exported(job, "maxtext")
+    body = yaml.safe_load(made.files["maxtext.yml"])
+    assert (body["num_diloco_fragments"], body["diloco_sync_period"]) == (fragments, period)
+    assert layers % (fragments - 1) == 0 and period % fragments == 0 and body["scan_layers"]
+    as_planned = exported(dataclasses.replace(job, sync_period=period, fragments=fragments), "maxtext")
+    assert any("sync period" in note for note in as_planned.exact)
+    assert not any("nearest" in note for note in as_planned.nearest)
+
+
+@pytest.mark.parametrize(("bits", "group"), [(8, "nccl"), (4, "nccl"), (16, "gloo")])
+def test_quantised_syncs_of_torchft_go_over_nccl(bits, group):
+    """Its sum of quantised tensors is written for NCCL alone (`torchft/collectives.py`)."""
+    job = named("replicas", pp=1, dp=8, **{**SELDOM, "wire_bits": bits})
+    text = exported(job, "torchtitan").files["hippo_plan.py"]
+    assert f'process_group="{group}"' in text and f"should_quantize={bits < 16}" in text
 
 
 @pytest.mark.parametrize("name", ["one", "replicas"])
