@@ -69,13 +69,17 @@ def _file_of(stream: TextIO) -> int | None:
 
 
 class Folder:
-    """The files of a folder, each read once, in the order of their names."""
+    """The files of a folder, each read once, in the order of their names.
+
+    The position is the name of the last file that was read to its end, or NAME/BYTES of one that is
+    being read.
+    """
 
     def __init__(self, folder: str, position: str = "") -> None:
-        """Go on after the file called `position`. Raises InputError."""
+        """Go on after `position`. Raises InputError."""
         self._folder, self.position = Path(folder), position
         self._open: int | None = None  # descriptor of the file that is read
-        self._name, self._reader = "", LineReader()
+        self._name, self._bytes, self._reader = "", 0, LineReader()
         self._told = ""  # of what could not be read
         if not self._folder.is_dir():
             raise InputError(f"folder: {folder}: is no folder")
@@ -89,6 +93,8 @@ class Folder:
             return []
         data = os.read(self._open, CHUNK)
         if data:
+            self._bytes += len(data)
+            self.position = f"{self._name}/{self._bytes}"
             return self._reader.feed(data)
         self.close()
         self.position = self._name
@@ -96,11 +102,12 @@ class Folder:
 
     def _next(self) -> int | None:
         """The file that comes next, opened; None where there is none."""
+        last, half, taken = self.position.partition("/")
         try:
             names = [
                 entry.name
                 for entry in os.scandir(self._folder)
-                if entry.name > self.position
+                if (entry.name >= last if half else entry.name > last)
                 and not entry.name.startswith(".")
                 and not entry.name.endswith(UNFINISHED)
                 and entry.is_file()
@@ -110,13 +117,26 @@ class Folder:
             return None
         if not names:
             return None
-        self._name, self._reader = min(names), LineReader()
+        self._name, self._bytes, self._reader = min(names), 0, LineReader()
         try:
-            return os.open(self._folder / self._name, os.O_RDONLY)
+            opened = os.open(self._folder / self._name, os.O_RDONLY)
+            if half and self._name == last:
+                self._pass_over(opened, int(taken))
+            return opened
         except OSError as error:  # it is left out, those behind it are read
             self._tell(error)
             self.position = self._name
             return None
+
+    def _pass_over(self, opened: int, count: int) -> None:
+        """`count` bytes that a process before this one took: their header holds for the lines behind
+        them, and their last line may go on there."""
+        while self._bytes < count:
+            data = os.read(opened, min(CHUNK, count - self._bytes))
+            if not data:
+                return
+            self._bytes += len(data)
+            self._reader.feed(data)
 
     def _tell(self, error: OSError) -> None:
         """Once, on standard error."""

@@ -64,7 +64,7 @@ class Watcher:
         self._heard = np.full((k, k), now())
         self._stale = np.zeros((k, k), bool)
         self._said: dict[str, Any] | None = responder.in_force["fields"]  # None: nothing can run
-        self._applying: tuple[int, Proposal] | None = None
+        self._applying: tuple[int, Proposal, list[np.ndarray]] | None = None
         self._dirty = False  # something was measured since the last decision
         self._stamp: dict[str, Any] = {}
         self.decisions = self.lines = self.refused = 0
@@ -72,7 +72,9 @@ class Watcher:
         self.position = self._saved_position = ""
         self._path = None if config.state is None else Path(config.state)
         self._identity = {} if self._path is None else responder.identity()
-        self._known = [array.copy() for array in responder.measured.arrays]  # at the last decision
+        self._known = [
+            array.copy() for array in responder.measured.arrays
+        ]  # when the plan came into force
         self.restored = self._path is not None and self._restore(self._path)
         self.metrics.collect = self._collect
 
@@ -165,20 +167,22 @@ class Watcher:
         self.metrics.observe_s(self._now() - start)
         stops = "yes" if proposal.answer["switch"] else "no"
         self.metrics.add("plans_total", stops=stops)
-        self._known = [array.copy() for array in self.responder.measured.arrays]
 
     def _carry_out(self, proposal: Proposal, start: float) -> bool:
         """Put a plan into force, by the apply command where there is one."""
         feasible = proposal.answer["feasible"]
+        measured = [array.copy() for array in self.responder.measured.arrays]
         if self._hook is None or not feasible:
-            self._accept(proposal, start)
+            self._accept(proposal, measured, start)
             return True
-        self._applying = self.decisions, proposal
+        self._applying = self.decisions, proposal, measured
         self._hook.start(plan_file(proposal.plan, self.responder.spec.domains))
         return False
 
-    def _accept(self, proposal: Proposal, now: float) -> None:
+    def _accept(self, proposal: Proposal, measured: list[np.ndarray], now: float) -> None:
+        """It is in force, because of what was `measured` then."""
         self.responder.accept(proposal)
+        self._known = measured
         self._said = proposal.answer["fields"]
         self._clock.interval_since = now
         if proposal.answer["switch"]:
@@ -191,12 +195,12 @@ class Watcher:
         ended = self._hook.poll()
         if ended is None:
             return False
-        (number, proposal), self._applying = self._applying, None
+        (number, proposal, measured), self._applying = self._applying, None
         done = ended["status"] == 0
         self._say({"applied": number, "in_force": done, **ended})
         self.metrics.add("applied_total", result="done" if done else "failed")
         if done:
-            self._accept(proposal, now)
+            self._accept(proposal, measured, now)
         else:
             self._clock.waits_until, self._dirty = now + self.config.interval_s, True
         return done
@@ -204,7 +208,7 @@ class Watcher:
     # --- what a reader wants to know --------------------------------------------------------------
 
     def _because(self) -> list[str]:
-        """What is measured otherwise than at the decision before, the largest change first."""
+        """What is measured otherwise than when the plan in force was decided, the largest first."""
         names = self.responder.spec.domains
         (old_rate, old_rtt, old_gpus), new = self._known, self.responder.measured.arrays
         found = [
@@ -271,6 +275,8 @@ class Watcher:
             "silent_s": [float(x) for x in (now - self._heard).flat],
             "interval_s": now - self._clock.interval_since,
             "busy_s": max(0.0, self._clock.busy_until - now),
+            "waits_s": max(0.0, self._clock.waits_until - now),
+            "undecided": self._dirty or self.applying,  # the command that runs is not waited for
             "decisions": self.decisions,
             "position": self.position,
         }
@@ -288,6 +294,8 @@ class Watcher:
             silent = [0.0 if x is None else x for x in body["silent_s"]]  # None: older files
             self._heard = now - np.array(silent, float).reshape(self._heard.shape)
             self._clock = Clock(now - body["interval_s"], now + body["busy_s"])
+            self._clock.waits_until = now + body.get("waits_s", 0.0)  # older files have neither
+            self._dirty = body.get("undecided", False)
             self._said, self.position = body["said"], body["position"]
             self.decisions = body["decisions"]
         except (KeyError, TypeError, ValueError) as error:

@@ -156,9 +156,9 @@ def _nearest(job: Job, pipeline: Pipeline) -> list[str]:
     if seldom and job.fragments > 1 and _outer(job) != (job.sync_period, job.fragments):
         period, fragments = _outer(job)
         notes.append(
-            f"Sync every {job.sync_period} steps in {job.fragments} fragments: MaxText wants one fragment "
-            "beside those of the layers, which hold as many layers each, and a multiple of the fragments "
-            f"as period; {period} steps and {fragments} fragments are the nearest."
+            f"Sync every {job.sync_period} steps in {job.fragments} fragments: MaxText wants one "
+            "fragment beside those of the layers, which hold as many layers each, and a multiple "
+            f"of the fragments as period; {period} steps and {fragments} fragments are the nearest."
         )
     if len(job.pipelines) * len(pipeline.sites) > 1:
         notes.append(

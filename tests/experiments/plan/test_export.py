@@ -1,5 +1,6 @@
 """Launch files: they add up, frameworks read them with their own parsers, the impossible is refused."""
 
+import argparse
 import dataclasses
 import importlib.util
 import json
@@ -99,6 +100,64 @@ def test_maxtext_has_the_period_the_fragments_and_the_delay():
     assert plain["dcn_data_parallelism"] == 2 and "enable_diloco" not in plain
 
 
+def megatron_parser():
+    """The arguments of a plan, as `megatron/training/arguments.py` of core 0.16 adds them."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
+    for name in (
+        *("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "seq-length"),
+        *("max-position-embeddings", "tensor-model-parallel-size", "pipeline-model-parallel-size"),
+        *("context-parallel-size", "micro-batch-size", "global-batch-size", "num-query-groups"),
+        *("recompute-num-layers", "train-iters"),
+    ):
+        parser.add_argument(f"--{name}", type=int)
+    for name in ("attention-dropout", "hidden-dropout"):
+        parser.add_argument(f"--{name}", type=float)
+    for name in (
+        *("bf16", "group-query-attention", "swiglu", "disable-bias-linear", "sequence-parallel"),
+        *("untie-embeddings-and-output-weights", "use-distributed-optimizer"),
+        "use-tp-pp-dp-mapping",
+    ):
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--normalization", choices=["LayerNorm", "RMSNorm"])
+    embeddings = ["learned_absolute", "rope", "yarn", "mrope", "relative", "none"]
+    parser.add_argument("--position-embedding-type", choices=embeddings)
+    parser.add_argument("--recompute-granularity", choices=["full", "selective"])
+    parser.add_argument("--recompute-method", choices=["uniform", "block"])
+    parser.add_argument("--pipeline-model-parallel-layout")
+    return parser
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("name", ["one", "replicas"])
+def test_megatron_knows_every_argument_and_value(name, recompute):
+    job = named(name, recompute=recompute)
+    words = " ".join(arguments(job, job.pipelines[0])).split()
+    read = megatron_parser().parse_args(words)
+    assert read.global_batch_size == job.global_batch and read.num_query_groups == 4
+    assert read.recompute_granularity == (None if recompute == "none" else recompute)
+    with pytest.raises((argparse.ArgumentError, SystemExit)):
+        megatron_parser().parse_args([*words, "--untie-embeddings"])
+
+
+# Of `maxtext/configs/types.py`, release 0.2.5, in which every key of a configuration is a field.
+MAXTEXT = """
+run_name steps hardware override_model_config decoder_block base_emb_dim base_num_query_heads
+base_num_kv_heads base_mlp_dim base_num_decoder_layers head_dim vocab_size logits_via_embedding
+max_target_length per_device_batch_size gradient_accumulation_steps remat_policy scan_layers
+dcn_diloco_parallelism dcn_data_parallelism dcn_pipeline_parallelism ici_pipeline_parallelism
+ici_fsdp_parallelism ici_data_parallelism ici_context_parallelism ici_tensor_parallelism
+num_layers_per_pipeline_stage num_pipeline_microbatches enable_diloco diloco_sync_period
+enable_streaming_diloco num_diloco_fragments num_communication_overlapping_steps
+"""
+
+
+@pytest.mark.parametrize("ways", [{}, SELDOM], ids=["every step", "seldom"])
+@pytest.mark.parametrize("name", ["one", "replicas"])
+def test_maxtext_has_a_field_for_every_key(name, ways):
+    text = exported(named(name, model=EVEN, **ways), "maxtext").files["maxtext.yml"]
+    assert set(yaml.safe_load(text)) <= set(MAXTEXT.split())
+
+
 @pytest.mark.parametrize(("layers", "fragments", "period"), [(32, 9, 36), (40, 9, 36), (28, 8, 32)])
 def test_streams_of_maxtext_divide_its_layers(layers, fragments, period):
     """As its `types.py` (layers by fragments less one) and `fragmenter.py` (the period) want it."""
@@ -107,7 +166,9 @@ def test_streams_of_maxtext_divide_its_layers(layers, fragments, period):
     body = yaml.safe_load(made.files["maxtext.yml"])
     assert (body["num_diloco_fragments"], body["diloco_sync_period"]) == (fragments, period)
     assert layers % (fragments - 1) == 0 and period % fragments == 0 and body["scan_layers"]
-    as_planned = exported(dataclasses.replace(job, sync_period=period, fragments=fragments), "maxtext")
+    as_planned = exported(
+        dataclasses.replace(job, sync_period=period, fragments=fragments), "maxtext"
+    )
     assert any("sync period" in note for note in as_planned.exact)
     assert not any("nearest" in note for note in as_planned.nearest)
 

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from experiments.watch import sources
 from experiments.watch.sources import Folder, Listener, Stream
 from jaxsim.files.errors import InputError
 
@@ -38,11 +39,34 @@ def test_files_are_read_once_each_in_the_order_of_their_names(tmp_path):
     assert until(later, 1) == ["c"] and later.read(0.01) == []
 
 
-def test_a_file_counts_as_read_only_at_its_end(tmp_path):
+def test_a_file_that_is_half_read_is_gone_on_with(tmp_path, monkeypatch):
+    """Where a line and the columns of its header were cut in two, in every byte."""
+    rows = "".join(f"2,x,{n}\n" for n in range(4))
+    text = "bandwidth_gbps,src,dst\n" + rows
+    (tmp_path / "a").write_text(text)
+    (tmp_path / "b").write_text(LINE.format("b"))
+    whole = [f"{n}" for n in range(4)] + ["b"]
+    for chunk in range(1, len(text) + 1):
+        monkeypatch.setattr(sources, "CHUNK", chunk)
+        first = Folder(str(tmp_path))
+        taken = first.read(0.01)
+        assert first.position == f"a/{min(chunk, len(text))}"
+        first.close()
+        later = Folder(str(tmp_path), position=first.position)
+        found = [x["dst"] for x in taken]
+        while later.position != "b":
+            found += [x.get("dst", x.get("domain")) for x in later.read(0.01)]
+        assert found == whole, chunk
+
+
+def test_the_position_is_the_name_at_the_end_of_a_file(tmp_path):
     (tmp_path / "a").write_text(LINE.format("a") * 3)
     source = Folder(str(tmp_path))
-    assert len(source.read(0.01)) == 3 and source.position == ""
+    assert len(source.read(0.01)) == 3 and source.position.startswith("a/")
     assert source.read(0.01) == [] and source.position == "a"
+    (tmp_path / "b").write_text(LINE.format("b"))
+    gone = Folder(str(tmp_path), position="aa/7")  # a file that was taken away
+    assert until(gone, 1) == ["b"]
 
 
 def test_what_cannot_be_read_is_told_once_and_left_out(tmp_path, monkeypatch, capsys):

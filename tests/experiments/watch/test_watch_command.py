@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -49,33 +50,29 @@ def test_a_service_that_is_stopped_says_how_it_ended():
 
 
 @pytest.mark.nightly
-def test_after_a_kill_the_next_decision_is_the_same(tmp_path):
-    file = tmp_path / "state"
-    first = started("--state", str(file), "--interval_s", "100000")
-    assert line(first)["restored"] is False
-    gone = {"domain": "ohio", "gpus_available": 0}
-    tell(first, gone)
-    moved = line(first)
-    assert moved["decision"] == 1 and "ohio" not in moved["plan"]
-    kept = tmp_path / "kept"
+def test_after_a_kill_the_next_decision_is_that_of_a_process_that_was_not_killed(tmp_path):
+    file, never = tmp_path / "state", ["--interval_s", "100000"]
+    killed, witness = started("--state", str(file), *never), started(*never)
+    for process in (killed, witness):
+        assert line(process)["restored"] is False
+        tell(process, {"domain": "ohio", "gpus_available": 0})
+        moved = line(process)
+        assert moved["decision"] == 1 and "ohio" not in moved["plan"]
     while not file.exists() or json.loads(file.read_text())["body"]["decisions"] < 1:
         pass
-    kept.write_bytes(file.read_bytes())
-    first.kill()
-    first.wait()
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    second = started("--state", str(file), *never)
+    ready = line(second)
+    assert ready["restored"] and ready["plan"] == moved["plan"]
     told = []
-    for copy in (file, kept):
-        second = started("--state", str(copy), "--interval_s", "100000")
-        ready = line(second)
-        assert ready["restored"] and ready["plan"] == moved["plan"]
-        gpus = [{"domain": name, "gpus_available": 0} for name in ("virginia", "oregon")]
-        tell(second, *gpus)
-        told.append(line(second))
-        second.kill()
-        second.wait()
-    for answer in told:
-        answer.pop("decision_ms"), answer.pop("latency_ms")
-    assert told[0] == told[1] and told[0]["decision"] == 2
+    for process in (second, witness):
+        tell(process, *({"domain": x, "gpus_available": 0} for x in ("virginia", "oregon")))
+        told.append(line(process))
+        process.kill()
+        process.wait()
+        told[-1].pop("decision_ms"), told[-1].pop("latency_ms")
+    assert told[0] == told[1] and told[0]["decision"] == 2 and told[0]["because"]
 
 
 @pytest.mark.nightly

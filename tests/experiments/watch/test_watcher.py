@@ -296,8 +296,32 @@ def test_a_command_that_fails_leaves_the_old_plan_and_is_tried_an_interval_later
     assert failed["status"] == 3 and failed["in_force"] is False and bench.rule.choice == 0
     assert bench.step(SLOW, seconds=30) == []
     (again,) = bench.step(seconds=31)
-    assert again["decision"] == 2
+    assert again["decision"] == 2 and again["because"][0].startswith("ohio>oregon: bandwidth ")
     applied(bench)
+
+
+def test_a_process_that_ends_while_its_command_runs_decides_again_at_once(tmp_path):
+    """Nothing is measured after the restart, and the reasons are those of the first."""
+    file, words = str(tmp_path / "state"), command(tmp_path / "hook.py", "time.sleep(2)")
+    first = Bench(hook=Hook(words, tmp_path / "plan.json", 60.0), state=file)
+    (said,) = first.step(SLOW)
+    later = Bench(Rule(), state=file)
+    (again,) = later.step()
+    assert again["decision"] == 2 and again["fields"] == said["fields"]
+    assert again["because"] == said["because"] != []
+    assert later.step(seconds=100) == []
+    applied(first)
+
+
+def test_a_command_that_failed_is_not_tried_sooner_after_a_restart(tmp_path):
+    file, words = str(tmp_path / "state"), command(tmp_path / "hook.py", "sys.exit(3)")
+    first = Bench(hook=Hook(words, tmp_path / "plan.json", 60.0), interval_s=60.0, state=file)
+    first.step(SLOW)
+    applied(first)
+    first.watcher.save()
+    later = Bench(Rule(), interval_s=60.0, state=file)
+    assert later.step(seconds=50) == []
+    assert later.step(seconds=11)[0]["decision"] == 2
 
 
 def test_a_command_that_cannot_be_run_is_as_one_that_fails(tmp_path, capfd):
