@@ -17,6 +17,10 @@ from jaxsim.files import InputError
 
 Columns = dict[str, Any]
 TRIES = 3  # of a batch whose worker died, beside the first
+WAIT_S, FETCH_S = (
+    0.5,
+    30.0,
+)  # between two looks at Ray: at what has ended, at nodes while it fetches
 
 
 def cores() -> int:
@@ -100,12 +104,14 @@ def play_ray(
         while left and idle:
             batch, worker = left.pop(), idle.pop()
             running[worker.columns.remote(batch)] = (batch, worker)
-        done, _ = ray.wait(list(running), timeout=0.5)
+        done, _ = ray.wait(list(running), timeout=WAIT_S)
+        if not done:
+            _check_nodes(ray)
         for one in done:
             batch, worker = running.pop(one)
             try:
-                columns = ray.get(one)
-            except ray.exceptions.RayActorError:
+                columns = _fetched(ray, one)
+            except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
                 died[batch.number] = died.get(batch.number, 0) + 1
                 if died[batch.number] > TRIES:
                     raise InputError(
@@ -117,3 +123,22 @@ def play_ray(
                 continue
             idle.append(worker)
             yield batch, columns
+
+
+def _fetched(ray: Any, done: Any) -> Columns:
+    """What a task returned. Ray waits for ever where the node that held it is gone, and no other is
+    left: raises InputError there, and Ray's errors."""
+    while True:
+        try:
+            return ray.get(done, timeout=FETCH_S)
+        except ray.exceptions.GetTimeoutError:
+            _check_nodes(ray)
+
+
+def _check_nodes(ray: Any) -> None:
+    """Raises InputError where no node of the cluster is left."""
+    if not any(node["Alive"] for node in ray.nodes()):
+        raise InputError(
+            "sweep: no node of the Ray cluster is left (it may have had no time for Ray's heartbeats): "
+            "go on with --resume"
+        )

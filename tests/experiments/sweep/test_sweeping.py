@@ -6,6 +6,7 @@ import os
 import signal
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -245,6 +246,42 @@ def test_rows_of_ray_are_the_same_though_a_worker_is_killed(tmp_path):
     with executors.ray_cluster(None, 2) as ray:
         there = joined(tmp_path / "there", executors.play_ray(ray, make, batches, 2))
     assert (tmp_path / "killed").exists() and there == here
+
+
+class LostRay:
+    """A Ray cluster whose last node is gone: nothing ends any more, or what has ended is not there."""
+
+    class exceptions:  # as Ray calls its module
+        RayActorError = ObjectLostError = type("Gone", (Exception,), {})
+        GetTimeoutError = type("GetTimeoutError", (Exception,), {})
+
+    def __init__(self, ends):
+        self.ends = ends
+
+    def remote(self, **_):
+        task = SimpleNamespace(remote=lambda batch: batch.number)
+        worker = SimpleNamespace(remote=lambda: SimpleNamespace(columns=task))
+        return lambda _: worker
+
+    def available_resources(self):
+        return {"CPU": 2.0}
+
+    def wait(self, running, timeout):
+        return (running[:1], running[1:]) if self.ends else ([], running)
+
+    def get(self, _, timeout):
+        raise self.exceptions.GetTimeoutError
+
+    def nodes(self):
+        return [{"Alive": False}]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_ray_cluster_without_nodes_ends_the_sweep(ends):
+    """Ray itself would wait for ever."""
+    batches = [SimpleNamespace(number=n) for n in range(3)]
+    with pytest.raises(InputError, match=r"no node of the Ray cluster is left.*--resume"):
+        list(executors.play_ray(LostRay(ends), lambda: None, batches, 2))
 
 
 @pytest.mark.nightly
