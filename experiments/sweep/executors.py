@@ -17,10 +17,8 @@ from jaxsim.files import InputError
 
 Columns = dict[str, Any]
 TRIES = 3  # of a batch whose worker died, beside the first
-WAIT_S, FETCH_S = (
-    0.5,
-    30.0,
-)  # between two looks at Ray: at what has ended, at nodes while it fetches
+WAIT_S = 0.5  # between two looks at what Ray has ended
+FETCH_S = 30.0  # between two looks at its nodes, while a result is fetched
 
 
 def cores() -> int:

@@ -5,7 +5,8 @@ Lines on standard output, told apart by their first key:
     ready     what is watched, and the plan in force at the start
     decision  its number; then as `hippo respond` answers (plan, switch, step_s, gain_pct, switch_s,
               switch_gb, switch_usd, reason, decision_ms, fields), `time` of the last measurement if it
-              had one, `because`: what was measured otherwise than at the decision before, and
+              had one, `because`: what is measured otherwise than when the plan in force was
+              decided, and
               `latency_ms` from having read the measurement to the line
     stale     links that were silent for longer than `stale_s`, since their last measurement or, where
               there was none, since `ready`: their last values hold

@@ -72,9 +72,8 @@ class Watcher:
         self.position = self._saved_position = ""
         self._path = None if config.state is None else Path(config.state)
         self._identity = {} if self._path is None else responder.identity()
-        self._known = [
-            array.copy() for array in responder.measured.arrays
-        ]  # when the plan came into force
+        # When the plan in force was decided.
+        self._known = [array.copy() for array in responder.measured.arrays]
         self.restored = self._path is not None and self._restore(self._path)
         self.metrics.collect = self._collect
 
