@@ -7,6 +7,7 @@ filter      Links and GPUs as they will probably be, on which batch shares are b
 forecast    Rates as they are expected to be, on the network that a fitted model foresees
 gae         Generalised advantage estimation on one time scale; the upper one is semi-Markov
 networks    Networks of Hi-PPO: a graph encoder, a scorer over the rows of a table, a lower policy
+lower       What the lower level goes by: a filter of measurements, the last one, or the base
 ppo         Clipped policy optimisation of one policy: loss and update, the same for both levels
 scheduler   A trained Hi-PPO behind the protocol of all schedulers
 search      A policy whose best rows are tried on imagined futures before it acts

@@ -4,6 +4,7 @@ from .checkpoint import (
     load_checkpoint,
     load_shipped,
     load_trained,
+    networks_of,
     policies,
     restore,
     save_checkpoint,
@@ -21,6 +22,7 @@ from .features import (
 )
 from .filter import ViewFilter, expected_view, init_filter, update_filter
 from .forecast import forecasts_along
+from .lower import allowed_choices, balanced_on
 from .networks import GraphInputs, UpperNetwork, upper_network
 from .scheduler import HiPPO, PolicyParams, decide_lower, init_policy, measure, score_upper
 from .search import GuidedSearch
@@ -44,6 +46,8 @@ __all__ = [
     "Trainer",
     "UpperNetwork",
     "ViewFilter",
+    "allowed_choices",
+    "balanced_on",
     "check_sizes",
     "decide_lower",
     "expected_view",
@@ -59,6 +63,7 @@ __all__ = [
     "make_tape",
     "measure",
     "move_features",
+    "networks_of",
     "policies",
     "restore",
     "row_features",

@@ -16,7 +16,7 @@ import numpy as np
 from flax import serialization
 
 from agents.hi_ppo.scheduler import HiPPO, PolicyParams, policy_shapes
-from agents.hi_ppo.settings import ENCODERS, Networks
+from agents.hi_ppo.settings import ENCODERS, LOWER_LEVELS, Networks
 from jaxsim.files import InputError, is_file, listed, parse_json, read_bytes, shown, values
 
 VERSION = 2
@@ -32,9 +32,9 @@ SHIPPED = "hi_ppo.msgpack"
 class Checkpoint:
     """What a file holds: a pytree of arrays as nested dicts, and how it came to be."""
 
-    meta: dict[
-        str, Any
-    ]  # hidden, encoder, forecasts, every, seeds, epoch, config; rivals: settings tuned beside it
+    # hidden, encoder, forecasts, lower_level, every, seeds, epoch, config;
+    # rivals: settings tuned beside it
+    meta: dict[str, Any]
     tree: dict[str, Any]
     source: str = "checkpoint"  # for messages
 
@@ -150,6 +150,9 @@ def _check_meta(meta: dict[str, Any], source: str) -> None:
         raise InputError(f"{source}: encoder: expected {listed(ENCODERS)}, got {shown(encoder)}")
     if not isinstance(forecasts := meta.get("forecasts", False), bool):
         raise InputError(f"{source}: forecasts: expected true or false, got {shown(forecasts)}")
+    if (lower := meta.get("lower_level", LOWER_LEVELS[0])) not in LOWER_LEVELS:
+        allowed = listed(LOWER_LEVELS)
+        raise InputError(f"{source}: lower_level: expected {allowed}, got {shown(lower)}")
     values.count(meta["every"], f"{source}: every", high=MOST_EVERY)
     values.count(meta["epoch"], f"{source}: epoch", low=0)
     seeds = values.entries(meta["seeds"], f"{source}: seeds", "seed")
@@ -233,4 +236,4 @@ def networks_of(checkpoint: Checkpoint) -> Networks:
     """What its parameters are of."""
     meta = checkpoint.meta
     encoder, forecasts = meta.get("encoder", ENCODERS[0]), meta.get("forecasts", False)
-    return Networks(meta["hidden"], encoder, forecasts)
+    return Networks(meta["hidden"], encoder, forecasts, meta.get("lower_level", LOWER_LEVELS[0]))

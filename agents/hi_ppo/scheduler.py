@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jraph
 from flax import struct
 from jax import Array
-from jaxtyping import Float, Int, Key
+from jaxtyping import Bool, Float, Int, Key
 
 from agents.foresight import Outlook
 from agents.hi_ppo.features import (
@@ -27,8 +27,9 @@ from agents.hi_ppo.features import (
     update_statistics,
     upper_inputs,
 )
-from agents.hi_ppo.filter import ViewFilter, expected_view, init_filter, update_filter
+from agents.hi_ppo.filter import ViewFilter, init_filter, update_filter
 from agents.hi_ppo.forecast import forecast
+from agents.hi_ppo.lower import allowed_choices, balanced_on
 from agents.hi_ppo.networks import (
     GraphInputs,
     LowerInputs,
@@ -44,6 +45,7 @@ from agents.protocol import (
     carry_out,
     find_row,
     measured_rates,
+    nothing,
     switch_times,
     switch_worths,
 )
@@ -110,14 +112,17 @@ def measure(
     observation: Observation,
     reference: Reference,
     layouts: Layouts | None,
+    allowed: Bool[Array, "P V"] | None = None,
     job: int = 0,
 ) -> tuple[Measurement, Layouts | None]:
-    """Score the table under what was measured; `layouts` of the interval before become this one's.
-    Before the first deployment the best static row stands for the plan in force: to stay is to deploy
-    it."""
+    """Score the table under what was measured, with the `allowed` lower choices [P, V] (None = all);
+    `layouts` of the interval before become this one's. Before the first deployment the best static row
+    stands for the plan in force: to stay is to deploy it."""
     plan, target = (take(p, job) for p in (observation.plan, observation.target))
     row, found = find_row(setup.table, target)
     rates = measured_rates(setup, observation)
+    if allowed is not None:
+        rates = jnp.where(allowed, rates, nothing(setup))
     lost, layouts = losses(setup, layouts, best_choices(rates), observation.view)
     price = switch_worths(setup, plan, observation.view)
     measured = Measurement(
@@ -156,12 +161,12 @@ def decide_lower(
 ) -> Plan:
     """The row's plan with the free fields as the lower level sets them, with a job axis of one.
 
-    Batch shares are balanced on the network as `filtered`, which holds the measurement, expects it.
+    `filtered` holds the measurement.
     """
     inputs = lower_inputs(setup, observation, measured.rates, row)
     settings, _ = lower_network(networks).apply(params.lower, inputs)
     choice = jnp.argmax(settings).astype(jnp.int32)
-    return carry_out(setup, row, choice, expected_view(filtered, observation.view))
+    return carry_out(setup, row, choice, balanced_on(setup, networks, filtered, observation.view))
 
 
 class Looked(Pytree):
@@ -180,6 +185,7 @@ class HiPPO(Pytree, Scheduler):
         networks: of both levels
         setup: set by `bind`
         reference: what rates are measured in, set by `bind`
+        allowed: [P, V] lower choices, None = all, set by `bind`
     """
 
     policy: PolicyParams
@@ -187,10 +193,12 @@ class HiPPO(Pytree, Scheduler):
     networks: Networks = struct.field(pytree_node=False)
     setup: Setup = struct.field(default=None)  # set by `bind`, as is the next
     reference: Reference = struct.field(default=None)
+    allowed: Bool[Array, "*batch P V"] | None = struct.field(default=None)
 
     def bind(self, setup: Setup) -> Self:
-        reference = make_reference(reference_rates(setup), expected_losses(setup))
-        return self.replace(setup=setup, reference=reference)
+        allowed = allowed_choices(setup, self.networks)
+        base = reference_rates(setup, allowed), expected_losses(setup, allowed)
+        return self.replace(setup=setup, reference=make_reference(*base), allowed=allowed)
 
     def init(self, key: Key[Array, ""]) -> Memory:
         del key
@@ -211,7 +219,7 @@ class HiPPO(Pytree, Scheduler):
 
     def look(self, observation: Observation, memory: Memory) -> tuple[Looked, Memory]:
         """What is measured and how the upper level scores the rows, and the memory that holds it."""
-        known = self.reference, memory.layouts
+        known = self.reference, memory.layouts, self.allowed
         measured, layouts = measure(self.setup, observation, *known)
         outlook, ahead = self._foreseen(observation, memory.outlook, measured)
         of_rows = measured.rates.max(axis=-1), measured.lost, ahead

@@ -15,6 +15,7 @@ from jaxsim.files import (
 
 ALGORITHMS = ("exact", "ppo")
 ENCODERS = ("sage", "gat", "none")
+LOWER_LEVELS = ("filtered", "measured", "base")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +26,13 @@ class Networks:
         hidden: width
         encoder: of the WAN, see `agents.hi_ppo.networks.GraphEncoder`
         forecasts: do they see the rates that a model of the links foresees?
+        lower_level: what it goes by, see `agents.hi_ppo.lower`
     """
 
     hidden: int = 32
     encoder: str = ENCODERS[0]
     forecasts: bool = False
+    lower_level: str = LOWER_LEVELS[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,13 +100,16 @@ class TrainSettings:
     Attributes:
         algorithm: exact (the exact gradient on recorded scenarios, of the upper policy; it decides in
             every interval) or ppo (of both policies, by playing; what follows is of ppo, but for
-            `hidden`, `encoder` and `exact`)
+            `hidden`, `encoder`, `forecasts`, `lower_level` and `exact`)
         envs: scenarios played at once, per policy seed
         rollout: intervals between two updates; must divide the horizon and be a multiple of `every`
         every: intervals between two decisions of the upper policy
         hidden: width of the networks
         encoder: of the WAN: sage (GraphSAGE), gat (with attention) or none (no messages)
         forecasts: let the policy see the rates that a model of the links foresees; exact only
+        lower_level: what it goes by in every interval: filtered (choices as measured, batch shares as a
+            filter of all measurements expects links and GPUs), measured (both as last measured) or base
+            (both as they suit the base: never changed); ppo takes filtered only
         upper_discount: gamma per interval of the upper policy
         lower_discount: gamma per interval of the lower policy, whose choices leave nothing behind
         shaping: weight of the potential shaping with the training-time clairvoyant value, 0 to 1
@@ -121,6 +127,7 @@ class TrainSettings:
     hidden: int = 32
     encoder: str = "sage"
     forecasts: bool = False
+    lower_level: str = "filtered"
     upper_discount: float = 0.95
     lower_discount: float = 0.5
     shaping: float = 1.0
@@ -136,15 +143,19 @@ class TrainSettings:
         check_counts(self, most)
         check_fields(self, ("algorithm",), listed(ALGORITHMS), ALGORITHMS.__contains__)
         check_fields(self, ("encoder",), listed(ENCODERS), ENCODERS.__contains__)
+        known = listed(LOWER_LEVELS)
+        check_fields(self, ("lower_level",), known, LOWER_LEVELS.__contains__)
         if self.forecasts and self.algorithm == "ppo":
             raise ValueError("forecasts: ppo sees none; algorithm exact does")
+        if self.lower_level != LOWER_LEVELS[0] and self.algorithm == "ppo":
+            raise ValueError("lower_level: ppo takes filtered; algorithm exact takes the others")
         shares = ("upper_discount", "lower_discount", "shaping", "idle_start")
         check_fields(self, shares, "a number from 0 to 1", is_share)
 
     @property
     def networks(self) -> Networks:
         """Of both levels."""
-        return Networks(self.hidden, self.encoder, self.forecasts)
+        return Networks(self.hidden, self.encoder, self.forecasts, self.lower_level)
 
     @property
     def cadence(self) -> int:

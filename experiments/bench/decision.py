@@ -113,7 +113,9 @@ def _whole(scheduler: Scheduler, observation):
 @jax.jit
 def _upper(ours: HiPPO, observation):
     """[] int32 row."""
-    measured, _ = measure(ours.setup, observation, ours.reference, first_layouts(ours.setup))
+    measured, _ = measure(
+        ours.setup, observation, ours.reference, first_layouts(ours.setup), ours.allowed
+    )
     fresh = init_statistics(ours.reference)
     stats = update_statistics(fresh, measured.rates.max(axis=-1), measured.lost)
     networks = (ours.setup, ours.policy, ours.networks, observation)
@@ -123,7 +125,9 @@ def _upper(ours: HiPPO, observation):
 @jax.jit
 def _lower(ours: HiPPO, observation):
     """[1] the plan of the row in force."""
-    measured, _ = measure(ours.setup, observation, ours.reference, first_layouts(ours.setup))
+    measured, _ = measure(
+        ours.setup, observation, ours.reference, first_layouts(ours.setup), ours.allowed
+    )
     filtered = update_filter(init_filter(ours.setup.prior), observation.view)
     networks = (ours.setup, ours.policy, ours.networks, observation)
     return decide_lower(*networks, measured, filtered, measured.row)

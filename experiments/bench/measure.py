@@ -135,7 +135,8 @@ def bench_train(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
     training, seed = TrainSettings(envs=n_envs), jnp.zeros((1,), jnp.uint32)
     trainer = Trainer(training, world.table, recorded(make_tape), EPISODE, 100)
     result = timed([(trainer.run_epoch, (trainer.init(seed),))], repeats)
-    exact = ExactTrainer(training, [recorded(record)], 100)
+    of_exact = functools.partial(record, networks=training.networks)
+    exact = ExactTrainer(training, [recorded(of_exact)], 100)
     other = timed([(exact.epoch_on, (exact.init(seed), exact.banks))], repeats)
     return {
         "what": "train",

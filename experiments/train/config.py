@@ -84,6 +84,8 @@ class TrainConfig:
             trace, load and scenario: one policy learns from all of them, and each draws its own
             scenarios; NAME:any and NAME:synchronous are worlds whose plans are not those of `allow`
         train: Hi-PPO and its optimisation
+        start: a checkpoint whose first policy training goes on from, hi_ppo = the one that ships; the
+            networks must be as they are there
         seeds: policy seeds, trained side by side
         epochs: batches of episodes
         scenarios: training scenarios in the bank, of each world
@@ -115,6 +117,7 @@ class TrainConfig:
     scenario: ScenarioSettings = dataclasses.field(default_factory=default_scenario)
     worlds: str | None = None
     train: TrainSettings = dataclasses.field(default_factory=TrainSettings)
+    start: str | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
     epochs: int = 60
     scenarios: int = 192

@@ -33,6 +33,7 @@ from experiments.common import note_efficiency, progress
 from experiments.evaluate import Evaluator, tune
 from experiments.train.config import TrainConfig, recorded
 from experiments.train.processes import Unrecorded, agreed, join, own, shared
+from experiments.train.start import starting_policy
 from experiments.train.worlds import asked_of, training_worlds
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
@@ -56,6 +57,8 @@ class TrainingRun:
             raise InputError(
                 "train: worlds: ppo learns from one world; train.algorithm exact from many"
             )
+        start = None if config.resume else config.start
+        started = starting_policy(start, config.train.networks, len(config.seeds))
         self.worlds = training_worlds(config)
         trainings = [world.bank(config) for world in self.worlds]
         for world in self.worlds:
@@ -65,6 +68,8 @@ class TrainingRun:
         self.mesh = mesh
         self.trainer = self._make_trainer(trainings)
         state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
+        if started is not None:
+            state = state.replace(policy=started)
         self.state = shared(state, mesh)
         self.rivals: dict[str, float] = {}  # their settings, tuned on the same worlds
         self.trained_s = 0.0  # spent in epochs, compilation included
@@ -102,7 +107,7 @@ class TrainingRun:
         """Record the banks of scenarios [S] as the algorithm needs them."""
         settings = self.config.train
         exact = settings.algorithm == "exact"
-        one = functools.partial(record, forecasts=settings.forecasts) if exact else make_tape
+        one = functools.partial(record, networks=settings.networks) if exact else make_tape
         make = jax.jit(jax.vmap(one, in_axes=(0, None, 0, None)), static_argnums=3)
         banks = [
             _in_chunks(make, params, of.world.table, keys, of.scenario.horizon)
@@ -142,6 +147,7 @@ class TrainingRun:
             "hidden": settings.hidden,
             "encoder": settings.encoder,
             "forecasts": settings.forecasts,
+            "lower_level": settings.lower_level,
             "every": settings.cadence,
             "seeds": list(self.config.seeds),
             "epoch": int(np.asarray(self.state.epoch)[0]),

@@ -19,6 +19,7 @@ from experiments.common import (
 from experiments.runs import tell_dry
 from experiments.train.config import TrainConfig, name_and_allowed, recorded
 from experiments.train.preferences import drawn_preferences, objectives_of
+from experiments.train.start import starting_policy
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
@@ -91,6 +92,7 @@ def training_worlds(config: TrainConfig) -> tuple[TrainingWorld, ...]:
 def check_worlds(config: TrainConfig) -> list[ClusterSpec]:
     """Read what a training run names, and build nothing; the clusters. Raises InputError."""
     read_efficiency(config.efficiency)
+    starting_policy(config.start, config.train.networks, 1)
     if config.names:
         named = [named_world(name_and_allowed(name, config.allow)[0]) for name in config.names]
         of = [(one.cluster, one.domains, one.model, one.scenario) for one in named]

@@ -28,7 +28,7 @@ from helpers.tiny_training import (
     tiny_config,
 )
 
-from agents.hi_ppo.checkpoint import load_checkpoint
+from agents.hi_ppo.checkpoint import load_checkpoint, policies
 from agents.registry import ENTRIES, default_settings, find, names
 from analysis.records import load
 from analysis.report import __main__ as report
@@ -46,6 +46,7 @@ from experiments.train.config import TrainConfig
 from experiments.train.training import TrainingRun
 from jaxsim.files import InputError
 from jaxsim.scenario import scenario_bank
+from jaxsim.trees import take
 
 pytestmark = [
     pytest.mark.slow,  # as a whole: its tests share what takes long to compile
@@ -640,3 +641,10 @@ def test_an_evaluation_is_not_resumed_as_training(evaluated, capsys):
     before = sorted((p.name, p.stat().st_mtime_ns) for p in evaluated[0].iterdir())
     refused(capsys, "train", ["--resume", str(evaluated[0])])
     assert sorted((p.name, p.stat().st_mtime_ns) for p in evaluated[0].iterdir()) == before
+
+
+def test_training_starts_from_the_policy_that_is_named(trained):
+    run = TrainingRun(tiny_config(start=trained))
+    expected = policies(load_checkpoint(trained))[0]
+    for i in range(len(SEEDS)):
+        jax.tree.map(np.testing.assert_array_equal, take(run.state.policy, i), expected)

@@ -17,9 +17,11 @@ from agents.foresight import (
     outcomes_of_moves,
 )
 from agents.hi_ppo import (
+    Networks,
     Reference,
     Statistics,
-    expected_view,
+    allowed_choices,
+    balanced_on,
     forecasts_along,
     init_filter,
     init_statistics,
@@ -33,6 +35,7 @@ from agents.protocol import (
     Setup,
     best_choices,
     make_setup,
+    nothing,
     score_rows,
     table_rates,
     usd_worths,
@@ -82,18 +85,21 @@ def record(
     table: PlanTable,
     key: Key[Array, ""],
     horizon: int,
-    forecasts: bool = False,
+    networks: Networks,
 ) -> Recording:
-    """Record one scenario, with `forecasts` of the rates or without; jit and vmap over a bank.
+    """Record one scenario for policies of `networks`; jit and vmap over a bank.
 
     What counts is `params.objective`, progress where there is none; `params.weights` do not matter.
     """
     setup = make_setup(params, table)
-    reference = make_reference(reference_rates(setup), expected_losses(setup))
+    allowed = allowed_choices(setup, networks)
+    base = reference_rates(setup, allowed), expected_losses(setup, allowed)
+    reference = make_reference(*base)
     views = world_tape(params, key, horizon + 1)
     rates = table_rates(setup, views)  # [T + 1, P, V] as measured
-    choice = best_choices(rates)
-    played, worth = _played(setup, params, views, choice.choice)
+    choice = best_choices(rates, allowed, nothing(setup))
+    balanced = _balanced(setup, networks, views)
+    played, worth = _played(setup, params, views, (choice.choice, balanced))
     before, now = (jax.tree.map(lambda x, part=part: x[part], views) for part in _SHIFTED)
     resized = staying_rates(setup, table.plans, views, played, worth)
     stayed = (played if resized is None else resized)[1:] * setup.interval_s
@@ -104,7 +110,7 @@ def record(
     scored = score_rows(setup, table.plans, choice.choice, views)[1]
     lost = losses_along(setup, views, choice.rate, scored)
     measured = choice.rate[:-1], lost[:-1]
-    if forecasts:
+    if networks.forecasts:
         measured = *measured, forecasts_along(setup, before, choice.choice[:-1])
     stats, rows = _seen(setup, reference, measured)
     nodes, edges = jax.vmap(lambda view: _graph(setup, view))(before)
@@ -139,11 +145,11 @@ _SHIFTED = slice(None, -1), slice(1, None)
 
 
 def _played(
-    setup: Setup, params: EnvParams, views: NetworkView, choice: Array
+    setup: Setup, params: EnvParams, views: NetworkView, lower: tuple[Array, NetworkView]
 ) -> tuple[Array, Worth | None]:
-    """[T + 1, P] gained per second by rows whose lower choice [T + 1, P] and batch shares are those
-    that suited the interval before, the shares as the filter expects links and GPUs to be; in the
-    first, those that suit it. And what that is made of, where there is an objective."""
+    """[T + 1, P] gained per second by rows that are set up by what was known in the interval before, in
+    the first by what is known in it: `lower` has the choices [T + 1, P] and the views [T + 1] that
+    batch shares are balanced on. And what that is made of, where there is an objective."""
     plans, problem, objective = setup.table.plans, setup.problem, setup.objective
 
     def gained(plan, choice, before, now):
@@ -161,18 +167,17 @@ def _played(
         return jax.vmap(gained, (0, 0, None, None))(plans, choice, before, now)
 
     first, *_ = _SHIFTED
-    held = choice, _expected(setup, views)
-    seen = jax.tree.map(lambda x: jnp.concatenate([x[:1], x[first]]), held)
+    seen = jax.tree.map(lambda x: jnp.concatenate([x[:1], x[first]]), lower)
     found = jax.lax.map(under, (*seen, views))
     return jax.tree.map(lambda x: jnp.where(setup.table.mask[None], x, 0.0), found)
 
 
-def _expected(setup: Setup, views: NetworkView) -> NetworkView:
-    """[T + 1] what is expected after each measurement."""
+def _balanced(setup: Setup, networks: Networks, views: NetworkView) -> NetworkView:
+    """[T + 1] what batch shares are balanced on after each measurement."""
 
     def body(filtered, view):
         filtered = update_filter(filtered, view)
-        return filtered, expected_view(filtered, view)
+        return filtered, balanced_on(setup, networks, filtered, view)
 
     return jax.lax.scan(body, init_filter(setup.prior), views)[1]
 

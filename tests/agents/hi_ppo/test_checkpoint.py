@@ -140,6 +140,7 @@ def test_the_older_version_is_read(saved):
         ({"hidden": True}, ["hidden", "True"]),
         ({"encoder": "cnn"}, ["encoder", "sage, gat", "cnn"]),
         ({"forecasts": "some"}, ["forecasts", "true or false", "some"]),
+        ({"lower_level": "none"}, ["lower_level", "filtered", "measured", "base", "none"]),
         ({"seeds": []}, ["seeds", "at least one"]),
         ({"seeds": 3}, ["seeds", "got 3"]),
         ({"seeds": [3, 3]}, ["seeds", "different"]),
@@ -155,7 +156,12 @@ def test_a_description_that_no_policy_has_is_refused(tmp_path, version, changes,
     message = refused(written(tmp_path / "c.msgpack", {**META, **changes}, version=version))
     for word in words:
         assert word in message
-    for key in changes.keys() - {"rivals", "encoder", "forecasts"}:  # they may be missing
+    for key in changes.keys() - {
+        "rivals",
+        "encoder",
+        "forecasts",
+        "lower_level",
+    }:  # they may be missing
         rest = {k: v for k, v in META.items() if k != key}
         assert f"missing key {key!r}" in refused(written(tmp_path / "d.msgpack", rest))
 

@@ -64,7 +64,7 @@ def test_the_networks_have_room_for_forecasts_where_they_see_them():
 @pytest.mark.slow
 def test_what_is_seen_live_was_recorded_for_training():
     params, key = restless_world(STEPS, restart_s=70.0), jax.random.key(4)
-    recording = jax.jit(lambda params: record(params, TABLE, key, STEPS, True))(params)
+    recording = jax.jit(lambda params: record(params, TABLE, key, STEPS, SEEING))(params)
     scheduler = HiPPO(init_policy(key, SEEING), 1, SEEING).bind(make_setup(params, TABLE))
     look, advance = jax.jit(scheduler.look), jax.jit(step)
     (state, timestep), memory = jax.jit(reset)(key, params), scheduler.init(key)

@@ -14,3 +14,11 @@ def test_forecasts_are_seen_by_policies_of_the_exact_gradient_alone():
     assert TrainSettings(forecasts=True).networks.forecasts
     with pytest.raises(ValueError, match="forecasts: ppo sees none"):
         TrainSettings(algorithm="ppo", forecasts=True)
+
+
+def test_ppo_learns_with_the_lower_level_as_it_is_measured_and_filtered():
+    assert TrainSettings(lower_level="base").networks.lower_level == "base"
+    with pytest.raises(ValueError, match="lower_level: ppo takes filtered"):
+        TrainSettings(algorithm="ppo", lower_level="measured")
+    with pytest.raises(ValueError, match="lower_level: expected"):
+        TrainSettings(lower_level="none")

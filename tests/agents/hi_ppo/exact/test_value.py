@@ -11,6 +11,7 @@ from helpers.toy_table import ROWS, TABLE, restless_world
 
 from agents.hi_ppo.exact import record
 from agents.hi_ppo.exact.value import Outcomes, policy_values, start_value
+from agents.hi_ppo.settings import Networks
 from agents.protocol import carry_out, make_setup, measured_rates
 from jaxsim.env import reset, step
 from jaxsim.planning import Objective
@@ -156,7 +157,7 @@ def toy(weighed):
         gained = gained if weighed else timestep.record.progress[0] / params.progress_ref[0]
         return state, timestep.observation, gained
 
-    recording = jax.jit(lambda params: record(params, TABLE, key, STEPS))(params)
+    recording = jax.jit(lambda params: record(params, TABLE, key, STEPS, Networks()))(params)
     return jax.jit(reset)(key, params), play, recording
 
 
