@@ -18,27 +18,30 @@ def scheduler_table(summary: dict) -> str:
         f"({100 * head['share_of_scenarios']:.0f} %) have >= {head['threshold_pct']:g} % headroom"
     )
     table = Table(title=title, caption=_coverage(summary))
+    rows = summary["schedulers"]
+    worths = [row.get("efficiency") for row in rows.values()]
+    differ = any(worth is not None and worth < 0.9999 for worth in worths)
     columns = (
         "scheduler",
         "headroom\n%",
         "progress\n% of clairvoyant",
         "95 % interval",
         "step\ns",
+        *(("tokens/s", "a token is worth\n(95 % band)", "effective\ntokens/s") if differ else ()),
         "utilisation\n%",
         "WAN\nGB/step",
-        "USD per\nM tokens",
+        "USD per M\neffective" if differ else "USD per\nM tokens",
         "re-plans",
         "decision\nms",
     )
     for i, name in enumerate(columns):
         table.add_column(name, justify="left" if i == 0 else "right")
-    rows = summary["schedulers"]
     regret = {n: row["regret_pct"] for n, row in rows.items()}
     for name in sorted(rows, key=lambda n: _last(regret[n])):
-        table.add_row(name, *_cells(rows[name]))
+        table.add_row(name, *_cells(rows[name], differ))
     same = _nothing_to_decide(rows, lambda row: row.get("tokens_per_s"))
     dear = _beyond_budget(rows, summary.get("scenario", {}).get("budget"))
-    return as_text(table) + (f"{NOTHING}\n" if same else "") + dear
+    return as_text(table, WIDTH + 48 if differ else WIDTH) + (f"{NOTHING}\n" if same else "") + dear
 
 
 def best_plan_text(plan: dict | None) -> str:
@@ -173,9 +176,12 @@ def _completion(row: dict) -> float | None:
     return row.get("jobs", {}).get("jct_normalised_mean")
 
 
-def as_text(table: Table) -> str:
-    """A table as wide as the terminal, without colours."""
-    console = Console(width=max(144, shutil.get_terminal_size().columns), color_system=None)
+WIDTH = 144
+
+
+def as_text(table: Table, width: int = WIDTH) -> str:
+    """A table as wide as the terminal, or `width` where that is more, without colours."""
+    console = Console(width=max(width, shutil.get_terminal_size().columns), color_system=None)
     with console.capture() as captured:
         console.print(table)
     return captured.get()
@@ -204,20 +210,38 @@ def _coverage(summary: dict) -> str | None:
     )
 
 
-def _cells(row: dict) -> list[str]:
+def _cells(row: dict, differ: bool) -> list[str]:
+    """The cells of a scheduler; `differ`: is a token worth less to some?"""
     low, high = row["regret_ci95_pct"]
+    worth, price = [], "usd_per_mtoken"
+    if differ:
+        price = "usd_per_effective_mtoken"
+        worth = [
+            (row["tokens_per_s"], "{:,.0f}"),
+            (_worth(row), "{}"),
+            (row["effective_tokens_per_s"], "{:,.0f}"),
+        ]
     values = [
         (row["headroom_pct"], "{:.1f}"),
         (None if row["regret_pct"] is None else 100 - row["regret_pct"], "{:.1f}"),
         (None if low is None else _interval(100 - high, 100 - low), "{}"),
         (row["step_s"], "{:.1f}"),
+        *worth,
         (None if row["utilisation"] is None else 100 * row["utilisation"], "{:.1f}"),
         (row["wan_gb_per_step"], "{:.1f}"),
-        (row["usd_per_mtoken"], "{:.3f}"),
+        (row[price], "{:.3f}"),
         (row["replans"], "{:.1f}"),
         (row["decision_ms_p50"], "{:.2f}"),
     ]
     return [_cell(value, form) for value, form in values]
+
+
+def _worth(row: dict) -> str | None:
+    """What a token is worth, with the band that scenarios drew from."""
+    if row["efficiency"] is None:
+        return None
+    low, high = row["efficiency_band"]
+    return f"{row['efficiency']:.2f} ({low:.2f} to {high:.2f})"
 
 
 def jobs_table(summary: dict) -> str:

@@ -32,6 +32,7 @@ NUMBERS = (
     "wan_gb_per_step",
     "memory_gb_max",
     "gap_pct",
+    "extrapolated",
 )
 
 
@@ -131,7 +132,7 @@ def alternatives_text(told: dict[str, Any]) -> str:
             continue
         low, high = one["efficiency_band"]
         worth = f"{one['efficiency']:.2f} ({low:.2f} to {high:.2f})"
-        worth += " *" if one["extrapolated"] else ""
+        worth += _mark(one)
         lines.append(
             f"{name:<14}{one['step_s']:>9.2f}{one['tokens_per_s']:>11,.0f}{worth:>26}"
             f"{_effective(one)}{one['gap_pct']:>8.1f}"
@@ -143,8 +144,16 @@ def alternatives_text(told: dict[str, Any]) -> str:
             f"  they tie where a token of the second is worth {tie:.2f} of one of the first"
         )
     if any(told[name] and told[name]["extrapolated"] for name in SETTINGS):
-        lines.append("  * no published run is near: extrapolated")
+        lines.append(EXTRAPOLATED)
     return "\n".join(lines) + "\n"
+
+
+EXTRAPOLATED = "  * what a token is worth is extrapolated: no published run is near"
+
+
+def _mark(one: dict[str, Any]) -> str:
+    """Behind what no published run is near."""
+    return " *" if one["extrapolated"] else ""
 
 
 _HEAD = f"{'effective tokens/s':>32}{'USD per M':>11}{'WAN GB':>9}"
@@ -176,10 +185,12 @@ def suite_alternatives(scenes: dict[str, dict]) -> str:
                 lines.append(f"{start}none can run")
                 continue
             at = "" if tie is None else f"{tie:.2f}"
-            lines.append(f"{start}{_effective(one)}{at:>7}  {_where(one)}")
+            lines.append(f"{start}{_effective(one)}{at:>7}  {_where(one)}{_mark(one)}")
     lines.append(
         "  at base links and mean load; tie at: where a token of the second is worth so much"
     )
+    if any(_mark(of[name]) for of in told.values() for name in SETTINGS if of[name]):
+        lines.append(EXTRAPOLATED)
     return "\n".join(lines) + "\n"
 
 

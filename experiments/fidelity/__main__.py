@@ -23,6 +23,13 @@ def _prepare(argv: list[str]) -> Callable[[], object]:
 
     config = parse(FidelityConfig, argv, "fidelity", EXAMPLE)
 
+    if config.orders:
+        from experiments.common import use_compile_cache
+        from experiments.fidelity.orders import compare_orders
+
+        use_compile_cache()
+        return partial(compare_orders, config)
+
     from experiments.fidelity.ratios import compare
 
     return partial(compare, config)

@@ -19,6 +19,7 @@ from jaxsim.scenario import ScenarioSettings
 
 SETTINGS = ("synchronous", "any")  # plans that are allowed
 COVERAGE = "coverage"
+MOST_ASKED = 1000
 QUICK = {
     **{"seeds": 2, "tuning_scenarios": 2, "scenario.horizon": 8, "layout_limit": 100},
     **{"decisions": 100, "measurements": 100},
@@ -47,6 +48,8 @@ class KpiConfig:
         allow: plans of the table: synchronous, any (local SGD, fewer bits, streaming as well), or both,
             one after the other
         only: all key figures, or coverage: that of the Pareto front alone
+        asked: questions of the Pareto front's row, four of seven of them weights, the others budgets;
+            nobody reaches more plans of a front than he is asked for
         decisions: decisions that are timed
         measurements: measurements that the responding process answers
         table_size: plans in the table at most
@@ -70,6 +73,7 @@ class KpiConfig:
     efficiency: str = "published"
     allow: str = "both"
     only: str = "all"
+    asked: int = 7
     decisions: int = 1000
     measurements: int = 200
     table_size: int = 48
@@ -80,7 +84,7 @@ class KpiConfig:
     out: str | None = None
 
     def __post_init__(self):
-        check_counts(self, {"seeds": MOST_SCENARIOS}, least=2)
+        check_counts(self, {"seeds": MOST_SCENARIOS, "asked": MOST_ASKED}, least=2)
         check_counts(self, {"decisions": 1_000_000, "measurements": 1_000_000}, least=100)
         check_counts(self, {"tuning_scenarios": MOST_SCENARIOS, "layout_limit": MOST_LAYOUTS})
         check_counts(self, MOST_OF_A_WORLD)

@@ -36,12 +36,12 @@ from experiments.kpi.worlds import (
     FAST,
     JITTER,
     LOAD,
-    PREFERENCES,
     SCENES,
     STEADY,
     THRIFTY,
     Asked,
     Stage,
+    questions,
 )
 from jaxsim.files import InputError
 from jaxsim.planning import SAMPLED
@@ -323,10 +323,10 @@ class Scoreboard:
     def _fronts_covered(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each scenario's front [S, M] the share that a scheduler's points cover [%] and the ratio
         of the volumes, and [S] how many points it has; where nothing runs there is none."""
-        preferences = PREFERENCES if self._takes_preferences(name) else (Asked(FAST),)
+        asked = questions(self.config.asked) if self._takes_preferences(name) else (Asked(FAST),)
         shares, ratios, sizes = [], [], []
         for stage in self.stages:
-            points = stage.points(self._everyone(stage, name), preferences)  # [S, M, W, 3]
+            points = stage.points(self._everyone(stage, name), asked)  # [S, M, W, 3]
             self._trade_offs.append(front_rows(self.setting, stage, name, points[0, 0]))
             for exact, of_seeds in zip(stage.fronts(), points, strict=True):
                 if not len(exact):
@@ -393,7 +393,7 @@ def candidates(text: str) -> list[str]:
 
 
 def _weights(kpi: str) -> list[float] | None:
-    """w that a KPI is stated for; None = a sweep over all of PREFERENCES."""
+    """w that a KPI is stated for; None = a sweep over questions."""
     if kpi == kpis.COVERAGE.name:
         return None
     return list(THRIFTY if kpi == kpis.WAN_GB.name else FAST)

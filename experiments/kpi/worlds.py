@@ -22,7 +22,6 @@ from experiments.respond import hand_over
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
 from jaxsim.planning import (
-    BUDGET_SHARES,
     Preference,
     TableInfo,
     base_view,
@@ -42,10 +41,7 @@ SCENES = {  # what the KPIs say of the world, stronger than the scenario setting
 }
 LEAST_WORTH = {"token_worth": "lower_end"}  # progress is at the lower end of its band
 FAST, THRIFTY = (1.0, 0.0, 0.0, 0.0), (1.0, 0.0, 1.0, 0.0)  # w of all KPIs, and of WAN cost
-# What a policy's trade-offs are asked for: progress against egress in thirds, and progress within what
-# may be spent, in shares of what the fastest plan costs per hour. Weights alone find no plan of few
-# GPUs: the reward's cost is egress over the GPUs' price.
-WEIGHTS = tuple((a / 3, 0.0, (3 - a) / 3, 0.0) for a in range(3, -1, -1))
+LEAST_ASKED, ASKED = 2, 7  # questions about trade-offs, at least and by default
 
 
 class Asked(NamedTuple):
@@ -55,8 +51,21 @@ class Asked(NamedTuple):
     budget_share: float = np.inf
 
 
-PREFERENCES = (*map(Asked, WEIGHTS), *(Asked(FAST, share) for share in BUDGET_SHARES))
 SETTLED = 32  # intervals of links that stand still, after which nobody moves any more
+
+
+def questions(count: int = ASKED) -> tuple[Asked, ...]:
+    """What trade-offs are asked for: progress against egress, in equal steps from the one to the other,
+    and progress within what may be spent, in equal shares of what the fastest plan costs per hour.
+    Weights alone find no plan of few GPUs: the reward's cost is egress over the GPUs' price."""
+    weighing = max(LEAST_ASKED, round(4 * count / ASKED))
+    within = count - weighing
+    weights = [((weighing - 1 - i) / (weighing - 1), i / (weighing - 1)) for i in range(weighing)]
+    shares = [i / (within + 1) for i in range(within, 0, -1)]
+    return (
+        *(Asked((progress, 0.0, cost, 0.0)) for progress, cost in weights),
+        *(Asked(FAST, share) for share in shares),
+    )
 
 
 class Stage:

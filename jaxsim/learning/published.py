@@ -111,12 +111,14 @@ class Published(Pytree):
 
 
 def extrapolates(gparams: Array, replicas: Array, period: Array) -> Array:
-    """bool: no published run is near. Two to 16 replicas of 35M to 10B parameters; H from 15 (at 30
-    alone for more than 8 replicas, to 100 for larger models, to 200 below 3e9)."""
+    """bool: no published run is near. Two to 16 replicas of 35M to 10B parameters; H from 30 (at 30
+    alone for more than 8 replicas, to 100 for larger models, to 200 below 3e9), and from 15 for eight
+    replicas of less than 1e9, of which one size was run so."""
     longest = jnp.where(gparams < 3.0, 200.0, 100.0)
     longest = jnp.where((replicas > 4.0) & (gparams >= 3.0), 50.0, longest)
     longest = jnp.where(((replicas > 4.0) & (gparams >= 7.0)) | (replicas > 8.0), 30.0, longest)
-    shortest = jnp.where(replicas > 8.0, 30.0, 15.0)
+    often = (replicas > 4.0) & (replicas <= 8.0) & (gparams < LARGE)
+    shortest = jnp.where(often, 15.0, 30.0)
     inside = (replicas <= 16.0) & (period >= shortest) & (period <= longest)
     inside = inside & (gparams >= 0.035) & (gparams <= jnp.where(replicas > 8.0, 15.0, 10.0))
     return (replicas > 1.0) & ~inside

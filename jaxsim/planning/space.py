@@ -21,7 +21,7 @@ from jaxsim.plan import FULL_PRECISION_BITS, Plan, Problem
 from jaxsim.planning.family import PlanFamily
 
 ALLOWED = ("synchronous", "any")
-# Of local SGD; the published model is for 15 to 240, and says beyond that it extrapolates.
+# Of local SGD. At 15 the published model extrapolates but for eight small replicas, and says so.
 PERIODS = (15, 30, 50, 100, 200, 500)
 BITS = (16, 8, 4)  # between groups
 ACTIVATION_BITS = (16, 8)

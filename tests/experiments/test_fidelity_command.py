@@ -1,11 +1,19 @@
 """fidelity: the comparison of the closed form and the event-exact one, as a run folder."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents.registry import plan_rules, rivals_with_rules
 from analysis.records import load
+from experiments.common import GLOBAL_BATCH, load_world
 from experiments.fidelity import __main__ as command
 from experiments.fidelity import ratios as fidelity
+from jaxsim.plan import Schedule
+from jaxsim.planning import base_view, complete
+from jaxsim.step_time import EventBounds, event_step_cost
+from jaxsim.trees import take
 
 
 @pytest.mark.nightly
@@ -33,10 +41,46 @@ def test_the_comparison_is_recorded_and_drawn(tmp_path, monkeypatch, capsys):
     np.testing.assert_allclose(worst["min"], one["ratio"].min(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("argv", [["--samples", "0"], ["--spread", "1"], ["--sample", "3"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--samples", "0"],
+        ["--spread", "1"],
+        ["--sample", "3"],
+        ["--model", "nobody", "--orders", "true"],
+        ["--layout_limit", "0"],
+    ],
+)
 def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, argv):
     monkeypatch.chdir(tmp_path)
     assert command.main(argv) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and argv[0][2:] in err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.nightly
+def test_orders_outside_the_menu_are_those_of_the_event_exact_form(tmp_path, capsys):
+    """What CrossPipe would gain by a greedy order, by a search of its own: its one pipeline with every
+    micro-batch and recomputation, each played operation by operation."""
+    out = tmp_path / "run"
+    assert command.main(["--orders", "true", "--out", str(out)]) == 0
+    table = load(out).table("orders").set_index("scheduler")
+    assert "crosspipe" in capsys.readouterr().out and len(table) == 1 + len(rivals_with_rules())
+    assert (table["withheld_pct"] >= 0).all() and load(out).summary["withheld_pct"]["crosspipe"] > 0
+    times = table.drop(columns="withheld_pct")
+    # Whoever may play every row is behind nobody.
+    assert (times.min(axis=1) >= times.loc["best_static"].min() * (1 - 1e-6)).all()
+    rules = plan_rules(["crosspipe"])
+    _, world, _ = load_world(None, "llama-7b", GLOBAL_BATCH, 4096, 48, rules)
+    problem, view = world.problem.job(0), base_view(world.problem.cluster)
+    (row,) = np.flatnonzero(np.asarray(world.table.candidates_of["crosspipe"]).any(axis=1))
+    plan, menu = take(world.table.plans, int(row)), problem.choices
+    bounds = EventBounds(int(np.sum(plan.pp)), GLOBAL_BATCH, 1, (Schedule.GREEDY,))
+    price = jax.jit(lambda plan: event_step_cost(plan, problem, view, bounds))
+    steps = []
+    for choice in range(menu.size):
+        done, fits = complete(plan, jnp.int32(choice), problem, view)
+        cost = price(done.replace(schedule=jnp.full_like(done.schedule, Schedule.GREEDY)))
+        steps += [float(cost.step_s)] if bool(fits & cost.runs) else []
+    assert times.loc["crosspipe", "greedy_s"] == pytest.approx(min(steps), rel=2e-3)

@@ -56,6 +56,24 @@ def test_who_spends_more_than_the_budget_is_named():
         assert "budget" not in scheduler_table(summary)
 
 
+def test_where_a_token_is_worth_less_to_some_effective_tokens_are_told():
+    """By hand: 10,000 tokens/s, each worth 0.8 of one, at 0.1 USD a million."""
+    plain = {"efficiency": 1.0, "efficiency_band": [1.0, 1.0]}
+    plain |= {"effective_tokens_per_s": 9e3, "usd_per_effective_mtoken": 0.1}
+    seldom = {"efficiency": 0.8, "efficiency_band": [0.7, 0.9]}
+    seldom |= {"effective_tokens_per_s": 8e3, "usd_per_effective_mtoken": 0.125}
+    interval = [1.0, 2.0]
+    alike = scheduler_table(evaluation(row(9e3, interval, **plain), row(8e3, interval, **plain)))
+    assert "effective" not in alike and "is worth" not in alike
+    rows = row(9e3, interval, **plain), row(1e4, interval, **seldom)
+    text = scheduler_table(evaluation(*rows))
+    cells = [[cell.strip() for cell in line.split("│")] for line in text.splitlines()]
+    (told,) = (line for line in cells if "s1" in line)
+    assert {"10,000", "0.80 (0.70 to 0.90)", "8,000", "0.125"} <= set(told)
+    unknown = dict.fromkeys(seldom) | {"efficiency_band": [None, None]}  # it trained nothing
+    scheduler_table(evaluation(*rows, row(None, interval, **unknown)))
+
+
 def test_equal_schedulers_say_that_there_is_nothing_to_decide():
     interval = [1.0, 2.0]
     same, other = row(10.0, interval), row(10.1, interval)

@@ -19,9 +19,10 @@ from analysis.statistics import kpi as kpis
 from analysis.statistics.kpi import Goal
 from experiments.kpi import __main__ as command
 from experiments.kpi import scoreboard as kpi
-from experiments.kpi.config import SETTINGS
+from experiments.kpi.config import SETTINGS, KpiConfig
 from experiments.kpi.scoreboard import Scoreboard
-from experiments.kpi.worlds import JITTER, LOAD, PREFERENCES, STEADY, THRIFTY
+from experiments.kpi.worlds import JITTER, LOAD, STEADY, THRIFTY, questions
+from jaxsim.planning.objective import BUDGET_SHARES
 from jaxsim.planning.table import TableInfo
 
 NAMES = [
@@ -39,8 +40,18 @@ NAMES = [
 def test_goals_are_the_eight_kpis():
     assert list(dict.fromkeys(goal.name for goal in kpis.GOALS)) == NAMES
     assert all(isinstance(goal, Goal) for goal in kpis.GOALS)
-    assert len(set(PREFERENCES)) == len(PREFERENCES) == 4 + 3
-    assert all(sum(w) == pytest.approx(1) and w[3] == 0 and b > 0 for w, b in PREFERENCES)
+
+
+def test_questions_are_weights_and_budgets_in_equal_steps():
+    asked = questions()
+    assert asked == questions(KpiConfig().asked) and len(asked) == 4 + 3
+    # The table is made for these budgets.
+    assert tuple(share for _, share in asked[4:]) == BUDGET_SHARES
+    for count in (2, 3, 7, 28):
+        asked = questions(count)
+        assert len(set(asked)) == len(asked) == count
+        assert all(sum(w) == pytest.approx(1) and w[3] == 0 and b > 0 for w, b in asked)
+        assert asked[0].weights == (1, 0, 0, 0) and (0, 0, 1, 0) in [w for w, _ in asked]
 
 
 SPEED = {  # training steps per interval, without jitter and load
@@ -273,8 +284,8 @@ def test_preferences_are_asked_only_of_who_can_be_told_them(
     monkeypatch.setattr(module, "load_trained", lambda path: checkpoint)
     progress_alone = (((1.0, 0.0, 0.0, 0.0), np.inf),)
     coverage_row(monkeypatch, tmp_path)
-    assert Theatre.asked["hi_ppo"] == (PREFERENCES if conditioned else progress_alone)
-    assert Theatre.asked["hysteresis"] == PREFERENCES  # it maximises what it is told
+    assert Theatre.asked["hi_ppo"] == (questions() if conditioned else progress_alone)
+    assert Theatre.asked["hysteresis"] == questions()  # it maximises what it is told
     coverage_row(monkeypatch, tmp_path, candidates="zero")
     assert Theatre.asked["zero"] == progress_alone
 

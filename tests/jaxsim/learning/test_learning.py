@@ -48,6 +48,13 @@ def test_four_at_30_and_eight_at_500_are_worth_what_was_published():
     assert not band.extrapolated[0] and band.extrapolated[1]
 
 
+def test_syncs_more_often_than_30_steps_were_published_of_eight_small_replicas_alone():
+    small = published_efficiency().band(talk([2.0, 4.0, 8.0, 16.0], 15.0, gparams=0.416))
+    np.testing.assert_array_equal(small.extrapolated, [True, True, False, True])
+    assert published_efficiency().band(talk([2.0, 4.0, 8.0], 15.0, gparams=7.0)).extrapolated.all()
+    assert not published_efficiency().band(talk([2.0, 4.0], 30.0, gparams=7.0)).extrapolated.any()
+
+
 def test_synchronous_training_in_16_bits_is_worth_one_whoever_trains():
     plain = published_efficiency().band(talk([1.0, 2.0, 16.0], 1.0, gparams=[0.1, 7.0, 400.0]))
     for end in (plain.low, plain.centre, plain.high):
