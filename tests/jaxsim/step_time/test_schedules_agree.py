@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.toy_world import make_plan
 
-from jaxsim.plan.modes import Schedule
+from jaxsim.plan.modes import MENU_SCHEDULES, Schedule
 from jaxsim.step_time.event_cost import EventBounds, event_pipeline_time, fast_pipeline_time
 from jaxsim.step_time.pipeline_inputs import PipelineInputs
 from jaxsim.step_time.topology import topology
@@ -17,31 +17,34 @@ from jaxsim.trees import stack
 DOMAINS, STAGES, COUNT, TOLERANCE = 4, 16, 64, 0.03
 # Beyond what is played, so that the rest passes at the last rate.
 MANY = 160
+# Of the largest models: pipelines over all of six domains, of up to eight stages in each.
+FAR_DOMAINS, FAR_STAGES = 6, 48
 
 
-def random_plans(rng, plans, schedule, count=COUNT):
-    """Pipelines over one to four domains of one to four stages, on a WAN of 0 to 100 ms one way.
+def random_plans(rng, plans, schedule, count=COUNT, domains=DOMAINS, stages=STAGES):
+    """Pipelines over one to four domains of one to four stages (or other numbers), on a WAN
+    of 0 to 100 ms one way.
 
     Stages of 0.03 to 2 s that differ by up to three times, transfers from a hundredth to twice a
     stage, logits up to half a stage, up to `count` micro-batches."""
     topos, rest = [], []
-    square = (DOMAINS, DOMAINS)
+    square = (domains, domains)
     for _ in range(plans):
-        order = tuple(int(k) for k in rng.permutation(DOMAINS)[: rng.integers(1, DOMAINS + 1)])
-        topos.append(topology(make_plan([order], [(1,) * len(order)], [1], DOMAINS)))
+        order = tuple(int(k) for k in rng.permutation(domains)[: rng.integers(1, domains + 1)])
+        topos.append(topology(make_plan([order], [(1,) * len(order)], [1], domains)))
         base = 10 ** rng.uniform(-1.5, 0.3)
-        stage_s = base * rng.uniform(0.5, 1.5, DOMAINS)
+        stage_s = base * rng.uniform(0.5, 1.5, domains)
         forward_s = rng.uniform(0.25, 0.4) * stage_s
         send_s = base * 10 ** rng.uniform(-2, 0.3) * rng.uniform(0.5, 1.5, square)
         micro_batches = rng.integers(COUNT if count > COUNT else 1, count + 1)
         rest.append(
             {
-                "pp": rng.integers(1, 5, DOMAINS).astype(np.int32),
-                "schedule": np.full(DOMAINS, schedule, np.int32),
-                "micro_batches": np.full(DOMAINS, micro_batches),
+                "pp": rng.integers(1, stages // domains + 1, domains).astype(np.int32),
+                "schedule": np.full(domains, schedule, np.int32),
+                "micro_batches": np.full(domains, micro_batches),
                 "stage_s": stage_s,
-                "head_s": np.full(DOMAINS, rng.integers(0, 2) * rng.uniform(0, 0.5) * base),
-                "hop_s": np.full(DOMAINS, rng.uniform(0, 0.05) * base),
+                "head_s": np.full(domains, rng.integers(0, 2) * rng.uniform(0, 0.5) * base),
+                "hop_s": np.full(domains, rng.uniform(0, 0.05) * base),
                 "send_s": send_s,
                 "latency_s": rng.uniform(0, 0.1) * rng.uniform(0.5, 1.0, square),
                 "forward_s": forward_s,
@@ -56,19 +59,19 @@ def random_plans(rng, plans, schedule, count=COUNT):
     return PipelineInputs(stack(topos), **arrays)
 
 
-@functools.partial(jax.jit, static_argnames=("schedule", "count"))
-def both_forms(inputs, schedule, count=COUNT):
-    bounds = EventBounds(STAGES, count, groups=1, schedules=(schedule,))
+@functools.partial(jax.jit, static_argnames=("schedule", "count", "stages"))
+def both_forms(inputs, schedule, count=COUNT, stages=STAGES):
+    bounds = EventBounds(stages, count, groups=1, schedules=(schedule,))
     event = functools.partial(event_pipeline_time, bounds=bounds)
     fast = functools.partial(fast_pipeline_time, schedules=(schedule,))
     return jax.vmap(lambda x: (fast(x), event(x)))(inputs)
 
 
-def errors(seed, plans, schedule, count=COUNT):
+def errors(seed, plans, schedule, count=COUNT, domains=DOMAINS, stages=STAGES):
     """[P] of the whole step, relative; also checks what holds in every plan."""
     rng = np.random.default_rng([seed, schedule])
-    inputs = random_plans(rng, plans, schedule, count)
-    fast, event = both_forms(inputs, schedule, count)
+    inputs = random_plans(rng, plans, schedule, count, domains, stages)
+    fast, event = both_forms(inputs, schedule, count, stages)
     used = np.asarray(inputs.topo.together).any(axis=2)
     first = np.arange(plans), used.argmax(axis=1)
     total_s, ideal_s, exact_s = (
@@ -92,6 +95,13 @@ def test_hardly_one_of_thousands_of_plans_is_beyond_the_tolerance(schedule):
     few = 0.001 if schedule == Schedule.EAGER_1F1B else 0.0
     assert np.mean(error > TOLERANCE) <= few, np.mean(error > TOLERANCE)
     assert error.max() < 0.035, error.max()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("schedule", MENU_SCHEDULES, ids=lambda x: x.word)
+def test_closed_forms_hold_of_long_pipelines_too(schedule):
+    error = errors(4, 1000, schedule, domains=FAR_DOMAINS, stages=FAR_STAGES)
+    assert np.abs(error).max() < TOLERANCE, np.sort(np.abs(error))[-5:]
 
 
 @pytest.mark.nightly
