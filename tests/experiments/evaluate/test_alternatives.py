@@ -104,7 +104,11 @@ def test_a_suite_tells_both_plans_of_every_scene_of_one_job(told):
     scenes = {"first": scene(told), "jobs": {"schedulers": {}}, "dead": scene(nothing)}
     text = suite_alternatives(scenes)
     lines = text.splitlines()
-    assert len(lines) == 2 + 2 * 2 + 1 and "jobs" not in text
+    # The best of any plans syncs every 15 steps, which nobody published for two replicas.
+    assert told["any"]["extrapolated"] and not told["synchronous"]["extrapolated"]
+    assert len(lines) == 2 + 2 * 2 + 2 and "jobs" not in text
+    assert [line.endswith(" *") for line in lines[2:4]] == [False, True]
+    assert "extrapolated" in lines[-1]
     at = {x.split()[0]: i for i, x in enumerate(lines) if not x.startswith(" ")}
     for row, name in zip(lines[at["first"] :], ("synchronous", "any"), strict=False):
         one = told[name]
@@ -128,6 +132,7 @@ def test_the_table_has_a_row_for_each_plan(told):
         frame["effective_tokens_per_s_lo"],
         [told[n]["effective_tokens_per_s_band"][0] for n in ("synchronous", "any")],
     )
+    assert frame["extrapolated"].tolist() == [False, True]
     empty = alternatives_rows({"jobs": {"schedulers": {}}})
     assert list(empty.columns) == list(frame.columns) and len(empty) == 0
 
