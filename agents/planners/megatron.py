@@ -11,8 +11,9 @@ deployed, and the simulator chooses micro-batch and recomputation anew in every 
 
 Left out: interleaved stages. A lower choice is offered to every plan of the table, and an interleaved
 pipeline is timed operation by operation, some hundred times as long as others. They would save 5 % of
-a pipeline over the WAN (event-exact 268.1 s a step instead of 280.5 s, 70B on the embedded cluster,
-512 sequences) and 1 to 2 % without: inside domains a share of the bubble, (p - 1) / m.
+a pipeline over the WAN (268.6 s a step instead of 282.9 s, 70B on the embedded cluster, 512 sequences;
+`hippo fidelity --orders true`), nothing of its plans for 7B there and for 70B on eight regions, and 1
+to 2 % inside domains: a share of the bubble, (p - 1) / m.
 """
 
 from __future__ import annotations
