@@ -43,7 +43,7 @@ from .setup import (
     read_traces,
     use_compile_cache,
 )
-from .tables import as_text, best_plan_text, jobs_table, scheduler_table, suite_table
+from .tables import as_text, best_plan_text, jobs_table, scheduler_table, suite_table, tie_text
 
 __all__ = [
     "AT_ONCE",
@@ -102,6 +102,7 @@ __all__ = [
     "side_by_side",
     "smaller",
     "suite_table",
+    "tie_text",
     "use_compile_cache",
     "whole",
     "whole_seconds",

@@ -236,6 +236,12 @@ def _cells(row: dict, differ: bool) -> list[str]:
     return [_cell(value, form) for value, form in values]
 
 
+def tie_text(tie: float, first: float) -> str:
+    """Where two plans tie, the first's tokens being worth `first` of those of the best training."""
+    beside = "of one of the first" if first == 1.0 else f"(one of the first is worth {first:.2f})"
+    return f"tie where a token of the second is worth {tie:.2f} {beside}"
+
+
 def _worth(row: dict) -> str | None:
     """What a token is worth, with the band that scenarios drew from."""
     if row["efficiency"] is None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from experiments.common import tie_text
 from experiments.evaluate.trust import plan_trust
 from jaxsim.cluster import ClusterSpec
 from jaxsim.learning import Band
@@ -139,10 +140,8 @@ def alternatives_text(told: dict[str, Any]) -> str:
         )
     lines += [f"  {name}: {_exchange(told[name])}" for name in SETTINGS if told[name]]
     if told["tie_efficiency"] is not None:
-        tie = told["tie_efficiency"]
-        lines.append(
-            f"  they tie where a token of the second is worth {tie:.2f} of one of the first"
-        )
+        tied = tie_text(told["tie_efficiency"], told[SETTINGS[0]]["efficiency"])
+        lines.append(f"  they {tied}")
     if any(told[name] and told[name]["extrapolated"] for name in SETTINGS):
         lines.append(EXTRAPOLATED)
     return "\n".join(lines) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from experiments.common import parse_weights
+from experiments.common import parse_weights, tie_text
 
 SETTINGS = {"synchronous": "best synchronous plan", "any": "best of any plan"}
 MUCH_CHEAPER_PCT = 10.0  # a token; then one domain alone is worth a remark
@@ -30,10 +30,8 @@ def remarks(result: dict[str, Any]) -> list[str]:
         if spot:
             lines.append(_spot_pays(SETTINGS[name], spot["pays_up_to_times"]))
     if result["tie_efficiency"] is not None:
-        tie = result["tie_efficiency"]
-        lines.append(
-            f"The two tie where a token of the second is worth {tie:.2f} of one of the first."
-        )
+        tied = tie_text(result["tie_efficiency"], told["synchronous"]["efficiency"])
+        lines.append(f"The two {tied}.")
     for name, gain in result["gain_over_pct"].items():
         if gain is not None and gain > WORTH_TELLING_PCT:
             lines.append(

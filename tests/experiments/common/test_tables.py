@@ -10,6 +10,7 @@ from experiments.common.tables import (
     jobs_table,
     scheduler_table,
     suite_table,
+    tie_text,
 )
 
 
@@ -128,3 +129,11 @@ def test_the_best_plan_is_told_whole():
     ):
         assert part in text
     assert "none can run" in best_plan_text(None)
+
+
+def test_where_two_plans_tie_is_told_beside_what_the_first_is_worth():
+    assert (
+        tie_text(0.45, 1.0) == "tie where a token of the second is worth 0.45 of one of the first"
+    )
+    dear = tie_text(0.13, 0.29)
+    assert dear == "tie where a token of the second is worth 0.13 (one of the first is worth 0.29)"
