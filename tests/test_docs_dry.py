@@ -26,6 +26,7 @@ LEFT = {
     "hippo report outputs/sim-to-real": "of the same: tests/experiments/wan",
     "hippo sweep --config experiments/configs/sweep.yaml --executor ray": "where Ray is installed: "
     "tests/experiments/sweep",
+    "hippo fidelity --orders": "of whole tables: tests/experiments/test_fidelity_command.py",
     "hippo sweep --jobs": "of many jobs: tests/experiments/sweep/test_jobs.py",
     "hippo train --processes": "of two machines: tests/experiments/train/test_processes.py",
 }
