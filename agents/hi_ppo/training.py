@@ -148,8 +148,15 @@ class Trainer:
     """Compiled pieces of a training run; all state is in TrainState."""
 
     def __init__(
-        self, settings: TrainSettings, table: PlanTable, tapes: Tape, horizon: int, epochs: int
+        self,
+        settings: TrainSettings,
+        table: PlanTable,
+        tapes: Tape,
+        horizon: int,
+        epochs: int,
+        options: dict[str, bool] | None = None,
     ):
+        """`options`: of the compiler for the program of an epoch."""
         check_sizes(settings, horizon)
         self.settings, self.table, self.tapes, self.horizon = settings, table, tapes, horizon
         self.n_scenarios = tapes.rates.shape[0]
@@ -158,7 +165,7 @@ class Trainer:
         self.upper_optimizer = make_optimizer(settings.upper, updates)
         self.lower_optimizer = make_optimizer(settings.lower, updates)
         self.init = jax.jit(jax.vmap(self._init))
-        self.run_epoch = jax.jit(jax.vmap(self._epoch))
+        self.run_epoch = jax.jit(jax.vmap(self._epoch), compiler_options=options)
 
     @property
     def steps_per_epoch(self) -> int:

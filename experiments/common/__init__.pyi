@@ -35,6 +35,7 @@ from .running import check_job, read_running
 from .setup import (
     compile_cache,
     compile_for_evaluation,
+    compile_for_training,
     load_jobs_world,
     load_regions,
     load_world,
@@ -71,6 +72,7 @@ __all__ = [
     "check_output",
     "compile_cache",
     "compile_for_evaluation",
+    "compile_for_training",
     "default_scenario",
     "did_you_mean",
     "from_mapping",

@@ -35,6 +35,8 @@ from jaxsim.planning import PlanRules, TableInfo
 from jaxsim.scenario import JobsWorld, World, build_jobs_world, build_world
 from jaxsim.workload import JobSpec, load_model
 
+FUSION = "xla_cpu_use_fusion_emitters"
+
 
 def compile_cache() -> Path:
     """Where compiled programs are kept between runs."""
@@ -55,9 +57,17 @@ def compile_for_evaluation() -> None:
     maps, and these programs run no slower (training's do, by an eighth). What tracing makes lives on,
     so the garbage collector need not look through it so often.
     """
-    add_options("--xla_cpu_use_fusion_emitters=false")
+    add_options(f"--{FUSION}=false")
     gc.set_threshold(100_000)
     use_compile_cache()
+
+
+def compile_for_training() -> dict[str, bool]:
+    """`compile_for_evaluation`, whose programs training shares; returns the compiler's options of the
+    few programs that run for long."""
+    compile_for_evaluation()
+    sooner = f"--{FUSION}=false" in os.environ.get("XLA_FLAGS", "").split()
+    return {FUSION: True} if sooner else {}
 
 
 def make_room_for_programs(most: float = 0.7) -> None:

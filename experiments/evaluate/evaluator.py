@@ -39,7 +39,7 @@ from jaxsim.scenario import ScenarioSettings, World, scenario_bank
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import distinct, take, take_at_once
 
-BLOCK = 8  # scenarios that are played at once: banks of 8 and more share compiled programs
+BLOCK = 16  # scenarios that are played at once: banks of 16 and more share compiled programs
 # Plans of the family, with lower choices, that the bound is over; see `Evaluator.bound`.
 EVERY_PAIR, CONTENDERS, SAMPLED = 4096, 2048, 16
 BLOCK_OF_PLANS = 256  # that are scored at once

@@ -29,11 +29,10 @@ def _prepare(argv: list[str]) -> Callable[[], object]:
 
         return partial(dry_run, config)
 
-    from experiments.common import use_compile_cache
+    from experiments.common import compile_for_training
     from experiments.train.training import train
 
-    use_compile_cache()
-    return partial(train, config)
+    return partial(train, config, compile_for_training())
 
 
 if __name__ == "__main__":

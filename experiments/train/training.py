@@ -29,7 +29,7 @@ from agents.hi_ppo import (
 from agents.hi_ppo.exact import ExactTrainer, record
 from agents.registry import find
 from analysis.records import RunWriter, load
-from experiments.common import note_efficiency, progress
+from experiments.common import note_efficiency, progress, side_by_side
 from experiments.evaluate import Evaluator, tune
 from experiments.train.config import TrainConfig, recorded
 from experiments.train.processes import Unrecorded, agreed, join, own, shared
@@ -45,9 +45,12 @@ RULES = ("hysteresis", "smoothed_hysteresis", "self_tuning_hysteresis")
 class TrainingRun:
     """The host loop around compiled epochs."""
 
-    def __init__(self, config: TrainConfig, mesh: Mesh | None = None):
-        """`mesh`: of the devices of all processes that train this policy together."""
-        self.config = config
+    def __init__(
+        self, config: TrainConfig, mesh: Mesh | None = None, options: dict[str, bool] | None = None
+    ):
+        """`mesh`: of the devices of all processes that train this policy together; `options`: of the
+        compiler for the program of an epoch."""
+        self.config, self.options = config, options
         try:
             if config.train.algorithm == "ppo":
                 check_sizes(config.train, config.scenario.horizon)
@@ -66,7 +69,9 @@ class TrainingRun:
             sizes = f"{world.info.plans_in_table} plans of {world.info.plans_scored}"
             tqdm.write(f"{world.name}: {sizes}")
         self.mesh = mesh
-        self.trainer = self._make_trainer(trainings)
+        # One program after the other is compiled here: beside them, those that evaluation needs first.
+        make = functools.partial(self._make_trainer, trainings)
+        self.trainer, self.evaluators = side_by_side([make, self._held_out])
         state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
         if started is not None:
             state = state.replace(policy=started)
@@ -74,9 +79,8 @@ class TrainingRun:
         self.rivals: dict[str, float] = {}  # their settings, tuned on the same worlds
         self.trained_s = 0.0  # spent in epochs, compilation included
 
-    @functools.cached_property
-    def evaluators(self) -> list[Evaluator]:
-        """Of the held-out scenarios of every world; solved when they are first asked."""
+    def _held_out(self) -> list[Evaluator]:
+        """Of the held-out scenarios of every world."""
         held_out = range(self.config.eval_scenarios), "held-out", self.config.weights
         asked = asked_of(self.config)
         return [
@@ -115,12 +119,14 @@ class TrainingRun:
         ]
         if exact:
             banks = shared(banks, self.mesh)
+            options = self.options
             try:
-                return ExactTrainer(settings, banks, self.config.epochs, self.mesh)
+                return ExactTrainer(settings, banks, self.config.epochs, self.mesh, options)
             except ValueError as error:
                 raise InputError(f"train: {error}") from None
         of = self.worlds[0]
-        return Trainer(settings, of.world.table, banks[0], of.scenario.horizon, self.config.epochs)
+        sizes = of.scenario.horizon, self.config.epochs
+        return Trainer(settings, of.world.table, banks[0], *sizes, self.options)
 
     def resume(self, writer: RunWriter | Unrecorded) -> tuple[int, float]:
         """Take up where the last checkpoint left off, forget what was recorded after it, and return
@@ -279,9 +285,9 @@ def _in_chunks(make, params, table, keys, horizon: int, chunk: int = 32):
     return jax.tree.map(lambda *xs: jnp.concatenate(xs)[:count], *parts)
 
 
-def train(config: TrainConfig) -> Path:
+def train(config: TrainConfig, options: dict[str, bool] | None = None) -> Path:
     """Train and return the run folder, which is kept by the first of several processes; a `config` with
-    `resume` must be that of `resumed_config`.
+    `resume` must be that of `resumed_config`; `options` are those of `TrainingRun`.
 
     Raises InputError, RecordError, KeyboardInterrupt.
     """
@@ -293,11 +299,11 @@ def train(config: TrainConfig) -> Path:
     folder = config.resume or config.out
     mesh = join(config.processes)
     if not config.processes.first:
-        run = TrainingRun(config, mesh)
+        run = TrainingRun(config, mesh, options)
         run.loop(unrecorded := Unrecorded(config.resume))
         return unrecorded.dir
     RunWriter.check("train", folder, resume=bool(config.resume))
-    run = TrainingRun(config, mesh)
+    run = TrainingRun(config, mesh, options)
     with RunWriter.create(
         "train", recorded(config), list(config.seeds), folder, resume=bool(config.resume)
     ) as writer:

@@ -48,9 +48,10 @@ def _compiled_run():
         return TrainingRun(tiny_config())
 
 
-def shared_run(config=None, mesh=None):
+def shared_run(config=None, mesh=None, options=None):
     """The one TrainingRun, back at its start; a new one where `config` differs in more than its
-    folders."""
+    folders. Its epochs are compiled as all else, whatever the `options`."""
+    del options
     assert mesh is None
     config = tiny_config() if config is None else config
     if dataclasses.replace(config, out=None, resume=None) != tiny_config():

@@ -70,8 +70,11 @@ class ExactTrainer:
         banks: Sequence[Recording],
         epochs: int,
         mesh: Mesh | None = None,
+        options: dict[str, bool] | None = None,
     ):
-        """Raises ValueError where a batch cannot be dealt out to the mesh's devices evenly."""
+        """`options`: of the compiler for the program of an epoch.
+
+        Raises ValueError where a batch cannot be dealt out to the mesh's devices evenly."""
         self.settings, self.banks, self.mesh = settings, tuple(banks), mesh
         exact = settings.exact
         of_each = max(1, exact.batch // len(self.banks))
@@ -87,7 +90,8 @@ class ExactTrainer:
         self.optimizer = optax.chain(clip, optax.adam(rate))
         self.network = upper_network(settings.networks)
         self.init = jax.jit(jax.vmap(self._init))
-        self.epoch_on = jax.jit(jax.vmap(self._epoch, (0, None)))
+        epoch = jax.vmap(self._epoch, (0, None))
+        self.epoch_on = jax.jit(epoch, compiler_options=options)
 
     def run_epoch(self, state: ExactState) -> tuple[ExactState, ExactMetrics]:
         """Some updates, each on a batch of other scenarios."""

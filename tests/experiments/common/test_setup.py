@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from experiments.common.setup import make_room_for_programs, note_efficiency
+from experiments.common import setup
+from experiments.common.setup import FUSION, make_room_for_programs, note_efficiency
 from jaxsim.cluster.cluster import load_cluster
 
 
@@ -20,6 +21,24 @@ def test_programs_are_dropped_only_where_they_take_too_much():
     make_room_for_programs(most=0.0)
     assert double._cache_size() == 0
     assert float(double(jnp.ones(3))[0]) == 2.0
+
+
+@pytest.mark.parametrize(("accepted", "expected"), [(True, {FUSION: True}), (False, {})])
+def test_a_training_epoch_is_compiled_to_run_fast_beside_programs_compiled_soon(
+    accepted, expected, monkeypatch
+):
+    monkeypatch.setenv("XLA_FLAGS", "")
+
+    def add(*options):
+        monkeypatch.setenv("XLA_FLAGS", " ".join(options) if accepted else "")
+
+    monkeypatch.setattr(setup, "add_options", add)
+    monkeypatch.setattr(setup, "use_compile_cache", lambda: None)
+    monkeypatch.setattr(setup.gc, "set_threshold", lambda _: None)
+    options = setup.compile_for_training()
+    assert options == expected
+    double = jax.jit(lambda x: x + x, compiler_options=options)  # XLA knows them
+    assert float(double(jnp.float32(2.0))) == 4.0
 
 
 @pytest.mark.parametrize("gpu", ["V100-32GB", "A100-40GB", "GH200-96GB"])
