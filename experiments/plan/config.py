@@ -39,6 +39,8 @@ class PlanConfig:
             link) or domain=c,gpus=0 (also usd_per_gpu_hour=, gpu=H100-80GB); may be given several times
         policy: a scheduler or a checkpoint that has learned how links move, such as hi_ppo+search;
             where the search is not exact, its first choice is among the plans compared. Takes minutes
+        orders: time the leading plans in interleaved, ZB-H1 and greedy orders as well, which the search
+            leaves out
         pareto: tell the trade-off between speed and price, and draw it
         figure: draw the map: domains, pipelines, ring, loads of the links
         quick: two plans and what bounds them, no runners-up and no thresholds
@@ -65,6 +67,7 @@ class PlanConfig:
     checkpoint_minutes: float = 30.0
     what_if: str | None = None
     policy: str | None = None
+    orders: bool = False
     pareto: bool = False
     figure: bool = False
     quick: bool = False

@@ -19,6 +19,7 @@ from experiments.plan.bottleneck import link_gains
 from experiments.plan.candidates import Candidates, distinct, groups_of, search_plans
 from experiments.plan.config import PlanConfig
 from experiments.plan.export import check_folder, export_plan, job_of, passes_of
+from experiments.plan.orders import in_other_orders
 from experiments.plan.policy import ask_policy, check_policy
 from experiments.plan.question import SECONDS_PER_DAY, Question, asked, objective_of
 from experiments.plan.remarks import WORTH_TELLING_PCT, weighted
@@ -109,6 +110,10 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
         candidates, policy = ask_policy(config, question, candidates)
         told = {name: _told(candidates, name, config, question) for name in SETTINGS}
         best = candidates.found[config.allow].best
+        if config.orders:
+            bar.set_description_str("timing other orders")
+            for name, one in told.items():
+                _add_orders(one, candidates, name, question)
         bar.set_description_str("asking what would change the plan")
         beside = {} if config.quick else _beside(candidates, best, config, question)
         front = pareto(candidates, config, question) if config.pareto else []
@@ -161,6 +166,19 @@ def _told(
     talk = talks(best.plan)
     spot = spot_of(best, told, question, 60.0 * config.checkpoint_minutes, config.bill)
     return {**told, "talks": talk, **_limits(best, config, question), "spot": spot}
+
+
+def _add_orders(
+    told: dict[str, Any] | None, candidates: Candidates, name: str, question: Question
+) -> None:
+    """Tell of the best plan of a setting what other orders would make of it and of those beside it."""
+    best = candidates.found[name].best
+    if told is None or best is None:
+        return
+    pool = [
+        one for one in candidates.pool if one.runs and (name == "any" or is_synchronous(one.plan))
+    ]
+    told["orders"] = in_other_orders(best, pool, question)
 
 
 def _limits(one: Carried, config: PlanConfig, question: Question) -> dict[str, bool]:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from experiments.common import parse_weights, tie_text
+from jaxsim.plan import Schedule
 
 SETTINGS = {"synchronous": "best synchronous plan", "any": "best of any plan"}
 MUCH_CHEAPER_PCT = 10.0  # a token; then one domain alone is worth a remark
@@ -37,6 +38,8 @@ def remarks(result: dict[str, Any]) -> list[str]:
             lines.append(
                 f"{gain:,.1f} % faster than {name.replace('_', ' ')} (at the lower end of the bands)."
             )
+    for name, one in told.items():
+        lines += _orders(SETTINGS[name], one)
     lines += _policy(result["policy"])
     if best_is_open(result):
         lines.append("--policy hi_ppo+search asks the shipped policy as well, which takes minutes.")
@@ -66,6 +69,23 @@ def best_is_open(result: dict[str, Any]) -> bool:
 def weighted(weights: str) -> bool:
     """Does more than speed and limits count?"""
     return any(parse_weights(weights)[1:])
+
+
+def _orders(which: str, one: dict[str, Any] | None) -> list[str]:
+    """What orders that the search leaves out would bring, where they were asked for."""
+    lines = []
+    for told in (one or {}).get("orders", ()):
+        order, gain = Schedule.of(told["order"], "order").label, told["gain_pct"]
+        if gain is None:
+            lines.append(f"In {order} order no plan beside the {which} fits.")
+            continue
+        side = "faster" if gain > 0 else "slower"
+        lines.append(
+            f"In {order} order {abs(gain):.1f} % {side} than the {which}: {told['plan']}, step "
+            f"{told['step_s']:,.2f} s, micro-batches of {told['micro_batch']}, recompute "
+            f"{told['recompute']}."
+        )
+    return lines
 
 
 def _policy(told: dict[str, Any] | None) -> list[str]:
