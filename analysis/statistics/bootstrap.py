@@ -15,7 +15,7 @@ from typing import NamedTuple, TypedDict
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 LEVEL = 0.95
 RESAMPLES = 10_000
@@ -48,7 +48,7 @@ def iqm(values: np.ndarray, axis: int = -1) -> np.ndarray:
 
     The number cut at each end is floor(n / 4); below four values it is the plain mean.
     """
-    return stats.trim_mean(np.asarray(values, float), 0.25, axis=axis)
+    return scipy.stats.trim_mean(np.asarray(values, float), 0.25, axis=axis)
 
 
 def bootstrap_interval(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from jaxsim.calibration.left_out import Coverage, LeftOutRow
 from jaxsim.cluster import UNKNOWN, Band
@@ -51,7 +51,7 @@ def _memories(alone: Sequence[LeftOutRow]) -> list[bool]:
 def _of_the_next(sigmas: Sequence[float]) -> float:
     """Spread of one more of a handful: their root mean square, by Student's 90 % instead of Gauss's."""
     n = len(sigmas)
-    reach = stats.t.ppf(0.95, n - 1) / Z90 * (1.0 + 1.0 / n) ** 0.5
+    reach = stdtrit(n - 1, 0.95) / Z90 * (1.0 + 1.0 / n) ** 0.5
     return float(np.sqrt(np.mean(np.square(sigmas))) * reach)
 
 

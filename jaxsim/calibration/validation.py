@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import kendalltau
+import scipy
 
 from jaxsim.calibration.measured import (
     GIB,
@@ -109,7 +109,9 @@ def _regret(group: list[Prediction]) -> float:
 def _kendall(timed: Sequence[Prediction]) -> float | None:
     taus, weights = [], []
     for group in _groups(timed, lambda r: r.model_key):
-        tau = kendalltau([p.step_s for p in group], [p.run.step_s for p in group]).statistic  # pyright: ignore[reportAttributeAccessIssue]
+        tau = scipy.stats.kendalltau(
+            [p.step_s for p in group], [p.run.step_s for p in group]
+        ).statistic  # pyright: ignore[reportAttributeAccessIssue]
         if np.isfinite(tau):
             taus.append(tau)
             weights.append(len(group) * (len(group) - 1) / 2)

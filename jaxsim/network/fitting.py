@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy import optimize, special, stats
+import scipy
 
 from jaxsim.network.fitted_links import BODY_LIMITS, FittedLink
 from jaxsim.network.series import Series
@@ -38,7 +38,7 @@ def fit_sides(log_factor: np.ndarray, tails: bool = True) -> Group:
     linearly: the few largest must not decide on the many.
     """
     ordered = np.sort(log_factor)
-    z = special.ndtri(quantile_levels(len(ordered)))
+    z = scipy.special.ndtri(quantile_levels(len(ordered)))
     fit: Group = {}
     for name, side in (("dip", z < 0), ("peak", z > 0)):
         at = z[side]
@@ -52,7 +52,7 @@ def fit_sides(log_factor: np.ndarray, tails: bool = True) -> Group:
         size = 2 if tails else 1
         bounds = ([LEAST_SCALE, 0.0][:size], [2.0, 1.0][:size])
         start = [min(spread, 1.9), 0.1][:size]
-        found = optimize.least_squares(miss, start, bounds=bounds, loss="soft_l1").x
+        found = scipy.optimize.least_squares(miss, start, bounds=bounds, loss="soft_l1").x
         fit[f"{name}_scale"] = float(found[0])
         fit[f"{name}_tail"] = float(found[1]) if tails else 0.0
     return fit
@@ -60,7 +60,7 @@ def fit_sides(log_factor: np.ndarray, tails: bool = True) -> Group:
 
 def normal_scores(values: np.ndarray) -> np.ndarray:
     """[n] standard normal numbers of the same order."""
-    return special.ndtri((stats.rankdata(values) - 0.5) / len(values))
+    return scipy.special.ndtri((scipy.stats.rankdata(values) - 0.5) / len(values))
 
 
 def autocorrelation(values: np.ndarray, row: np.ndarray, lags: Sequence[int] = SHORT_LAGS):
@@ -103,7 +103,7 @@ def fit_memory(values: np.ndarray, row: np.ndarray) -> tuple[float, float]:
 
     bounds = ([0.0, math.log(0.2)], [1.0, math.log(MAX_TAU)])
     starts = [(0.3, 0.0), (0.5, 2.0), (0.1, 1.0)]
-    fits = [optimize.least_squares(miss, start, bounds=bounds) for start in starts]
+    fits = [scipy.optimize.least_squares(miss, start, bounds=bounds) for start in starts]
     white, log_tau = min(fits, key=lambda fit: fit.cost).x
     return float(white), float(np.exp(log_tau))
 
@@ -199,8 +199,8 @@ def hidden_states(x: np.ndarray, gaps: np.ndarray) -> np.ndarray:
         return -_filter(x, gaps, parameters, spread)[0]
 
     starts = [(0.0, shift, -1.0, -2.0, 2.0) for shift in (-3.0, -1.0, 1.0)]
-    options = {"maxiter": 300, "xatol": 1e-2, "fatol": 1e-2}
-    fits = [optimize.minimize(likelihood, s, method="Nelder-Mead", options=options) for s in starts]
+    how = {"method": "Nelder-Mead", "options": {"maxiter": 300, "xatol": 1e-2, "fatol": 1e-2}}
+    fits = [scipy.optimize.minimize(likelihood, start, **how) for start in starts]
     best = min(fits, key=lambda fit: fit.fun).x
     _, forward, densities, chain = _filter(x, gaps, best, spread)
     posterior = _smooth(forward, densities, chain, gaps)
@@ -211,7 +211,10 @@ def _filter(x, gaps, parameters, spread):
     """Log-likelihood, [n] filtered probability of state 1, [n, 2] densities, (share, tau)."""
     at, shift, log_sd, logit_share, log_tau = parameters
     sd = spread * math.exp(min(max(log_sd, -4.0), 1.0))
-    share, tau = special.expit(logit_share), math.exp(min(max(log_tau, -2.0), math.log(MAX_TAU)))
+    share, tau = (
+        scipy.special.expit(logit_share),
+        math.exp(min(max(log_tau, -2.0), math.log(MAX_TAU))),
+    )
     means = spread * np.array([at, at + shift]) + np.median(x)
     # A floor: one wild value must not make the likelihood zero.
     densities = np.exp(-0.5 * ((x[:, None] - means) / sd) ** 2) / sd + 1e-9
