@@ -7,6 +7,7 @@ import functools
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ from agents.hi_ppo import (
 from agents.hi_ppo.exact import ExactTrainer, record
 from agents.registry import find
 from analysis.records import RunWriter, load
-from experiments.common import note_efficiency, progress, side_by_side
+from experiments.common import note_efficiency, progress
 from experiments.evaluate import Evaluator, tune
 from experiments.train.config import TrainConfig, recorded
 from experiments.train.processes import Unrecorded, agreed, join, own, shared
 from experiments.train.start import starting_policy
-from experiments.train.worlds import asked_of, training_worlds
+from experiments.train.worlds import TrainingWorld, asked_of, training_worlds
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.trees import take
@@ -69,9 +70,7 @@ class TrainingRun:
             sizes = f"{world.info.plans_in_table} plans of {world.info.plans_scored}"
             tqdm.write(f"{world.name}: {sizes}")
         self.mesh = mesh
-        # One program after the other is compiled here: beside them, those that evaluation needs first.
-        make = functools.partial(self._make_trainer, trainings)
-        self.trainer, self.evaluators = side_by_side([make, self._held_out])
+        self.trainer, self.evaluators = self._prepared(trainings)
         state = self.trainer.init(jnp.asarray(config.seeds, jnp.uint32))
         if started is not None:
             state = state.replace(policy=started)
@@ -79,14 +78,23 @@ class TrainingRun:
         self.rivals: dict[str, float] = {}  # their settings, tuned on the same worlds
         self.trained_s = 0.0  # spent in epochs, compilation included
 
-    def _held_out(self) -> list[Evaluator]:
-        """Of the held-out scenarios of every world."""
+    def _prepared(
+        self, trainings: list[tuple[EnvParams, Any]]
+    ) -> tuple[Trainer | ExactTrainer, list[Evaluator]]:
+        """The trainer, and the held-out scenarios of every world. Those of the first are solved while
+        the trainer is made: to compile one's programs leaves a core for the other's. All others come
+        after, where programs may make room for new ones."""
+        first, *others = self.worlds
+        with ThreadPoolExecutor(1) as beside:
+            solving = beside.submit(self._held_out, first)
+            trainer = self._make_trainer(trainings)
+        return trainer, [solving.result(), *(self._held_out(of) for of in others)]
+
+    def _held_out(self, of: TrainingWorld) -> Evaluator:
+        """The held-out scenarios of a world."""
         held_out = range(self.config.eval_scenarios), "held-out", self.config.weights
         asked = asked_of(self.config)
-        return [
-            Evaluator(w.world, w.scenario, *held_out, **w.held_out, objective=asked)
-            for w in self.worlds
-        ]
+        return Evaluator(of.world, of.scenario, *held_out, **of.held_out, objective=asked)
 
     def _tuned_rivals(self) -> dict[str, float]:
         """Settings of the rules that move between rows of a table, as they do best over all worlds."""

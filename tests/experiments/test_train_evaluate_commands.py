@@ -159,7 +159,7 @@ def test_the_clock_of_a_resumed_run_goes_on(interrupted):
 def test_a_resumed_run_may_be_made_longer_or_shorter(interrupted, monkeypatch):
     run = shared_run()
 
-    def same_pieces(config, mesh=None):
+    def same_pieces(config, mesh=None, options=None):
         run.config = config
         return run
 
