@@ -239,22 +239,12 @@ class Trainer:
         high_batch = _high_batch(high, rewards, upper_last, s)
         low_batch = _low_batch(low, rewards, lower_last, s)
         upper, upper_opt, upper_losses = ppo_update(
-            upper_key,
-            train.policy.upper,
-            train.upper_opt,
-            high_batch,
-            self.upper.apply,
-            self.upper_optimizer,
-            s.upper,
+            *(upper_key, train.policy.upper, train.upper_opt, high_batch),
+            *(self.upper.apply, self.upper_optimizer, s.upper),
         )
         lower, lower_opt, lower_losses = ppo_update(
-            lower_key,
-            train.policy.lower,
-            train.lower_opt,
-            low_batch,
-            self.lower.apply,
-            self.lower_optimizer,
-            s.lower,
+            *(lower_key, train.policy.lower, train.lower_opt, low_batch),
+            *(self.lower.apply, self.lower_optimizer, s.lower),
         )
         train = train.replace(
             policy=PolicyParams(upper, lower), upper_opt=upper_opt, lower_opt=lower_opt
