@@ -54,7 +54,7 @@ def compile_for_evaluation() -> None:
     """For commands that compile many programs and run each for a moment; before JAX first computes.
 
     The CPU's compiler emits code the older way: three quarters of the time, a quarter of the memory
-    maps, and these programs run no slower (training's do, by an eighth). What tracing makes lives on,
+    maps, and these programs run no slower (those of training's epochs do). What tracing makes lives on,
     so the garbage collector need not look through it so often.
     """
     add_options(f"--{FUSION}=false")

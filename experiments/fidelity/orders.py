@@ -20,12 +20,11 @@ from agents.registry import plan_rules, rivals_with_rules
 from analysis.records import RunWriter
 from experiments.common import load_world
 from experiments.fidelity.config import FidelityConfig
-from jaxsim.plan import LowerChoices, Schedule
+from jaxsim.plan import PLAYED_SCHEDULES, LowerChoices, Schedule
 from jaxsim.planning import PlanTable, base_view
 from jaxsim.scenario import World
 
 BEST = "best_static"  # who may play every row
-BEYOND = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE, Schedule.GREEDY)
 TABLE_SIZE, INTERVAL_S = 48, 60.0
 
 
@@ -38,20 +37,19 @@ def orders(config: FidelityConfig) -> pd.DataFrame:
     setup = _setup_at_base(world)
     menu = setup.problem.choices
     plain = np.asarray(jax.jit(prior_rates)(setup))  # [P, V]
-    sizes = list(zip(menu.micro_batch.tolist(), menu.recompute.tolist(), strict=True))
-    settings = sorted(set(sizes))
-    found = {order: _rates_in(setup, settings, order) for order in BEYOND}
+    settings = sorted(set(menu.settings))
+    found = {order: _rates_in(setup, settings, order) for order in PLAYED_SCHEDULES}
     rows = []
     for name in (BEST, *rules):
         own = _allowed(world.table, name, menu.size)
         # A rival's micro-batches and recomputation are its own in any order.
-        with_setting = [own[:, [s == of for s in sizes]].any(axis=1) for of in settings]
+        with_setting = [own[:, [s == of for s in menu.settings]].any(axis=1) for of in settings]
         step_s = _fastest_s(plain, own)
         others = [_fastest_s(rates, np.stack(with_setting, axis=1)) for rates in found.values()]
         # NaN where none runs: then nothing is withheld that is known.
         saved = 100.0 * (1.0 - np.fmin.reduce([step_s, *others]) / step_s)
         rows.append([name, step_s, *others, saved])
-    columns = ["scheduler", "menu_s", *(f"{order.word}_s" for order in BEYOND), "withheld_pct"]
+    columns = ["scheduler", "menu_s", *(f"{order.word}_s" for order in found), "withheld_pct"]
     return pd.DataFrame(rows, columns=columns)
 
 

@@ -13,11 +13,10 @@ import numpy as np
 
 from experiments.plan.answer import Carried
 from experiments.plan.question import Question
-from jaxsim.plan import LowerChoices, Plan, Recompute, Schedule, describe
+from jaxsim.plan import PLAYED_SCHEDULES, LowerChoices, Plan, Recompute, Schedule, describe
 from jaxsim.planning.exact import finish_each
 from jaxsim.trees import stack_numpy, take
 
-BEYOND = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE, Schedule.GREEDY)
 LEADING = 12  # plans that are tried, the most promising in the search's own orders
 
 
@@ -32,21 +31,20 @@ def in_other_orders(
     """
     ranked = sorted(pool, key=lambda one: -one.least)[: LEADING - 1]
     leading = [best.plan, *(one.plan for one in ranked)]
-    menu = question.problem.choices
-    sizes = sorted(set(zip(menu.micro_batch.tolist(), menu.recompute.tolist(), strict=True)))
-    rows = [(*size, order) for order in BEYOND for size in sizes]
+    settings = sorted(set(question.problem.choices.settings))
+    rows = [(*setting, order) for order in PLAYED_SCHEDULES for setting in settings]
     problem = question.problem.replace(choices=LowerChoices.of(rows))
     plans = [_with(plan, *row) for row in rows for plan in leading]
     done, costs, rates = finish_each(stack_numpy(plans), question.view, problem)
     told = []
-    for order in BEYOND:
+    for order in PLAYED_SCHEDULES:
         own = np.where(done.schedule[:, 0] == order, rates, 0.0)
-        top, base = int(own.argmax()), best.rate
+        top = int(own.argmax())
         body = {"order": order.word, "plan": None, "step_s": None, "gain_pct": None}
         if own[top] > 0.0:
             body |= _told(take(done, top), question) | {
                 "step_s": float(costs.step_s[top]),
-                "gain_pct": 100.0 * (float(own[top]) / base - 1.0),
+                "gain_pct": 100.0 * (float(own[top]) / best.rate - 1.0),
             }
         told.append(body)
     return told

@@ -110,10 +110,6 @@ def answered(config: PlanConfig, question: Question) -> dict[str, Any]:
         candidates, policy = ask_policy(config, question, candidates)
         told = {name: _told(candidates, name, config, question) for name in SETTINGS}
         best = candidates.found[config.allow].best
-        if config.orders:
-            bar.set_description_str("timing other orders")
-            for name, one in told.items():
-                _add_orders(one, candidates, name, question)
         bar.set_description_str("asking what would change the plan")
         beside = {} if config.quick else _beside(candidates, best, config, question)
         front = pareto(candidates, config, question) if config.pareto else []
@@ -165,20 +161,17 @@ def _told(
     told = answer_of(best, question, config.bill, config.tokens)
     talk = talks(best.plan)
     spot = spot_of(best, told, question, 60.0 * config.checkpoint_minutes, config.bill)
-    return {**told, "talks": talk, **_limits(best, config, question), "spot": spot}
+    running = _running(candidates, name)
+    orders = in_other_orders(best, running, question) if config.orders else []
+    limits = _limits(best, config, question)
+    return {**told, "talks": talk, **limits, "spot": spot, "orders": orders}
 
 
-def _add_orders(
-    told: dict[str, Any] | None, candidates: Candidates, name: str, question: Question
-) -> None:
-    """Tell of the best plan of a setting what other orders would make of it and of those beside it."""
-    best = candidates.found[name].best
-    if told is None or best is None:
-        return
-    pool = [
+def _running(candidates: Candidates, name: str) -> list[Carried]:
+    """Plans of the pool that run and belong to a setting."""
+    return [
         one for one in candidates.pool if one.runs and (name == "any" or is_synchronous(one.plan))
     ]
-    told["orders"] = in_other_orders(best, pool, question)
 
 
 def _limits(one: Carried, config: PlanConfig, question: Question) -> dict[str, bool]:
@@ -203,13 +196,8 @@ def _beside(
     about speed: there are none where weights rank plans, or where nothing keeps the limits."""
     if best is None or weighted(config.weights) or not _within_limits(best, config, question):
         return {}
-    pool = [
-        one
-        for one in candidates.pool
-        if (config.allow == "any" or is_synchronous(one.plan))
-        and one.runs
-        and _within_limits(one, config, question)
-    ]
+    running = _running(candidates, config.allow)
+    pool = [one for one in running if _within_limits(one, config, question)]
     thresholds = Thresholds(question, pool, best)
     runners_up = thresholds.runners_up(config.bill)
     used = np.argwhere(np.asarray(best.cost.wan_gb) > 1e-9)
@@ -230,9 +218,7 @@ def pareto(candidates: Candidates, config: PlanConfig, question: Question) -> li
     at the lower end of the bands of speed and of what tokens are worth."""
     tokens = float(question.problem.work.tokens_per_step)
     points = []
-    for one in candidates.pool:
-        if not one.runs or (config.allow == "synchronous" and not is_synchronous(one.plan)):
-            continue
+    for one in _running(candidates, config.allow):
         per_s = tokens * one.least
         usd = hourly(one, question, config.bill) / 3600.0 / per_s * 1e6
         points.append((per_s, usd, one))

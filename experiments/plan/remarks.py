@@ -74,7 +74,7 @@ def weighted(weights: str) -> bool:
 def _orders(which: str, one: dict[str, Any] | None) -> list[str]:
     """What orders that the search leaves out would bring, where they were asked for."""
     lines = []
-    for told in (one or {}).get("orders", ()):
+    for told in one["orders"] if one else ():
         order, gain = Schedule.of(told["order"], "order").label, told["gain_pct"]
         if gain is None:
             lines.append(f"In {order} order no plan beside the {which} fits.")

@@ -68,4 +68,6 @@ class Recompute(Mode):
 ALL_SCHEDULES = tuple(Schedule)
 # Of the default menu of lower choices.
 MENU_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE)
+# Timed operation by operation: too long for a menu, which is asked of every plan.
+PLAYED_SCHEDULES = tuple(one for one in Schedule if one not in MENU_SCHEDULES)
 INTERLEAVED_CHUNKS = 2  # model chunks per stage under Schedule.INTERLEAVED

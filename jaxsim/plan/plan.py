@@ -151,6 +151,11 @@ class LowerChoices(Pytree):
     def size(self) -> int:
         return self.micro_batch.shape[-1]
 
+    @property
+    def settings(self) -> list[tuple[int, int]]:
+        """(micro-batch, recompute) of each choice, whatever its schedule."""
+        return list(zip(self.micro_batch.tolist(), self.recompute.tolist(), strict=True))
+
 
 def schedules_among(schedule: Int[np.ndarray, "*batch"]) -> tuple[int, ...]:
     """The menu's schedules and what else occurs in plans on the host: what is compiled for them."""

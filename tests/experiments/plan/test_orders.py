@@ -6,10 +6,10 @@ import pytest
 
 from experiments.plan.answer import carried
 from experiments.plan.config import PlanConfig
-from experiments.plan.orders import BEYOND, in_other_orders
+from experiments.plan.orders import in_other_orders
 from experiments.plan.question import asked
 from experiments.plan.remarks import _orders
-from jaxsim.plan import Plan, Recompute, Schedule
+from jaxsim.plan import PLAYED_SCHEDULES, Plan, Recompute, Schedule
 from jaxsim.step_time import EventBounds, event_step_cost
 
 CLUSTER = """
@@ -25,7 +25,7 @@ wan:
   egress_usd_per_gb: [[0, 0.02], [0.02, 0]]
 """
 SEQUENCES = 32
-WORDS = [order.word for order in BEYOND]
+WORDS = [order.word for order in PLAYED_SCHEDULES]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def exact_step_s(one, question, order):
 def test_a_pipeline_is_timed_as_the_event_exact_form_times_it(question, pipelined):
     told = in_other_orders(pipelined, [], question)
     assert [one["order"] for one in told] == WORDS
-    for order, one in zip(BEYOND, told, strict=True):
+    for order, one in zip(PLAYED_SCHEDULES, told, strict=True):
         assert one["plan"] == "north>south"
         np.testing.assert_allclose(
             one["step_s"], exact_step_s(pipelined, question, order), rtol=1e-4, err_msg=order.word
@@ -99,7 +99,7 @@ def test_what_fits_nowhere_is_told_in_words():
     lines = _orders("best synchronous plan", {"orders": told})
     assert lines[0] == "In greedy order no plan beside the best synchronous plan fits."
     assert "In ZB-H1 order 3.0 % faster than the best synchronous plan: a>b" in lines[1]
-    assert _orders("best of any plan", None) == [] == _orders("best of any plan", {})
+    assert _orders("best of any plan", None) == [] == _orders("best of any plan", {"orders": []})
 
 
 def _faster(order, gain):
@@ -110,4 +110,4 @@ def _faster(order, gain):
 
 
 def test_words_are_those_of_the_orders():
-    assert {Schedule.of(word, "order") for word in WORDS} == set(BEYOND)
+    assert {Schedule.of(word, "order") for word in WORDS} == set(PLAYED_SCHEDULES)
