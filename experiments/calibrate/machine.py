@@ -181,7 +181,9 @@ def _fit_compute(bench: Bench) -> tuple[dict[str, float], dict[int, float], dict
         at = np.asarray(_compute_slopes(jnp.asarray(x, jnp.float32), inputs), np.float64)
         return np.concatenate([at / sigma[:, None], np.diag(1.0 / about)])
 
-    best = least_squares(errors, centre, jac=slopes, **LOSS)
+    # However fast the machine became between two measurements, no rank has more than all of it.
+    most = np.array([np.inf] * len(COMPUTE) + [0.0] * len(groups))
+    best = least_squares(errors, centre, jac=slopes, bounds=(-np.inf, most), **LOSS)
     deviation = np.sqrt(np.diag(np.linalg.inv(slopes(best.x).T @ slopes(best.x))))
     own, n = best.x.tolist(), len(COMPUTE)
     found = {name: PRIORS[name].from_free(x) for name, x in zip(COMPUTE, own[:n], strict=True)}

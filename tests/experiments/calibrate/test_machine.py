@@ -1,5 +1,6 @@
 """A machine's parameters are found again, its data-parallel steps are predicted, bad files refused."""
 
+import copy
 import json
 
 import pytest
@@ -111,6 +112,23 @@ def test_a_file_without_the_machine_is_refused(file, tmp_path, capsys):
         f"{other}: calibrations: none for cpu-2-ranks; the file has: A100"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.nightly
+def test_no_rank_has_more_than_the_machine(body, tmp_path, monkeypatch):
+    """Ranks together were measured in a faster moment: their shares of rates stay below one."""
+    monkeypatch.chdir(tmp_path)
+    faster = copy.deepcopy(body)
+    for step in faster["steps"]:
+        if step["ranks"] > 1:
+            step["median_s"] *= 0.4
+            step["ci95_s"] = [0.4 * x for x in step["ci95_s"]]
+    file, out = tmp_path / "faster.json", tmp_path / "machine.yaml"
+    file.write_text(json.dumps(faster))
+    assert calibrate.main(["--data", str(file), "--out", str(out)]) == 0
+    alone, shared = (fit.belief.calibration() for fit in load_fits(out).values())
+    assert float(shared.gemm_efficiency) == pytest.approx(float(alone.gemm_efficiency), rel=1e-3)
+    assert float(shared.gemm_efficiency) < 1.0
 
 
 @pytest.mark.nightly
