@@ -5,26 +5,45 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 Result = TypeVar("Result")
 AT_ONCE = 2  # a program keeps one core busy, or all: more pieces take memory and no less time
 
 
-def side_by_side(work: Sequence[Callable[[], Result]]) -> list[Result]:
+def side_by_side(
+    work: Sequence[Callable[[], Result]],
+    before: Callable[[Callable[[], object]], object] | None = None,
+) -> list[Result]:
     """What each piece of work returns, in their order, AT_ONCE pieces at a time.
 
-    Where one raises, or the user interrupts, pieces that have not begun are left out, and the error is
-    raised once those that run are done.
+    `before` is called in the caller's thread ahead of each piece, when one may begin, with a function
+    that returns when nothing runs any more. Where one raises, or the user interrupts, pieces that have
+    not begun are left out, and the error is raised once those that run are done.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = [pool.submit(one) for one in work]
+        futures: list[Future[Result]] = []
         try:
+            for one in work:
+                if before is not None:
+                    _await_turn(futures)
+                    before(functools.partial(wait, list(futures)))
+                futures.append(pool.submit(one))
             return [future.result() for future in futures]
         finally:
             for future in futures:
                 future.cancel()
+
+
+def _await_turn(futures: Sequence[Future[Result]]) -> None:
+    """Return when a thread is free; raises what a piece raised."""
+    running = [future for future in futures if not future.done()]
+    if len(running) >= AT_ONCE:
+        wait(running, return_when=FIRST_COMPLETED)
+    for future in futures:
+        if future.done():
+            future.result()
 
 
 def made_once(function: Callable[..., Result]) -> Callable[..., Result]:

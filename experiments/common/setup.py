@@ -9,7 +9,7 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -70,8 +70,9 @@ def compile_for_training() -> dict[str, bool]:
     return {FUSION: True} if sooner else {}
 
 
-def make_room_for_programs(most: float = 0.7) -> None:
-    """Drop this process's compiled programs where they take more than `most` of what it may map.
+def make_room_for_programs(settle: Callable[[], object] | None = None, most: float = 0.7) -> None:
+    """Drop this process's compiled programs where they take more than `most` of what it may map, once
+    `settle` has returned (when nothing runs).
 
     On a CPU every kernel of a program is mapped on its own, a few hundred for a step of the
     environment, and beyond Linux's limit (vm.max_map_count, 65,530 by default) XLA crashes. What is
@@ -85,6 +86,8 @@ def make_room_for_programs(most: float = 0.7) -> None:
     except OSError:  # not Linux
         return
     if taken > most * limit:
+        if settle is not None:
+            settle()
         jax.clear_caches()
         gc.collect()
 

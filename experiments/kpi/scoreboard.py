@@ -48,7 +48,6 @@ from jaxsim.planning import SAMPLED
 
 EPSILON = 0.02  # of the Pareto coverage
 BEST = "clairvoyant"  # whose own figure is what can be reached
-PARTS = 6  # that are handed out at once; programs may be dropped after them
 SPEED_RIVALS = ("single_domain", "static_even_split", "best_static")
 TRAFFIC_RIVALS = ("static_even_split", "zero")
 CONDITIONED = "conditioned_on_weights"  # of a checkpoint's meta: the policy sees w
@@ -158,13 +157,14 @@ class Scoreboard:
         return {self.policy: [row]}
 
     def _measure(self, parts: list[tuple[str, Callable[[], Any]]], bar: tqdm) -> None:
-        """Play parts, PARTS of them at once."""
-        for start in range(0, len(parts), PARTS):
-            some = parts[start : start + PARTS]
-            bar.set_postfix_str(", ".join(what for what, _ in some))
-            make_room_for_programs()
-            side_by_side([measure for _, measure in some])
-            bar.update(len(some))
+        """Play parts; between two of them programs may be dropped."""
+
+        def shown(what: str, measure: Callable[[], Any]) -> None:
+            bar.set_postfix_str(what)
+            measure()
+            bar.update()
+
+        side_by_side([functools.partial(shown, *part) for part in parts], make_room_for_programs)
 
     def coverages(self) -> list[dict]:
         """The row on the Pareto front of every scheduler that takes weights."""

@@ -40,6 +40,38 @@ def test_after_an_error_nothing_more_begins(error):
     assert 2 not in begun
 
 
+def test_before_a_piece_begins_all_others_can_be_waited_for():
+    running, most = [], []
+
+    def piece():
+        running.append(1)
+        time.sleep(0.01)
+        most.append(len(running))
+        running.pop()
+
+    def before(settle):
+        assert len(running) < AT_ONCE
+        if len(most) >= 4:
+            settle()
+            assert not running
+
+    side_by_side([piece] * 8, before)
+    assert len(most) == 8 and max(most) == AT_ONCE
+
+
+def test_what_raised_is_known_before_another_piece_begins():
+    begun = []
+
+    def fails():
+        raise ValueError("a piece")
+
+    with pytest.raises(ValueError, match="a piece"):
+        side_by_side(
+            [fails, *[lambda: begun.append(time.sleep(0.01))] * 9], lambda settle: settle()
+        )
+    assert len(begun) <= AT_ONCE
+
+
 def test_what_two_ask_for_at_once_is_made_once():
     made, begun = [], threading.Event()
 
