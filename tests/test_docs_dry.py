@@ -57,8 +57,11 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     readme = next(b for b in blocks("yaml") if b.page == ROOT / "README.md")
     texts = {
-        **dict.fromkeys(("three-sites.yaml", "A.yaml", "B.yaml", "four-regions.yaml"), readme.text),
-        "four-regions-trace.csv": of_format("Trace", "csv")[0],
+        **dict.fromkeys(("three-sites.yaml", "A.yaml", "B.yaml"), readme.text),
+        **dict.fromkeys(("four-regions.yaml", "eight-regions.yaml"), readme.text),
+        **dict.fromkeys(
+            ("four-regions-trace.csv", "eight-regions-trace.csv"), of_format("Trace", "csv")[0]
+        ),
         "my-links.yaml": of_format("Link processes", "yaml")[0],
         "my-scenes.yaml": "scenes: {steady: {jitter: none}}\n",
     }
