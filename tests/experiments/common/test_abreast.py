@@ -41,22 +41,24 @@ def test_after_an_error_nothing_more_begins(error):
 
 
 def test_before_a_piece_begins_all_others_can_be_waited_for():
-    running, most = [], []
+    met, running, done = threading.Barrier(AT_ONCE, timeout=30), [], []
 
-    def piece():
+    def piece(meets):
         running.append(1)
+        if meets:  # broken, and an error, if one waited for the other
+            met.wait()
         time.sleep(0.01)
-        most.append(len(running))
         running.pop()
+        done.append(1)
 
     def before(settle):
         assert len(running) < AT_ONCE
-        if len(most) >= 4:
+        if len(done) >= AT_ONCE:
             settle()
             assert not running
 
-    side_by_side([piece] * 8, before)
-    assert len(most) == 8 and max(most) == AT_ONCE
+    side_by_side([lambda i=i: piece(i < AT_ONCE) for i in range(8)], before)
+    assert len(done) == 8
 
 
 def test_what_raised_is_known_before_another_piece_begins():
