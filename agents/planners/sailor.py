@@ -69,18 +69,19 @@ def candidates(costs: StageCosts, gpus: np.ndarray) -> Iterator[Pipeline]:
     """For every (p, t, d) the regions and their order with the least communication."""
     builder = costs.builder
     orders = [o for o in domain_orders(builder) if min(int(gpus[k]) for k in o) > 0]
-    links = {o: link_cost(costs, o) for o in orders}
+    links = np.array([link_cost(costs, order) for order in orders])
     sizes = {tp for k in range(builder.spec.n_domains) for tp in tensor_sizes(builder, [k])}
     for tp in sorted(sizes):
         able = np.where(builder.per_node >= tp, gpus, 0)  # t stays inside a node
         for dp in (d for d in range(1, int(able.max()) // tp + 1) if costs.batch % d == 0):
             rooms = (able // (tp * dp)).tolist()
             # More regions than the stages need would only add hops.
-            spans = [(needed(rooms, o), o) for o in orders]
+            spans = [needed(rooms, order) for order in orders]
+            first, end = np.array([(span.start, span.stop) for span in spans]).reshape(-1, 2).T
             for p in range(1, min(costs.layers, sum(rooms)) + 1):
-                enough = [o for stages, o in spans if p in stages]
-                if enough:
-                    order = min(enough, key=links.__getitem__)
+                enough = np.flatnonzero((first <= p) & (p < end))
+                if len(enough):
+                    order = orders[enough[links[enough].argmin()]]
                     stages = filled(rooms, order, p)
                     yield from costs.balanced(order, tp, dp, stages, hops=True)
 

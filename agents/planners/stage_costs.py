@@ -244,8 +244,9 @@ def cheapest(
     """The plan with the least objective [V] where it fits [P, V]; none where none does."""
     if not fits.any():
         return []
-    cost = np.where(fits, [objective(pipe) for pipe in pipes], np.inf).min(axis=1)
-    return [pipes[int(cost.argmin())].plan(builder)]
+    some = np.flatnonzero(fits.any(axis=1))
+    cost = np.where(fits[some], [objective(pipes[i]) for i in some], np.inf).min(axis=1)
+    return [pipes[some[cost.argmin()]].plan(builder)]
 
 
 def fastest(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from agents.episodes import play
 from agents.hi_ppo import Checkpoint, schedulers
 from agents.many_jobs import (
     JobMetrics,
@@ -38,6 +37,7 @@ from experiments.common import (
     read_traces,
 )
 from experiments.evaluate.contestants import checkpoint_of
+from experiments.evaluate.playing import JobsScenes, play_in_turn
 from experiments.evaluate.programs import decision_times_ms, tapes, wide
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
@@ -45,12 +45,13 @@ from jaxsim.load import SubmittedJob, read_jobs
 from jaxsim.scenario import JobsWorld, ScenarioSettings, jobs_bank
 from jaxsim.short_axes import ShortAxes
 from jaxsim.step_time import NetworkView
-from jaxsim.trees import take
+from jaxsim.trees import stack, take
 
 if TYPE_CHECKING:
     from experiments.evaluate.config import EvaluateConfig
 
 DECISIONS = 50  # that are timed
+AT_ONCE = 16  # scenarios
 
 
 class JobsContestant(NamedTuple):
@@ -131,12 +132,28 @@ def jobs_scenarios(
 def play_jobs(
     one: JobsContestant, world: JobsWorld, scenarios: Sequence[JobsScenario]
 ) -> Iterator[JobMetrics]:
-    """One scenario after another, NumPy leaves: a job that is not there is skipped, which a batch
-    cannot."""
+    """What each scenario comes to, NumPy leaves; up to AT_ONCE of them are played together."""
     make_room_for_programs()
     scheduler = one.of(world)
-    for scenario in scenarios:
-        yield jax.tree.map(np.asarray, episode(scheduler, world, *scenario))
+    # Whether GPUs come and go is compiled in.
+    for _, alike in itertools.groupby(scenarios, jax.tree.structure):
+        waiting = list(alike)
+        for start in range(0, len(waiting), AT_ONCE):
+            yield from _played_together(scheduler, world, waiting[start : start + AT_ONCE])
+
+
+def _played_together(
+    scheduler: JobsScheduler, world: JobsWorld, scenarios: list[JobsScenario]
+) -> Iterator[JobMetrics]:
+    # Filled up to a power of two: other numbers of scenarios share programs.
+    size = 1 << (len(scenarios) - 1).bit_length()
+    filled = [*scenarios, *[scenarios[0]] * (size - len(scenarios))]
+    params, keys, views, alone_s = stack(filled)
+    available = views.gpus_available[:, 1:]
+    scenes = JobsScenes(params, keys, views)
+    played = play_in_turn(scheduler, available.shape[1], world, scenes)
+    metrics = jax.tree.map(np.asarray, measured_jobs(played, params, alone_s, available))
+    yield from (take(metrics, i) for i in range(len(scenarios)))
 
 
 class JobsEvaluation:
@@ -271,20 +288,5 @@ def check_allocation(table: pd.DataFrame) -> None:
         )
 
 
-@functools.partial(ShortAxes, where=lambda _, world, *__: wide(world.tables.plans))
-def episode(
-    scheduler: JobsScheduler,
-    world: JobsWorld,
-    params: EnvParams,
-    key: jax.Array,
-    views: NetworkView,
-    alone_s: jax.Array,
-) -> JobMetrics:
-    """A scenario of known `views` [T + 1, ...], played: one compilation for all scenarios, and for all
-    schedulers of a class."""
-    setup, horizon = make_jobs_setup(params, world), views.gpus_available.shape[0] - 1
-    played = play(scheduler, params, setup, views, key, jax.random.key(20), horizon)
-    return job_metrics(played, params, alone_s, views.gpus_available[1:])
-
-
+measured_jobs = jax.jit(jax.vmap(job_metrics))
 alone = ShortAxes(completion_alone_s, where=lambda _, world, __: wide(world.tables.plans))

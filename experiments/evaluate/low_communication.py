@@ -17,7 +17,7 @@ from agents.protocol import Scheduler, table_rates
 from agents.registry import names as scheduler_names
 from agents.registry import plan_rules
 from analysis.statistics import evaluation_summary
-from experiments.common import load_world, scheduler_table
+from experiments.common import load_world, progress, scheduler_table
 from experiments.evaluate.evaluator import Evaluator, lost_pct
 from experiments.evaluate.programs import true_setup
 from jaxsim.plan import Plan, Problem
@@ -86,13 +86,24 @@ def played(names: list[str], config, settings, weights, traces) -> pd.DataFrame:
     sizes = {"domains": config.domains, "layout_limit": config.layout_limit}
     said = {"loaded": config.loaded, "efficiency": config.efficiency}
     rules = plan_rules(scheduler_names(low_communication=True))
-    _, world, _ = load_world(*job, rules, **sizes, **said)
-    evaluator = ApartEvaluator(world, settings, range(config.seeds), "test", weights, **traces)
-    everyone, bound = names + list(YARDSTICKS), evaluator.bound()
-    rows = [_rows(evaluator, name, bound).assign(setting="default") for name in everyone]
-    evaluator.lose_nothing()
-    bound = np.full(config.seeds, np.nan)  # it counts by default alone
-    rows += [_rows(evaluator, name, bound).assign(setting="no_loss") for name in everyone]
+    everyone, rows = names + list(YARDSTICKS), []
+    with progress(desc="low communication", total=2 * len(everyone), unit="play") as bar:
+        bar.set_postfix_str("its plans")
+        _, world, _ = load_world(*job, rules, **sizes, **said)
+        bar.set_postfix_str("clairvoyant")
+        evaluator = ApartEvaluator(world, settings, range(config.seeds), "test", weights, **traces)
+        bound = evaluator.bound()
+
+        def play_all(setting: str) -> None:
+            for name in everyone:
+                bar.set_postfix_str(f"{name}, {setting}")
+                rows.append(_rows(evaluator, name, bound).assign(setting=setting))
+                bar.update()
+
+        play_all("default")
+        evaluator.lose_nothing()
+        bound = np.full(config.seeds, np.nan)  # it counts by default alone
+        play_all("no_loss")
     return pd.concat(rows, ignore_index=True)
 
 

@@ -14,13 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.episodes import Episode, EpisodeMetrics, episode_metrics
+from agents.many_jobs import JobsScheduler, make_jobs_setup
 from agents.oracles import Truth
 from agents.protocol import Scheduler, ScoredTable, Setup, make_setup
 from experiments.evaluate.programs import wide
 from jaxsim.env import EnvParams, Observation, State, reset, step
 from jaxsim.plan import Plan
-from jaxsim.planning import PlanTable
+from jaxsim.planning import PlanTable, in_front
+from jaxsim.scenario import JobsWorld
 from jaxsim.short_axes import ShortAxes
+from jaxsim.step_time import NetworkView
 
 
 class Scenes(NamedTuple):
@@ -32,6 +35,14 @@ class Scenes(NamedTuple):
     rates: Any  # [S, T + 1, P, V] the table's, as measured before each interval
     keys: jax.Array
     decision_keys: jax.Array
+
+
+class JobsScenes(NamedTuple):
+    """Scenarios [S, ...] of many jobs that are played at once."""
+
+    params: EnvParams
+    keys: jax.Array
+    views: NetworkView  # [S, T + 1, ...] what the future holds, for oracles
 
 
 def play_block(
@@ -50,8 +61,24 @@ def play_block(
         action, memory = decided(scheduler, own, facts, known, observation, memory)
         state, observation, episode = stepped(params, keys, t, state, action)
         played.append(episode)
-    whole = jax.tree.map(lambda *xs: np.stack(xs, axis=1), *jax.device_get(played))
+    whole = jax.tree.map(lambda *xs: np.stack(xs, axis=1), *played)
     return measured(whole, params), whole
+
+
+def play_in_turn(
+    scheduler: JobsScheduler, intervals: int, world: JobsWorld, scenes: JobsScenes
+) -> Episode:
+    """Episodes of many jobs, leaves [S, T, ...] of NumPy. In an interval the scenarios decide one after
+    the other: what is skipped for jobs that are not there would be computed if they did at once."""
+    params, keys, views = scenes
+    state, observation = begun(params, keys)
+    ready, memory, key = bound_for_jobs(scheduler, world, params)
+    truth, played = (views,) if scheduler.oracle else (), []
+    for t in map(np.int32, range(intervals)):
+        action, memory = decided_in_turn(ready, truth, key, t, observation, memory)
+        state, observation, episode = stepped(params, keys, t, state, action)
+        played.append(episode)
+    return jax.tree.map(lambda *xs: np.stack(xs, axis=1), *played)
 
 
 @jax.jit
@@ -91,6 +118,32 @@ def decided(
         return ready.decide(jax.random.fold_in(key, t), seen, memory, *extra)
 
     return jax.vmap(one)(own, params, scored, truth, rates, keys, seen, memory)
+
+
+@jax.jit
+def bound_for_jobs(scheduler: JobsScheduler, world: JobsWorld, params: EnvParams) -> tuple:
+    """The scheduler as it is bound in each scenario, its first memory there, and the key for what is
+    drawn in the intervals."""
+    init_key, loop_key = jax.random.split(jax.random.key(20))
+
+    def one(params):
+        ready = scheduler.bind(make_jobs_setup(params, world))
+        return ready, ready.init(init_key)
+
+    return *jax.vmap(one)(params), loop_key
+
+
+@functools.partial(ShortAxes, where=lambda *args: in_front(args[4].graph_mask.shape[-1]))
+def decided_in_turn(
+    ready: JobsScheduler, truth: tuple, key: jax.Array, t: jax.Array, seen: Observation, memory: Any
+) -> tuple[Plan, Any]:
+    """Every scenario's plans for interval t, and the next memory."""
+
+    def one(scenario):
+        ready, truth, seen, memory = scenario
+        return ready.decide(jax.random.fold_in(key, t), seen, memory, *truth)
+
+    return jax.lax.map(one, (ready, truth, seen, memory))
 
 
 @jax.jit

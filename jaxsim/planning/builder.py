@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,14 @@ from jaxsim.plan import (
 )
 from jaxsim.planning.balance import complete
 from jaxsim.planning.cuts import layer_pace
-from jaxsim.planning.family import PlanFamily, Settings, make_plan, plan_key, stack_plans
+from jaxsim.planning.family import (
+    PlanFamily,
+    Settings,
+    make_plan,
+    plan_blocks,
+    plan_key,
+    stack_plans,
+)
 from jaxsim.planning.scoring import VIEWS_AT_ONCE, base_view, choice_rates, in_front, one_view
 from jaxsim.short_axes import ShortAxes
 from jaxsim.step_time import NetworkView
@@ -80,29 +87,25 @@ class TableBuilder:
         self.rooms = [np.minimum(self.gpus, np.maximum(self.gpus // part, 1)) for part in parts]
         self._group_settings: dict[tuple[int, tuple[int, ...]], list[tuple[float, int, int]]] = {}
 
-    def rates(
-        self, plans: list[Plan], views: NetworkView, block: int = 256
-    ) -> Float[np.ndarray, "W P"]:
+    def rates(self, plans: Sequence[Plan] | Plan, views: NetworkView) -> Float[np.ndarray, "W P"]:
         """[W, P] training steps per second, best lower choice; 0 where nothing fits."""
-        return self.choice_rates(plans, views, block).max(axis=-1)
+        return self.choice_rates(plans, views).max(axis=-1)
 
     def choice_rates(
-        self, plans: list[Plan], views: NetworkView, block: int = 256
+        self, plans: Sequence[Plan] | Plan, views: NetworkView
     ) -> Float[np.ndarray, "W P V"]:
-        """[W, P, V] training steps per second; blocks of one size, so that one compilation serves."""
+        """[W, P, V] training steps per second."""
         count = views.gpus_available.shape[0]
         at_once = 1 if count == 1 else VIEWS_AT_ONCE
         rows = [np.arange(w, w + at_once) % count for w in range(0, count, at_once)]
         worlds = [take(views, w) for w in rows]
-        out = []
-        for start in range(0, len(plans), block):
-            part = plans[start : start + block]
-            padded = stack_plans(part + [part[0]] * (block - len(part)))
-            rates = [np.asarray(_score(padded, world, self.problem)) for world in worlds]
-            out.append(np.concatenate(rates)[:count, : len(part)])
-        return np.concatenate(out, axis=1)
+        blocks, n_plans = plan_blocks(plans)
+        # None is awaited before the last has begun: they are computed while others are cut out.
+        rates = [[_score(block, world, self.problem) for world in worlds] for block in blocks]
+        of_blocks = [np.concatenate(list(map(np.asarray, each)))[:count] for each in rates]
+        return np.concatenate(of_blocks, axis=1)[:, :n_plans]
 
-    def base_rates(self, plans: list[Plan]) -> Float[np.ndarray, "P V"]:
+    def base_rates(self, plans: Sequence[Plan] | Plan) -> Float[np.ndarray, "P V"]:
         """[P, V] training steps per second with the cluster as its file states it."""
         return self.choice_rates(plans, one_view(base_view(self.problem.cluster)))[0]
 

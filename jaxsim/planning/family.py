@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -36,6 +36,7 @@ from jaxsim.plan import (
     enumerate_layouts,
 )
 from jaxsim.planning.cuts import Pace, cut_layers, even_layers, pace_of
+from jaxsim.trees import take
 from jaxsim.workload import Workload
 
 Cut = Literal["even", "min_max"]
@@ -232,9 +233,35 @@ def row_key(plan: Plan) -> bytes:
     return plan_key(plan) + b"".join(x.tobytes() for x in bits)
 
 
-def stack_plans(plans: list[Plan]) -> Plan:
+def stack_plans(plans: Sequence[Plan]) -> Plan:
     """Plans with NumPy leaves, one row each."""
-    return jax.tree.map(lambda *xs: jnp.asarray(np.stack(xs), jnp.int32), *plans)
+    return jax.tree.map(jnp.asarray, _stacked(plans))
+
+
+def plan_blocks(plans: Sequence[Plan] | Plan, block: int = 256) -> tuple[Iterator[Plan], int]:
+    """Plans with NumPy leaves, one by one or [P, ...], in blocks of `block` rows, so that one
+    compilation serves: the last is filled up with the first plan. And P."""
+    rows = jax.tree.map(np.asarray, plans) if isinstance(plans, Plan) else _stacked(plans)
+    count = len(rows.group)
+
+    def at(start: int) -> Plan:
+        index = np.arange(start, start + block)
+        return take(rows, np.where(index < count, index, 0))
+
+    return (at(start) for start in range(0, count, block)), count
+
+
+def _stacked(plans: Sequence[Plan]) -> Plan:
+    """Plans with NumPy leaves, one row each, on the host; many times as fast as a `np.stack` each."""
+
+    def column(name: str) -> np.ndarray:
+        values = [getattr(plan, name) for plan in plans]
+        shape = np.shape(values[0])
+        flat = np.concatenate(values) if shape else np.array(values)
+        return flat.reshape(len(values), *shape).astype(np.int32, copy=False)
+
+    fields: dict[str, Any] = {name: column(name) for name in Plan.__dataclass_fields__}
+    return Plan(**fields)
 
 
 class Common(NamedTuple):

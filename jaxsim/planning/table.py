@@ -16,7 +16,7 @@ from jaxsim.files import InputError
 from jaxsim.plan import Layout, Plan, Problem
 from jaxsim.planning.balance import complete
 from jaxsim.planning.builder import Owner, TableBuilder, even_layouts, table_family
-from jaxsim.planning.family import make_plan, stack_plans
+from jaxsim.planning.family import make_plan, plan_blocks, stack_plans
 from jaxsim.planning.objective import BUDGET_SHARES, LEAST_PROGRESS
 from jaxsim.planning.scoring import base_view, one_view, over_plans, pairs_of
 from jaxsim.pytree import Pytree
@@ -27,8 +27,8 @@ EVERY_PLAN = 12_000
 # A table is chosen from so many plans: those that come nearest to the best in any of FIRST_VIEWS
 # states of the network.
 CANDIDATES, FIRST_VIEWS = 1000, 16
-# States of the network, beside the base, in which plans are weighed for preferences; plans at once.
-PRICED_VIEWS, BLOCK = 3, 256
+# States of the network, beside the base, in which plans are weighed for preferences.
+PRICED_VIEWS = 3
 
 
 class PlanTable(Pytree):
@@ -84,15 +84,17 @@ def build_table(
     layouts, exhaustive = builder.layouts(limit)
     in_family = builder.count()
     plans, owners = builder.plans_of(layouts, every=exhaustive and in_family <= EVERY_PLAN)
-    base = builder.base_rates(plans).max(axis=-1) if plans else np.zeros(0)
+    if not plans:
+        raise InputError(_nothing_fits(builder))
+    family, n_scored = stack_plans(plans), len(plans)
+    base = builder.base_rates(family).max(axis=-1)
     if not base.any():
         raise InputError(_nothing_fits(builder))
     n_domains = builder.spec.n_domains
     single = np.array([len(o) == 1 and len(o[0]) == 1 for o, _ in owners])
     even = np.array([_is_even(p, o, n_domains) for p, (o, _) in zip(plans, owners, strict=True)])
-    family, n_scored = stack_plans(plans), len(plans)
-    wanted = preferred(builder, plans, views, preferences)
-    near = _candidates(builder, plans, base, views, single | even, wanted)
+    wanted = preferred(builder, family, views, preferences)
+    near = _candidates(builder, family, base, views, single | even, wanted)
     plans, owners = [plans[i] for i in near], [owners[i] for i in near]
     base, single, even = base[near], single[near], even[near]
     # What is preferred counts in units of the best rate at base.
@@ -117,7 +119,7 @@ def build_table(
 
 def _candidates(
     builder: TableBuilder,
-    plans: list[Plan],
+    plans: Plan,
     base: np.ndarray,
     views: NetworkView,
     always: np.ndarray,
@@ -126,8 +128,8 @@ def _candidates(
     """[N] indices of the plans among which a table is chosen: those that come nearest to the best in
     any of a few views or for any preference (`wanted` [_, M]), and those that are `always` [M] bool
     among them."""
-    if len(plans) <= CANDIDATES:
-        return np.arange(len(plans))
+    if len(base) <= CANDIDATES:
+        return np.arange(len(base))
     few = jax.tree.map(lambda x: x[:FIRST_VIEWS], views)
     rate = np.concatenate([base[None], builder.rates(plans, few)])
     nearness = (rate / np.maximum(rate.max(axis=1, keepdims=True), 1e-30)).max(axis=0)
@@ -137,7 +139,7 @@ def _candidates(
 
 def preferred(
     builder: TableBuilder,
-    plans: list[Plan],
+    plans: Sequence[Plan] | Plan,
     views: NetworkView,
     preferences: Sequence[Sequence[float]],
 ) -> Float[np.ndarray, "_ P"]:
@@ -145,16 +147,14 @@ def preferred(
     the best and 0 for what is worth nothing, at base and in PRICED_VIEWS of the views; and how near
     in progress to the best that may be had for each of BUDGET_SHARES. Without weights there is no
     row."""
+    blocks, count = plan_blocks(plans)
     if not preferences:
-        return np.zeros((0, len(plans)), np.float32)
+        return np.zeros((0, count), np.float32)
     base = one_view(base_view(builder.problem.cluster))
     few = jax.tree.map(lambda x, y: jnp.concatenate([x, y[:PRICED_VIEWS]]), base, views)
-    parts = [
-        np.asarray(_PARTS(stack_plans(block), few, builder.problem))[:, : len(plans) - start]
-        for start in range(0, len(plans), BLOCK)
-        for block in [plans[start : start + BLOCK] + [plans[0]] * (BLOCK - len(plans[start:]))]
-    ]
-    rate, utilisation, cost, per_usd = np.moveaxis(np.concatenate(parts, axis=1), -1, 0)
+    parts = [_PARTS(block, few, builder.problem) for block in blocks]
+    parts = np.concatenate(list(map(np.asarray, parts)), axis=1)[:, :count]
+    rate, utilisation, cost, per_usd = np.moveaxis(parts, -1, 0)
     progress = rate / np.maximum(rate.max(axis=(1, 2), keepdims=True), 1e-30)
     rows = [per_usd.max(axis=-1)]
     usd_per_s = np.where(rate > 0, rate / np.maximum(per_usd, 1e-30), np.inf)

@@ -1,16 +1,26 @@
 """Episodes as a host loop: equal to one compiled scan, the world's program compiled once."""
 
+import dataclasses
 import functools
 
 import jax
 import numpy as np
 import pytest
+from helpers.toy_world import JOB, cluster_spec
 
 from agents.episodes import episode_metrics, play
 from agents.foresight import distinct_transfers
+from agents.many_jobs import job_metrics, make_jobs_setup
 from agents.protocol import make_setup
 from experiments.common import load_world
-from experiments.evaluate import Evaluator, evaluator, named
+from experiments.evaluate import (
+    Evaluator,
+    evaluator,
+    jobs_scenarios,
+    named,
+    play_jobs,
+    requested_for_jobs,
+)
 from experiments.evaluate import playing as programs
 from experiments.evaluate.programs import (
     bound_scheduler,
@@ -19,8 +29,9 @@ from experiments.evaluate.programs import (
     rates_now,
     truths,
 )
+from jaxsim.load import SubmittedJob
 from jaxsim.planning import Preference
-from jaxsim.scenario import ScenarioSettings
+from jaxsim.scenario import ScenarioSettings, build_jobs_world, jobs_bank
 from jaxsim.trees import take
 
 INTERVALS = 6
@@ -63,6 +74,35 @@ def test_the_host_loop_comes_to_what_one_scan_does(world, bank, name):
     for mine, theirs in zip((metrics, episode), expected, strict=True):
         close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6)
         jax.tree.map(close, mine, jax.tree.map(np.asarray, theirs))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["mast", "hysteresis"])
+def test_many_jobs_in_the_host_loop_come_to_what_one_scan_does(name):
+    """Of three scenarios at once, filled up to four; jobs of several kinds come while others train."""
+    jobs = [
+        SubmittedJob(f"row {i}", "toy", dataclasses.replace(JOB, step_budget=300.0, arrival_s=at_s))
+        for i, at_s in enumerate((0.0, 0.0, 200.0))
+    ]
+    world = build_jobs_world(cluster_spec(3, gpus=4, gbps=2.0), jobs, table_size=18)
+    settings = ScenarioSettings(horizon=INTERVALS, load_share=0.3, load_swing=0.6)
+    scenarios = jobs_scenarios(
+        world, *jobs_bank(world, settings, range(3), "test"), settings.horizon
+    )
+    (one,) = requested_for_jobs(name, None)
+    found = list(play_jobs(one, world, scenarios))
+
+    @jax.jit
+    def scanned(params, key, views, alone_s):
+        setup = make_jobs_setup(params, world)
+        whole = play(one.of(world), params, setup, views, key, jax.random.key(20), INTERVALS)
+        return job_metrics(whole, params, alone_s, views.gpus_available[1:])
+
+    assert len(found) == 3
+    for mine, scenario in zip(found, scenarios, strict=True):
+        theirs = jax.tree.map(np.asarray, scanned(*scenario))
+        close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6)
+        jax.tree.map(close, mine, theirs)
 
 
 def test_fewer_intervals_are_the_start_of_the_whole(world, bank):

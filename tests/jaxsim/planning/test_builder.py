@@ -19,6 +19,7 @@ from jaxsim.plan.plan import default_lower_choices
 from jaxsim.planning import PARTS, TableBuilder
 from jaxsim.planning import builder as building
 from jaxsim.planning.balance import balanced_blocks, complete
+from jaxsim.planning.family import make_plan, plan_blocks, stack_plans
 from jaxsim.planning.scoring import one_view
 from jaxsim.planning.table import build_table
 from jaxsim.scenario import sample_views
@@ -287,6 +288,21 @@ def test_completion_shares_exactly_the_global_batch(built):
     np.testing.assert_array_equal(legal, splits)
 
 
+@pytest.mark.parametrize("count", [1, 4, 5])
+def test_plans_are_cut_into_blocks_of_one_size(count):
+    """All of them, in their order; the last block is filled up with the first plan."""
+    layouts = list(enumerate_layouts((0, 1, 2), 3))[:count]
+    plans = [make_plan(x, (1, (1,) * len(x)), np.full(3, 4), 8, 3) for x in layouts]
+    of_each = jax.tree.map(lambda *xs: np.stack(xs), *plans)
+    for given_as in (plans, stack_plans(plans)):
+        blocks, found = plan_blocks(given_as, block=4)
+        cut = list(blocks)
+        assert found == count and [len(block.group) for block in cut] == [4] * -(-count // 4)
+        whole = jax.tree.map(lambda *xs: np.concatenate(xs), *cut)
+        expected = take(of_each, [*range(count), *[0] * (len(whole.group) - count)])
+        jax.tree.map(np.testing.assert_array_equal, whole, expected)
+
+
 def test_the_table_covers_views_nearly_as_well_as_the_family(built):
     builder, views, table, _, family = built
     stacks = (jax.tree.map(np.asarray, p) for p in (family, table.plans))
@@ -301,7 +317,7 @@ def test_the_table_covers_views_nearly_as_well_as_the_family(built):
 def test_a_plan_that_cannot_fit_says_what_is_missing():
     work = build_workload([JobSpec(MODEL_PRESETS["llama-70b"], 4, 1024)]).job(0)
     builder = TableBuilder(SPEC, work, calibration(), CHOICES)
-    builder.choice_rates = lambda plans, views: np.zeros((1, len(plans), CHOICES.size))
+    builder.choice_rates = lambda plans, views: np.zeros((1, len(plans.group), CHOICES.size))
     views = jax.tree.map(lambda x: x[None], base_view(builder.problem.cluster))
     with pytest.raises(InputError) as error:
         build_table(builder, views, 8)

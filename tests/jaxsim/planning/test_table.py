@@ -7,7 +7,7 @@ import numpy as np
 from helpers.toy_world import base_view, cluster_spec, make_plan
 
 from jaxsim.planning import table
-from jaxsim.planning.table import BLOCK, preferred
+from jaxsim.planning.table import preferred
 
 # Training steps per second, utilisation, egress over the GPUs' price, steps per USD of three plans.
 FAST, CLEAN, CHEAP = (2.0, 0.5, 1.0, 10.0), (1.0, 0.4, 0.0, 12.0), (0.5, 0.1, 0.2, 40.0)
@@ -21,9 +21,10 @@ def test_every_weight_and_the_price_of_a_token_is_a_network_more(monkeypatch):
 
     def parts(plans, few, problem):
         asked.append(few.gpus_available.shape[0])
-        each = np.zeros((BLOCK, 2, 4))  # the second choice runs nowhere
+        size = len(plans.group)
+        each = np.zeros((size, 2, 4))  # the second choice runs nowhere
         each[:3, 0] = FAST, CLEAN, CHEAP
-        return np.broadcast_to(each, (asked[-1], BLOCK, 2, 4))
+        return np.broadcast_to(each, (asked[-1], size, 2, 4))
 
     monkeypatch.setattr(table, "_PARTS", parts)
     plans = [jax.tree.map(np.asarray, make_plan([(0,)], [(8,)], [8]))] * 3
