@@ -73,10 +73,9 @@ def propose_candidates(
     smaller = [_part_of(spec, part) for part in parts if part > 1]
     for asked in (spec, *faster, *smaller):
         builder = TableBuilder(asked, work, calibration, offered, learning=learning)
-        for name, own in rules.items():
-            allowed = own.allowed(offered)
-            plans = own.propose(builder, allowed)
-            wanted += _best_choices(builder, plans, allowed)
+        found = {name: own.propose(builder, own.allowed(offered)) for name, own in rules.items()}
+        wanted += _best_choices(builder, found, rules)
+        for name, plans in found.items():
             for plan in plans:
                 proposed[name].setdefault(row_key(plan), plan)
     return _menu(default, wanted), {name: list(own.values()) for name, own in proposed.items()}
@@ -89,15 +88,23 @@ def _part_of(spec: ClusterSpec, part: float) -> ClusterSpec:
     return dataclasses.replace(spec, gpus=gpus, gpus_per_node=per_node)
 
 
-def _best_choices(builder: TableBuilder, plans: list[Plan], allowed: np.ndarray) -> list[Triple]:
-    """What each of the plans does best with, all GPUs free and half of them."""
+def _best_choices(
+    builder: TableBuilder, proposed: Mapping[str, list[Plan]], rules: Mapping[str, PlanRules]
+) -> list[Triple]:
+    """What each of the plans does best with, all GPUs free and half of them; those of all schedulers
+    are scored together, which fills the blocks."""
+    plans = [plan for each in proposed.values() for plan in each]
     if not plans:
         return []
     base = base_view(builder.problem.cluster)
     views = [one_view(base), one_view(base.replace(gpus_available=base.gpus_available // 2))]
-    rates = [builder.choice_rates(plans, view)[0] * allowed for view in views]
-    offered = _triples(builder.problem.choices)
-    return [offered[row.argmax()] for row in np.concatenate(rates) if row.max() > 0]
+    rates = np.concatenate([builder.choice_rates(plans, view) for view in views])  # [2, P, V]
+    menu, ends = builder.problem.choices, np.cumsum([len(each) for each in proposed.values()])
+    offered, wanted = _triples(menu), []
+    for name, own in zip(proposed, np.split(rates, ends[:-1], axis=1), strict=True):
+        rows = (own * rules[name].allowed(menu)).reshape(-1, menu.size)
+        wanted += [offered[row.argmax()] for row in rows if row.max() > 0]
+    return wanted
 
 
 def add_candidates(
