@@ -68,9 +68,10 @@ def _is_yaml(name: str) -> bool:
     return ".yaml" in name or name.endswith(".yml")
 
 
-def _is_narrowed(name: str) -> bool:
+def _is_world(name: str) -> bool:
+    """A known one with plans of its own, or a suite's file."""
     world, _, allowed = name.partition(":")
-    return world in WORLDS and allowed in ALLOWED
+    return _is_yaml(name) or (world in WORLDS and allowed in ALLOWED)
 
 
 def _is_policy(name: str) -> bool:
@@ -92,7 +93,9 @@ OPTIONS = {
     "sharing": Names(SHARING, "way to share links"),
     "jitter": Names(JITTERS, "jitter", "FILE.yaml", _is_yaml),
     "jitters": Names(JITTERS, "jitter", "FILE.yaml", _is_yaml, many=True),
-    "worlds": Names(WORLDS, "world", "NAME:any, NAME:synchronous", _is_narrowed, many=True),
+    "worlds": Names(
+        WORLDS, "world", "NAME:any, NAME:synchronous, a suite's FILE.yaml", _is_world, many=True
+    ),
     "suite": Names(SUITES, "suite", "FILE.yaml or FILE.yaml:NAME", _is_yaml),
 }
 

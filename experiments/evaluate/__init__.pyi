@@ -24,6 +24,7 @@ from .jobs import (
     requested_for_jobs,
 )
 from .programs import tapes, true_setup
+from .suites import is_suite_file, load_suite, scene_configs
 from .trust import (
     compile_trust,
     in_calibrated_domain,
@@ -46,8 +47,10 @@ __all__ = [
     "compile_trust",
     "contestants",
     "in_calibrated_domain",
+    "is_suite_file",
     "jobs_scenarios",
     "least_reach",
+    "load_suite",
     "named",
     "on_tape",
     "outlook_at_base",
@@ -58,6 +61,7 @@ __all__ = [
     "requested",
     "requested_for_jobs",
     "requested_without_truth",
+    "scene_configs",
     "speed_reaches",
     "synchronous",
     "tapes",

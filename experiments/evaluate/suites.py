@@ -43,6 +43,11 @@ class Suite:
     scenes: Mapping[str, Mapping[str, Any]]
 
 
+def is_suite_file(text: str) -> bool:
+    """Does this name a suite in a file of the user's?"""
+    return text.endswith(".yaml") or ".yaml:" in text
+
+
 def load_suite(text: str) -> Suite:
     """The suite `NAME` of those that ship, or `FILE.yaml` (all scenes) or `FILE.yaml:NAME`.
 

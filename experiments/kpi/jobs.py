@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from agents.registry import jobs_names, names
+from experiments.common import made_once
 from experiments.evaluate import EvaluateConfig, JobsEvaluation, requested_for_jobs
 
 JOBS_FILE = Path(__file__).parents[1] / "configs" / "suites" / "jobs-8.csv"
@@ -19,6 +20,7 @@ class SharedCluster:
     def __init__(self, config: EvaluateConfig):
         """Raises InputError for a file that says nothing of use."""
         self._evaluation = JobsEvaluation(config)
+        self._utilisation = made_once(self._play)
 
     @property
     def n_jobs(self) -> int:
@@ -31,7 +33,10 @@ class SharedCluster:
 
     def utilisation(self, name: str) -> np.ndarray | None:
         """[S, M] useful FLOPs over peak FLOPs of the available GPUs while somebody is there, for a
-        name or a checkpoint; None for a scheduler that plans for one job alone."""
+        name or a checkpoint, played once; None for a scheduler that plans for one job alone."""
+        return self._utilisation(name)
+
+    def _play(self, name: str) -> np.ndarray | None:
         if name in names() and name not in jobs_names():
             return None
         played = [

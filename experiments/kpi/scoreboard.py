@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,6 @@ import pandas as pd
 from tqdm import tqdm
 
 from agents.registry import find, plan_rules, rivals_with_rules
-from agents.registry import names as scheduler_names
 from analysis.statistics import Played, covered, entry, hypervolume_ratio
 from analysis.statistics import kpi as kpis
 from experiments.common import (
@@ -31,6 +32,7 @@ from experiments.kpi.config import COVERAGE, KpiConfig
 from experiments.kpi.frames import episode_rows, front_rows
 from experiments.kpi.jobs import SharedCluster, shared_cluster
 from experiments.kpi.response import RespondingProcess, handed_command
+from experiments.kpi.rivals import candidates, weighing
 from experiments.kpi.worlds import (
     EIGHT_REGIONS,
     FAST,
@@ -43,7 +45,6 @@ from experiments.kpi.worlds import (
     Stage,
     questions,
 )
-from jaxsim.files import InputError
 from jaxsim.planning import SAMPLED
 
 EPSILON = 0.02  # of the Pareto coverage
@@ -76,8 +77,8 @@ class Scoreboard:
         for which, file in reversed(list(enumerate(self.files))):
             where = f"{self.setting}, {which + 1}: {file or 'embedded cluster'}"
             if self.config.only != COVERAGE:
-                parts[f"{where}, many jobs"] = functools.partial(self._shared, which)
-            parts[f"{where}, one job"] = functools.partial(self._stage, which)
+                parts[f"{where}, many jobs"] = partial(self._shared, which)
+            parts[f"{where}, one job"] = partial(self._stage, which)
         return parts
 
     @functools.cached_property
@@ -148,9 +149,7 @@ class Scoreboard:
 
     def _run_coverage(self) -> dict[str, list[dict]]:
         """The row on the front alone; rivals are not tuned, and none is the best."""
-        names = (BEST, self.policy, *self._weighing())  # the longest first
-        parts = [(f"Pareto front: {n}", functools.partial(self._coverage, n)) for n in names]
-        parts = [*self._scenes(STEADY), *parts]
+        parts = [*self._scenes(STEADY), *self._asked((self.policy,))]
         with progress(desc=f"kpi, {self.setting}", total=len(parts), unit="part") as bar:
             self._measure(parts, bar)
         row = {"setting": self.setting, "weights": None, **self._coverage(self.policy)}
@@ -164,16 +163,12 @@ class Scoreboard:
             measure()
             bar.update()
 
-        side_by_side([functools.partial(shown, *part) for part in parts], make_room_for_programs)
+        side_by_side([partial(shown, *part) for part in parts], make_room_for_programs)
 
     def coverages(self) -> list[dict]:
         """The row on the Pareto front of every scheduler that takes weights."""
-        rows = {name: self._coverage(name) for name in self._weighing()}
+        rows = {name: self._coverage(name) for name in weighing()}
         return [{"scheduler": name, "setting": self.setting, **row} for name, row in rows.items()]
-
-    def _weighing(self) -> list[str]:
-        known = scheduler_names(oracle=False, learned=False, low_communication=False)
-        return [name for name in known if find(name).weighs]
 
     @property
     def frames(self) -> list[pd.DataFrame]:
@@ -197,8 +192,8 @@ class Scoreboard:
     def _scenes(self, *scenes: str) -> list[tuple[str, Callable[[], Any]]]:
         """The banks of all clusters, the largest first, made before anybody plays and would wait."""
         return [
-            (f"{scene} on {stage.spec.name}", functools.partial(stage.scene, scene))
-            for stage in sorted(self.stages, key=lambda stage: -stage.spec.n_domains)
+            (f"{scene} on {stage.spec.name}", partial(stage.scene, scene))
+            for stage in map(self.stages.__getitem__, self._by_size)
             for scene in scenes
         ]
 
@@ -211,24 +206,33 @@ class Scoreboard:
         }
         parts: dict[str, Callable[[], Any]] = {}
         for scene, crowd in scenes.items():
-            parts |= {f"{scene}: {n}": functools.partial(self.played, scene, n) for n in crowd}
-        for name in (*names, *SPEED_RIVALS):
-            parts[f"many jobs: {name}"] = functools.partial(self.used, name)
+            parts |= {f"{scene}: {n}": partial(self.played, scene, n) for n in crowd}
+        for name, i in itertools.product((*names, *SPEED_RIVALS), self._by_size):
+            what = f"many jobs on {self.stages[i].spec.name}: {name}"
+            parts[what] = partial(self.shared[i].utilisation, name)
         for name in (*names, *TRAFFIC_RIVALS, "single_domain", "clairvoyant"):
-            parts[f"{JITTER}, egress counts: {name}"] = functools.partial(self._thrifty, name)
+            parts[f"{JITTER}, egress counts: {name}"] = partial(self._thrifty, name)
         for name in names:  # what is timed afterwards begins, and is compiled
-            parts[f"responding process begins: {name}"] = functools.partial(self._process, name)
-            parts[f"first decision: {name}"] = functools.partial(self._first_decision, name)
-        for name in (BEST, *names, *self._weighing()):  # the longest first
-            parts[f"Pareto front: {name}"] = functools.partial(self._coverage, name)
-        return parts
+            parts[f"responding process begins: {name}"] = partial(self._process, name)
+            parts[f"first decision: {name}"] = partial(self._first_decision, name)
+        return parts | dict(self._asked(names))
+
+    def _asked(self, names: tuple[str, ...]) -> list[tuple[str, Callable[[], Any]]]:
+        """Who weighs, and `names`, by preference: the longest first, who looks ahead among them."""
+        everyone = dict.fromkeys((BEST, *reversed(weighing()), *names))
+        points = [
+            (f"{name} by preference on {self.stages[i].spec.name}", partial(self._points, i, name))
+            for name in everyone
+            for i in self._by_size
+        ]
+        return [*points, *((f"Pareto front: {n}", partial(self._coverage, n)) for n in everyone)]
 
     def _timed(self, names: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
         """What is measured while nothing else runs."""
         parts: dict[str, Callable[[], Any]] = {}
         for name in names:
-            parts[f"decision latency: {name}"] = functools.partial(self._decision_ms, name)
-            parts[f"responding process: {name}"] = functools.partial(self._response, name)
+            parts[f"decision latency: {name}"] = partial(self._decision_ms, name)
+            parts[f"responding process: {name}"] = partial(self._response, name)
         return parts
 
     def _best_rival(self, bar: tqdm) -> str:
@@ -236,10 +240,10 @@ class Scoreboard:
         tuned_too = list(dict.fromkeys([*self.candidates, "replan_oracle"]))
         bar.set_postfix_str("tuning the rivals")
         make_room_for_programs()
-        side_by_side([functools.partial(stage.tune, tuned_too) for stage in self.stages])
+        side_by_side([partial(stage.tune, tuned_too) for stage in self.stages])
         bar.update()
         make_room_for_programs()
-        asked = [functools.partial(s.regret, n) for n in self.candidates for s in self.stages]
+        asked = [partial(s.regret, n) for n in self.candidates for s in self.stages]
         regrets = np.reshape(side_by_side(asked), (len(self.candidates), -1))
         bar.update()
         means = dict(zip(self.candidates, np.nanmean(regrets, axis=1), strict=True))
@@ -323,10 +327,9 @@ class Scoreboard:
     def _fronts_covered(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each scenario's front [S, M] the share that a scheduler's points cover [%] and the ratio
         of the volumes, and [S] how many points it has; where nothing runs there is none."""
-        asked = questions(self.config.asked) if self._takes_preferences(name) else (Asked(FAST),)
         shares, ratios, sizes = [], [], []
-        for stage in self.stages:
-            points = stage.points(self._everyone(stage, name), asked)  # [S, M, W, 3]
+        for which, stage in enumerate(self.stages):
+            points = self._points(which, name)
             self._trade_offs.append(front_rows(self.setting, stage, name, points[0, 0]))
             for exact, of_seeds in zip(stage.fronts(), points, strict=True):
                 if not len(exact):
@@ -335,6 +338,13 @@ class Scoreboard:
                 shares.append([100 * covered(exact, p, EPSILON).mean() for p in of_seeds])
                 ratios.append([hypervolume_ratio(exact, p) for p in of_seeds])
         return np.array(shares), np.array(ratios), np.array(sizes)
+
+    @made_once
+    def _points(self, which: int, name: str) -> np.ndarray:
+        """[S, M, W, 3] where a scheduler settles on one of the clusters, by preference."""
+        asked = questions(self.config.asked) if self._takes_preferences(name) else (Asked(FAST),)
+        stage = self.stages[which]
+        return stage.points(self._everyone(stage, name), asked)
 
     def _takes_preferences(self, name: str) -> bool:
         """Are weights what it maximises or sees, so that each preference is another behaviour?"""
@@ -352,7 +362,7 @@ class Scoreboard:
         self._decisions_ms(name, 1)
 
     def _decisions_ms(self, name: str, count: int) -> np.ndarray:
-        stage = self.stages[self._largest]
+        stage = self.stages[self._by_size[0]]
         one = self._everyone(stage, name)[0]
         return stage.scene(JITTER).decision_ms(one.scheduler, count)
 
@@ -360,7 +370,7 @@ class Scoreboard:
     def _process(self, name: str) -> RespondingProcess:
         """One that responds on the largest cluster, in the world of this scoreboard, until `run` is
         done."""
-        stage = self.stages[self._largest]
+        stage = self.stages[self._by_size[0]]
         folder = Path(self._processes.enter_context(tempfile.TemporaryDirectory()))
         stage.hand_over(folder / "world", self._everyone(stage, name)[0])
         process = RespondingProcess(handed_command(folder / "world"))
@@ -370,26 +380,14 @@ class Scoreboard:
     @functools.cache  # noqa: B019
     def _response(self, name: str) -> dict:
         """The row on the responding process."""
-        spec, count = self.stages[self._largest].spec, self.config.measurements
+        spec, count = self.stages[self._by_size[0]].spec, self.config.measurements
         taken = self._process(name).response_s(spec, count)
         return entry(kpis.RESPONSE, None, taken, statistic=kpis.percentile(99.0))
 
     @property
-    def _largest(self) -> int:
-        """Which cluster is of most domains."""
-        return int(np.argmax([stage.spec.n_domains for stage in self.stages]))
-
-
-def candidates(text: str) -> list[str]:
-    """The names to choose from. Raises InputError that lists the known ones."""
-    able = scheduler_names(oracle=False, learned=False, low_communication=False)
-    known = [n for n in able if n != "random"]
-    names = known if text == "all" else [n.strip() for n in text.split(",") if n.strip()]
-    unknown = [n for n in names if n not in known]
-    if unknown or not names:
-        got = repr(unknown[0]) if unknown else "nothing"
-        raise InputError(f"candidates: expected some of {', '.join(known)}, got {got}")
-    return names
+    def _by_size(self) -> list[int]:
+        """The clusters, that of most domains first."""
+        return sorted(range(len(self.stages)), key=lambda i: -self.stages[i].spec.n_domains)
 
 
 def _weights(kpi: str) -> list[float] | None:

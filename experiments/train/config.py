@@ -82,7 +82,9 @@ class TrainConfig:
             base_spread 0 unless they are given
         worlds: named worlds, separated by commas, in place of cluster, model, global_batch, seq,
             trace, load and scenario: one policy learns from all of them, and each draws its own
-            scenarios; NAME:any and NAME:synchronous are worlds whose plans are not those of `allow`
+            scenarios; NAME:any and NAME:synchronous are worlds whose plans are not those of `allow`.
+            FILE.yaml or FILE.yaml:SUITE are the scenes of a suite of yours, which hippo evaluate
+            --suite plays: clusters, jobs and traces of your own, many in one training
         train: Hi-PPO and its optimisation
         start: a checkpoint whose first policy training goes on from, hi_ppo = the one that ships; the
             networks must be as they are there
@@ -171,7 +173,7 @@ class TrainConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The named worlds, each once, as they are given: NAME or NAME:ALLOWED."""
+        """What `worlds` names, each once, as it is given: NAME, NAME:ALLOWED or a suite's file."""
         named = (self.worlds or "").split(",")
         return tuple(dict.fromkeys(name.strip() for name in named if name.strip()))
 

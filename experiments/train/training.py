@@ -57,10 +57,6 @@ class TrainingRun:
                 check_sizes(config.train, config.scenario.horizon)
         except ValueError as error:
             raise InputError(f"train: {error}") from None
-        if config.train.algorithm == "ppo" and len(config.names) > 1:
-            raise InputError(
-                "train: worlds: ppo learns from one world; train.algorithm exact from many"
-            )
         start = None if config.resume else config.start
         started = starting_policy(start, config.train.networks, len(config.seeds))
         self.worlds = training_worlds(config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -12,17 +11,19 @@ from experiments.common import (
     LAYOUT_LIMIT,
     load_regions,
     load_world,
+    parse_weights,
     prices_of_rows,
     progress,
     read_traces,
 )
+from experiments.evaluate import EvaluateConfig, is_suite_file, load_suite, scene_configs
 from experiments.runs import tell_dry
-from experiments.train.config import TrainConfig, name_and_allowed, recorded
+from experiments.train.config import FAST, TrainConfig, name_and_allowed, recorded
 from experiments.train.preferences import drawn_preferences, objectives_of
 from experiments.train.start import starting_policy
 from jaxsim.cluster import ClusterSpec
 from jaxsim.env import EnvParams
-from jaxsim.files import InputError
+from jaxsim.files import InputError, shown
 from jaxsim.learning import read_efficiency
 from jaxsim.planning import SAMPLED, Objective, TableInfo
 from jaxsim.scenario import ScenarioSettings, World, scenario_bank
@@ -67,43 +68,101 @@ def asked_of(config: TrainConfig) -> Objective | None:
     return Objective.of(config.weights) if config.train.algorithm == "exact" else None
 
 
-def training_worlds(config: TrainConfig) -> tuple[TrainingWorld, ...]:
-    """Build what `worlds` names, or the one world of `cluster`, `model` and `scenario`.
+class AskedWorld(NamedTuple):
+    """What one of the worlds of a training run is to be built from."""
 
-    Raises InputError that names what cannot be used.
-    """
+    name: str  # "" = that of its cluster
+    cluster: str | None
+    model: str
+    global_batch: int
+    seq: int
+    scenario: ScenarioSettings
+    allow: str
+    efficiency: str
+    layout_limit: int = LAYOUT_LIMIT
+    domains: int | None = None
+    trace: str | None = None
+    load: str | None = None
+
+
+def asked_worlds(config: TrainConfig) -> list[AskedWorld]:
+    """What `worlds` names, or the one world of `cluster`, `model` and `scenario`. Raises InputError
+    that names what is unknown, there twice, or not for training."""
+    c = config
+    if not c.names:
+        job = c.cluster, c.model, c.global_batch, c.seq
+        files = {"trace": c.trace, "load": c.load}
+        return [AskedWorld("", *job, c.scenario, c.allow, c.efficiency, **files)]
+    found = [one for given in c.names for one in _named(given, config)]
+    names = [one.name for one in found]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"train: worlds: {shown(twice[0])} is there twice; expected other names")
+    if config.train.algorithm == "ppo" and len(found) > 1:
+        raise InputError(
+            "train: worlds: ppo learns from one world; train.algorithm exact from many"
+        )
+    return found
+
+
+def _named(given: str, config: TrainConfig) -> list[AskedWorld]:
+    """A named world, or the scenes of a suite's file."""
+    if is_suite_file(given):
+        return _scenes(given, config)
+    name, allow = name_and_allowed(given, config.allow)
+    of = named_world(name)
+    job = of.cluster, of.model, of.global_batch, of.seq
+    sizes = of.layout_limit, of.domains
+    return [AskedWorld(given, *job, of.scenario, allow, config.efficiency, *sizes)]
+
+
+def _scenes(given: str, config: TrainConfig) -> list[AskedWorld]:
+    """A world for each scene of a suite's file: that which `evaluate --suite` plays."""
+    told = {"allow": config.allow, "efficiency": config.efficiency}
+    suite, found = load_suite(given), []
+    for name, scene in scene_configs(suite, EvaluateConfig(**told), list(told)).items():
+        where = f"{given}: {name}"
+        if scene.jobs is not None:
+            raise InputError(f"{where}: jobs: expected one job to train for, got {scene.jobs}")
+        asked = parse_weights(scene.weights), scene.budget
+        if asked != (FAST, None):
+            raise InputError(
+                f"{where}: weights, budget: not allowed in a training's scene; expected "
+                "train --weights or --preferences drawn"
+            )
+        job = scene.cluster, scene.model, scene.global_batch, scene.seq
+        sizes = scene.layout_limit, scene.domains
+        files = scene.trace, scene.load
+        settings, allow = scene.world_settings, scene.allow
+        found.append(AskedWorld(name, *job, settings, allow, scene.efficiency, *sizes, *files))
+    return found
+
+
+def training_worlds(config: TrainConfig) -> tuple[TrainingWorld, ...]:
+    """Build what `asked_worlds` finds. Raises InputError that names what cannot be used."""
+    asked = asked_worlds(config)
+    for one in asked:
+        one.scenario.links()  # refuse a bad jitter file before anything is computed
     if not config.names:
-        config.scenario.links()  # refuse a bad jitter file before anything is computed
-        about = config.cluster, config.model, config.global_batch, config.seq
-        return (_built(config, "", about, config.scenario),)
-    parts = [name_and_allowed(given, config.allow) for given in config.names]
-    named = [(named_world(name), allow) for name, allow in parts]
+        return (_built(config, asked[0]),)
     built = []
-    with progress(total=len(named), desc="worlds", unit="world") as bar:
-        for given, (of, allow) in zip(config.names, named, strict=True):
-            about = of.cluster, of.model, of.global_batch, of.seq
-            sizes = of.layout_limit, of.domains
-            own = dataclasses.replace(config, allow=allow)
-            built.append(_built(own, given, about, of.scenario, *sizes))
+    with progress(total=len(asked), desc="worlds", unit="world") as bar:
+        for one in asked:
+            built.append(_built(config, one))
             bar.update()
     return tuple(built)
 
 
 def check_worlds(config: TrainConfig) -> list[ClusterSpec]:
     """Read what a training run names, and build nothing; the clusters. Raises InputError."""
-    read_efficiency(config.efficiency)
     starting_policy(config.start, config.train.networks, 1)
-    if config.names:
-        named = [named_world(name_and_allowed(name, config.allow)[0]) for name in config.names]
-        of = [(one.cluster, one.domains, one.model, one.scenario) for one in named]
-    else:
-        of = [(config.cluster, None, config.model, config.scenario)]
     clusters = []
-    for cluster, domains, model, scenario in of:
-        scenario.links()
-        load_model(model)
-        clusters.append(load_regions(cluster, domains))
-        read_traces(config.trace, config.load, clusters[-1], scenario.interval_s)
+    for one in asked_worlds(config):
+        read_efficiency(one.efficiency)
+        one.scenario.links()
+        load_model(one.model)
+        clusters.append(load_regions(one.cluster, one.domains))
+        read_traces(one.trace, one.load, clusters[-1], one.scenario.interval_s)
     return clusters
 
 
@@ -123,31 +182,24 @@ def dry_run(config: TrainConfig) -> None:
     tell_dry("train", {**recorded(config), "out": config.out}, work)
 
 
-def _built(
-    config: TrainConfig,
-    name: str,
-    about: tuple[str | None, str, int, int],
-    scenario: ScenarioSettings,
-    layout_limit: int = LAYOUT_LIMIT,
-    domains: int | None = None,
-) -> TrainingWorld:
+def _built(config: TrainConfig, one: AskedWorld) -> TrainingWorld:
     # A bad file is refused before anything is computed.
-    regions = load_regions(about[0], domains)
-    files = read_traces(config.trace, config.load, regions, scenario.interval_s)
+    regions = load_regions(one.cluster, one.domains)
+    files = read_traces(one.trace, one.load, regions, one.scenario.interval_s)
     spec, world, info = load_world(
-        *(*about, config.table_size),
-        loaded=scenario.load_share > 0 or config.load is not None,
-        efficiency=config.efficiency,
-        allow=config.allow,
+        *(one.cluster, one.model, one.global_batch, one.seq, config.table_size),
+        loaded=one.scenario.load_share > 0 or one.load is not None,
+        efficiency=one.efficiency,
+        allow=one.allow,
         preferences=SAMPLED if config.preferences == "drawn" or any(config.weights[1:]) else (),
         note=False,  # there may be more to refuse, in one line
-        layout_limit=layout_limit,
-        domains=domains,
+        layout_limit=one.layout_limit,
+        domains=one.domains,
     )
     traces, held_out = {}, {}
     for key, rows in files.items():
         traces[key], held_out[key] = (None, None) if rows is None else divided(rows)
-    return TrainingWorld(name or spec.name, spec, world, info, scenario, traces, held_out)
+    return TrainingWorld(one.name or spec.name, spec, world, info, one.scenario, traces, held_out)
 
 
 def divided(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -18,6 +18,7 @@ from analysis.report import report
 from analysis.statistics import kpi as kpis
 from analysis.statistics.kpi import Goal
 from experiments.kpi import __main__ as command
+from experiments.kpi import rivals
 from experiments.kpi import scoreboard as kpi
 from experiments.kpi.config import SETTINGS, KpiConfig
 from experiments.kpi.scoreboard import Scoreboard
@@ -137,9 +138,7 @@ def scoreboard(monkeypatch):
         Scoreboard, "_decisions_ms", lambda self, name, count: np.linspace(1, 2, 100)
     )
     monkeypatch.setattr(kpi, "RespondingProcess", Answering)
-    monkeypatch.setattr(
-        kpi, "scheduler_names", lambda **_: tuple(n for n in SPEED if n not in TRUTHFUL)
-    )
+    monkeypatch.setattr(rivals, "names", lambda **_: tuple(n for n in SPEED if n not in TRUTHFUL))
 
 
 def test_the_scoreboard_states_all_eight_for_both(scoreboard, tmp_path, capsys):
