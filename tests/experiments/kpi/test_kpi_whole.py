@@ -55,7 +55,7 @@ def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path, monke
     (tmp_path / "jobs.csv").write_text(JOBS)
     # Of those who take weights, three: one that stays, and the rules that weigh a move.
     weighing = ("best_static", "hysteresis", "self_tuning_hysteresis")
-    monkeypatch.setattr(kpi.Scoreboard, "_weighing", lambda self: list(weighing))
+    monkeypatch.setattr(kpi, "weighing", lambda: list(weighing))
     result = measured(tmp_path, "first")
     # Times are not compared, so that the second run need not start its processes.
     monkeypatch.setattr(kpi, "RespondingProcess", Answering)
