@@ -7,6 +7,7 @@ compiled once for a class of schedulers. How many intervals are played costs no 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -53,15 +54,12 @@ def play_block(
     params = scenes.params
     rates, facts = jnp.asarray(scenes.rates), (table, params, scenes.scored)
     truth = jax.tree.map(jnp.asarray, scenes.truth) if scheduler.oracle else None
-    state, observation = begun(params, scenes.keys)
     own, memory, keys = bound(scheduler, facts, scenes.decision_keys)
-    played = []
-    for t in map(np.int32, range(intervals)):
-        known = (truth, rates, keys, t)
-        action, memory = decided(scheduler, own, facts, known, observation, memory)
-        state, observation, episode = stepped(params, keys, t, state, action)
-        played.append(episode)
-    whole = jax.tree.map(lambda *xs: np.stack(xs, axis=1), *played)
+
+    def decide(t, observation, memory):
+        return decided(scheduler, own, facts, (truth, rates, keys, t), observation, memory)
+
+    whole = _played(intervals, decide, memory, params, scenes.keys)
     return measured(whole, params), whole
 
 
@@ -71,11 +69,23 @@ def play_in_turn(
     """Episodes of many jobs, leaves [S, T, ...] of NumPy. In an interval the scenarios decide one after
     the other: what is skipped for jobs that are not there would be computed if they did at once."""
     params, keys, views = scenes
-    state, observation = begun(params, keys)
     ready, memory, key = bound_for_jobs(scheduler, world, params)
-    truth, played = (views,) if scheduler.oracle else (), []
+    truth = (views,) if scheduler.oracle else ()
+
+    def decide(t, observation, memory):
+        return decided_in_turn(ready, truth, key, t, observation, memory)
+
+    return _played(intervals, decide, memory, params, keys)
+
+
+def _played(
+    intervals: int, decide: Callable[..., Any], memory: Any, params: EnvParams, keys: jax.Array
+) -> Episode:
+    """Episodes [S, T, ...] of NumPy, where `decide(t, observation, memory)` names the plans for
+    interval t and the next memory."""
+    (state, observation), played = begun(params, keys), []
     for t in map(np.int32, range(intervals)):
-        action, memory = decided_in_turn(ready, truth, key, t, observation, memory)
+        action, memory = decide(t, observation, memory)
         state, observation, episode = stepped(params, keys, t, state, action)
         played.append(episode)
     return jax.tree.map(lambda *xs: np.stack(xs, axis=1), *played)

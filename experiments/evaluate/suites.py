@@ -53,8 +53,8 @@ def load_suite(text: str) -> Suite:
 
     Raises InputError that names the file, the key and the known suites.
     """
-    file, colon, name = text.partition(".yaml:")
-    if colon or text.endswith(".yaml"):
+    if is_suite_file(text):
+        file, colon, name = text.partition(".yaml:")
         path = Path(f"{file}.yaml" if colon else text)
         return _suite(read_yaml(path, "a suite"), name, str(path), path.parent)
     return _suite(read_yaml(SHIPPED, "a suite"), text, "suite", SHIPPED.parent)

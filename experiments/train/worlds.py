@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -79,21 +79,25 @@ class AskedWorld(NamedTuple):
     scenario: ScenarioSettings
     allow: str
     efficiency: str
+    table_size: int
     layout_limit: int = LAYOUT_LIMIT
     domains: int | None = None
     trace: str | None = None
     load: str | None = None
 
+    @classmethod
+    def of(cls, source: Any, **own: Any) -> AskedWorld:
+        """From the fields of these names of a named world or of a configuration, but for its `own`."""
+        alike = (name for name in cls._fields if name not in own and hasattr(source, name))
+        return cls(**own, **{name: getattr(source, name) for name in alike})
+
 
 def asked_worlds(config: TrainConfig) -> list[AskedWorld]:
     """What `worlds` names, or the one world of `cluster`, `model` and `scenario`. Raises InputError
     that names what is unknown, there twice, or not for training."""
-    c = config
-    if not c.names:
-        job = c.cluster, c.model, c.global_batch, c.seq
-        files = {"trace": c.trace, "load": c.load}
-        return [AskedWorld("", *job, c.scenario, c.allow, c.efficiency, **files)]
-    found = [one for given in c.names for one in _named(given, config)]
+    if not config.names:
+        return [AskedWorld.of(config, name="")]
+    found = [one for given in config.names for one in _named(given, config)]
     names = [one.name for one in found]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -110,15 +114,13 @@ def _named(given: str, config: TrainConfig) -> list[AskedWorld]:
     if is_suite_file(given):
         return _scenes(given, config)
     name, allow = name_and_allowed(given, config.allow)
-    of = named_world(name)
-    job = of.cluster, of.model, of.global_batch, of.seq
-    sizes = of.layout_limit, of.domains
-    return [AskedWorld(given, *job, of.scenario, allow, config.efficiency, *sizes)]
+    told = {"efficiency": config.efficiency, "table_size": config.table_size}
+    return [AskedWorld.of(named_world(name), name=given, allow=allow, **told)]
 
 
 def _scenes(given: str, config: TrainConfig) -> list[AskedWorld]:
     """A world for each scene of a suite's file: that which `evaluate --suite` plays."""
-    told = {"allow": config.allow, "efficiency": config.efficiency}
+    told = {key: getattr(config, key) for key in ("allow", "efficiency", "table_size")}
     suite, found = load_suite(given), []
     for name, scene in scene_configs(suite, EvaluateConfig(**told), list(told)).items():
         where = f"{given}: {name}"
@@ -130,11 +132,7 @@ def _scenes(given: str, config: TrainConfig) -> list[AskedWorld]:
                 f"{where}: weights, budget: not allowed in a training's scene; expected "
                 "train --weights or --preferences drawn"
             )
-        job = scene.cluster, scene.model, scene.global_batch, scene.seq
-        sizes = scene.layout_limit, scene.domains
-        files = scene.trace, scene.load
-        settings, allow = scene.world_settings, scene.allow
-        found.append(AskedWorld(name, *job, settings, allow, scene.efficiency, *sizes, *files))
+        found.append(AskedWorld.of(scene, name=name, scenario=scene.world_settings))
     return found
 
 
@@ -143,10 +141,8 @@ def training_worlds(config: TrainConfig) -> tuple[TrainingWorld, ...]:
     asked = asked_worlds(config)
     for one in asked:
         one.scenario.links()  # refuse a bad jitter file before anything is computed
-    if not config.names:
-        return (_built(config, asked[0]),)
-    built = []
-    with progress(total=len(asked), desc="worlds", unit="world") as bar:
+    built, alone = [], len(asked) == 1
+    with progress(total=len(asked), desc="worlds", unit="world", disable=alone) as bar:
         for one in asked:
             built.append(_built(config, one))
             bar.update()
@@ -187,7 +183,7 @@ def _built(config: TrainConfig, one: AskedWorld) -> TrainingWorld:
     regions = load_regions(one.cluster, one.domains)
     files = read_traces(one.trace, one.load, regions, one.scenario.interval_s)
     spec, world, info = load_world(
-        *(one.cluster, one.model, one.global_batch, one.seq, config.table_size),
+        *(one.cluster, one.model, one.global_batch, one.seq, one.table_size),
         loaded=one.scenario.load_share > 0 or one.load is not None,
         efficiency=one.efficiency,
         allow=one.allow,

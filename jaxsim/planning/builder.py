@@ -102,7 +102,7 @@ class TableBuilder:
         blocks, n_plans = plan_blocks(plans)
         # None is awaited before the last has begun: they are computed while others are cut out.
         rates = [[_score(block, world, self.problem) for world in worlds] for block in blocks]
-        of_blocks = [np.concatenate(list(map(np.asarray, each)))[:count] for each in rates]
+        of_blocks = [np.concatenate(each)[:count] for each in rates]
         return np.concatenate(of_blocks, axis=1)[:, :n_plans]
 
     def base_rates(self, plans: Sequence[Plan] | Plan) -> Float[np.ndarray, "P V"]:

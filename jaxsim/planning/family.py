@@ -252,7 +252,7 @@ def plan_blocks(plans: Sequence[Plan] | Plan, block: int = 256) -> tuple[Iterato
 
 
 def _stacked(plans: Sequence[Plan]) -> Plan:
-    """Plans with NumPy leaves, one row each, on the host; many times as fast as a `np.stack` each."""
+    """Plans with NumPy leaves, one row each, on the host: faster than an `np.stack` of each field."""
 
     def column(name: str) -> np.ndarray:
         values = [getattr(plan, name) for plan in plans]

@@ -153,8 +153,8 @@ def preferred(
     base = one_view(base_view(builder.problem.cluster))
     few = jax.tree.map(lambda x, y: jnp.concatenate([x, y[:PRICED_VIEWS]]), base, views)
     parts = [_PARTS(block, few, builder.problem) for block in blocks]
-    parts = np.concatenate(list(map(np.asarray, parts)), axis=1)[:, :count]
-    rate, utilisation, cost, per_usd = np.moveaxis(parts, -1, 0)
+    whole = np.concatenate(parts, axis=1)[:, :count]
+    rate, utilisation, cost, per_usd = np.moveaxis(whole, -1, 0)
     progress = rate / np.maximum(rate.max(axis=(1, 2), keepdims=True), 1e-30)
     rows = [per_usd.max(axis=-1)]
     usd_per_s = np.where(rate > 0, rate / np.maximum(per_usd, 1e-30), np.inf)

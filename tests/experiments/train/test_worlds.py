@@ -17,7 +17,7 @@ TRACE = "t_s,src,dst,factor\n" + "".join(f"{60 * t},north,south,{1 + t}\n" for t
 SCENES = """
 defaults: {global_batch: 64, seq: 512, model: gpt2-medium, schedulers: best_static}
 scenes:
-  moving: {cluster: two-sites.yaml, trace: links.csv, layout_limit: 50}
+  moving: {cluster: two-sites.yaml, trace: links.csv, layout_limit: 50, table_size: 12}
   taken: {cluster: two-sites.yaml, jitter: regime, allow: any, scenario: {load_share: 0.5}}
   repeated: {cluster: two-sites.yaml, jitter: none, domains: 3, steps: 40}
 suites:
@@ -46,6 +46,7 @@ def test_scenes_of_a_file_are_worlds_beside_named_ones(file, tmp_path):
     # Links move as the trace says: nothing is drawn on top.
     assert moving.scenario.jitter == "none" and moving.scenario.base_spread == 0.0
     assert taken.scenario.load_share == 0.5 and taken.scenario.jitter == "regime"
+    assert (drift.table_size, moving.table_size) == (48, 12)
     assert repeated.domains == 3 and repeated.scenario.horizon == 40
     assert [one.allow for one in (moving, taken)] == ["synchronous", "any"]
     assert asked_worlds(config(file, "--allow", "any"))[0].allow == "any"
