@@ -47,7 +47,7 @@ SMALL = {
     "fidelity": "--samples 1 --micro_batches 4",
     "parallel": "--cases 2:tiny:8x16 --layouts dp2,pp2-1f1b-m2 --adapt_steps 2 --move_steps 1",
     "memory": "--settings 1 --capacity_mb 8 --repeats 1",
-    "microbench": "--repeats 2 --largest_kb 512 --what collectives,copy,gemm",
+    "microbench": "--repeats 2 --limit_s 0 --largest_kb 512 --what collectives,copy,gemm",
     "communication": "--steps 10 --links 2 --played_steps 50 --methods fp16,int8",
     "comparative": "--frameworks pytorch_ddp,pytorch_pp",
     "bench": "--envs 2 --repeats 1",
@@ -326,7 +326,9 @@ def test_real_training_is_compared_and_reported(folder):
 
 @pytest.mark.nightly
 def test_this_machine_is_measured_fitted_and_predicted(folder, monkeypatch):
-    monkeypatch.setitem(SMALL, "microbench", "--repeats 2 --largest_kb 512")  # all that is fitted
+    monkeypatch.setitem(
+        SMALL, "microbench", "--repeats 2 --limit_s 0 --largest_kb 512"
+    )  # all that is fitted
     walk(
         "hippo microbench --what collectives,gemm,attention,optimizer,copy,steps --ranks 2,4 "
         "--smallest_kb 64 --json machine.json",

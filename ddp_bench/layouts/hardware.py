@@ -14,7 +14,7 @@ from torch.nn import functional
 from ddp_bench.layouts.model import mesh_of
 from ddp_bench.layouts.pieces import Rounds
 from ddp_bench.microbench import COLLECTIVES, measure_operators
-from ddp_bench.toolbox import Ranks, stopwatch
+from ddp_bench.toolbox import Ranks, Repeats, stopwatch
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv")
 SIZES = (1 << 16, 1 << 20, 1 << 22)  # [B]
@@ -34,7 +34,9 @@ def hardware_on_rank(ranks: Ranks, repeats: int) -> dict[str, list[dict[str, Any
             "gflop_per_s": operator.flop / timed.median / 1e9 if operator.flop else None,
             "gb_per_s": operator.bytes / timed.median / 1e9,
         }
-        for operator, timed in measure_operators(["gemm", "copy"], repeats, ranks.device)
+        for operator, timed in measure_operators(
+            ["gemm", "copy"], Repeats(repeats, 2), ranks.device
+        )
     ]
     works = {}
     for group_ranks in (n for n in range(2, ranks.ranks + 1) if ranks.ranks % n == 0):

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from ddp_bench.memory.step import KEEP, Builder, applied, options_of, units_of
-from ddp_bench.toolbox import interleave
+from ddp_bench.toolbox import Repeats, interleave
 
 
 def option_seconds(
@@ -66,7 +66,8 @@ def _measure(
     inside = nn.Sequential(unit)  # a model of one unit, named "0"
     works = {name: partial(_once, inside, arguments, {"0": name}, folder) for name in names}
     device = next(unit.parameters()).device
-    timed = {name: np.array(t.seconds) for name, t in interleave(works, repeats, 1, device).items()}
+    found = interleave(works, Repeats(repeats), device)
+    timed = {name: np.array(t.seconds) for name, t in found.items()}
     unit.zero_grad(set_to_none=True)
     return {
         name: max(float(np.median(seconds - timed[KEEP])), 0.0) for name, seconds in timed.items()

@@ -4,6 +4,7 @@ collectives       collectives by kind, size and number of ranks
 collective_model  seconds from bytes, with the error on sizes that were left out
 operators         matrix products, convolutions, attention, optimizer steps, copies
 steps             whole training steps, alone and with gradients summed over ranks
+together          works that all ranks begin together
 profile           measured collectives as a file for `hippo calibrate`
 figures           the roofline
 settings          options of the command

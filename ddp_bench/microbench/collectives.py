@@ -8,13 +8,14 @@ of ranks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp_bench.toolbox import Ranks, Timed, on_ranks, stopwatch, times_to_last
+from ddp_bench.microbench.together import together
+from ddp_bench.toolbox import Ranks, Repeats, Timed, on_ranks
 
 # A message of ranks that share cores waits for another rank's turn on a core, or does not. So messages
 # are sent for as long as several turns last, under one stopwatch.
@@ -114,11 +115,11 @@ class Point:
 def measure_collectives(
     ranks: int,
     sizes: list[int],
-    repeats: int,
+    repeats: Repeats,
     names: tuple[str, ...] = tuple(COLLECTIVES),
     timeout_s: float = 120.0,
 ) -> list[Point]:
-    """Every kind at every size, in interleaved rounds.
+    """Every kind at every size; the sizes of a kind take turns, short messages several times at once.
 
     Args:
         sizes: [B]; rounded to a whole number of float32 for every rank.
@@ -129,49 +130,29 @@ def measure_collectives(
     grain = 4 * ranks
     whole = [max(size // grain, 1) * grain for size in sizes]
     found = on_ranks(
-        rounds_on_rank,
+        collectives_on_rank,
         ranks,
-        *(list(names), whole, repeats),
+        *(list(names), whole, replace(repeats, shortest_s=SHORTEST_S)),
         timeout_s=timeout_s,
         preload=("ddp_bench.microbench.collectives",),
     )[0]
-    return [Point(name, ranks, size, Timed(tuple(s))) for (name, size), s in found.items()]
+    return [Point(name, ranks, size, timed) for (name, size), timed in found.items()]
 
 
-def rounds_on_rank(
-    ranks: Ranks, names: list[str], sizes: list[int], repeats: int
-) -> dict[tuple[str, int], list[float]]:
-    """(kind, size) -> seconds of the slowest rank in every round."""
-    sends = {}
+def collectives_on_rank(
+    ranks: Ranks, names: list[str], sizes: list[int], repeats: Repeats
+) -> dict[tuple[str, int], Timed]:
+    """(kind, size) -> seconds of the slowest rank in every round.
+
+    Sizes of one kind take turns, whose times are compared; with all kinds in a round, two rounds would
+    be seconds apart, and a shared machine another one. Every kind has its part of the time limit.
+    """
+    found: dict[tuple[str, int], Timed] = {}
+    own = replace(repeats, limit_s=repeats.limit_s / len(names))
     for name in names:
+        sends = {}
         for size in sizes:
             buffer = torch.zeros(size // 4, device=ranks.device)
             sends[name, size] = COLLECTIVES[name].make(buffer, ranks.rank, ranks.ranks)
-    counts = torch.ones(len(sends), dtype=torch.float64)
-    rows = []
-    for turn in range(-2, repeats):
-        row = torch.tensor(
-            [
-                _seconds(send, int(count), ranks)
-                for send, count in zip(sends.values(), counts, strict=True)
-            ],
-            dtype=torch.float64,
-        )
-        if ranks.device.type == "cuda":
-            row = row.to(ranks.device)
-        dist.all_reduce(row, dist.ReduceOp.MAX)
-        row = row.cpu()
-        if turn < 0:  # the slowest rank's time is the same everywhere, and so is the count
-            counts = torch.tensor([times_to_last(s, SHORTEST_S) for s in row.tolist()])
-        else:
-            rows.append(row.tolist())
-    return {key: [row[i] for row in rows] for i, key in enumerate(sends)}
-
-
-def _seconds(send: Send, count: int, ranks: Ranks) -> float:
-    """Mean seconds of one of `count` messages that all ranks begin together."""
-    dist.barrier()
-    with stopwatch(ranks.device) as seconds:
-        for _ in range(count):
-            send()
-    return seconds() / count
+        found |= together(sends, own, ranks)
+    return found

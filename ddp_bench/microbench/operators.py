@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ddp_bench.toolbox import SHAPES, Llama, Timed, interleave
+from ddp_bench.toolbox import SHAPES, Llama, Repeats, Timed, interleave
 
 SHORTEST_S = 1e-2  # what is shorter is done several times under one stopwatch
 GEMM = ((128, 128, 128), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (32, 1024, 1024))
@@ -151,14 +151,14 @@ KINDS: dict[str, Callable[[torch.device], Iterator[Operator]]] = {
 
 
 def measure_operators(
-    kinds: list[str], repeats: int, device: torch.device
+    kinds: list[str], repeats: Repeats, device: torch.device
 ) -> list[tuple[Operator, Timed]]:
-    """Every operator of these kinds in interleaved rounds.
+    """Every operator of these kinds in interleaved rounds; the short ones several times at once.
 
     Raises:
         KeyError: for a kind that is not known.
     """
     operators = [operator for kind in kinds for operator in KINDS[kind](device)]
     works = {f"{o.kind} {o.name}": o.call for o in operators}
-    timed = interleave(works, repeats, 2, device, SHORTEST_S)
+    timed = interleave(works, replace(repeats, shortest_s=SHORTEST_S), device)
     return [(o, timed[f"{o.kind} {o.name}"]) for o in operators]

@@ -20,7 +20,13 @@ class MicrobenchSettings:
     ranks: str = option("2,4", "numbers of ranks of the collectives, comma separated")
     smallest_kb: int = option(4, "smallest message [KiB]", f"[1, {LARGEST_KB}]")
     largest_kb: int = option(16384, "largest message [KiB]; each is twice the last", "[1, inf)")
-    repeats: int = option(21, "timed rounds", "[2, 10000]")
+    repeats: int = option(21, "timed rounds at least", "[2, 10000]")
+    steady_pct: float = option(
+        4.0, "what is not known that well goes on: half of its 95 % interval [%]", "(0, 1000000]"
+    )
+    limit_s: float = option(
+        120.0, "no such round begins later: per kind, and per number of ranks [s]", "[0, 1000000]"
+    )
     timeout_s: float = option(120.0, "a rank silent for this long ends the run [s]", "(0, 1000000]")
 
     def __post_init__(self) -> None:
@@ -58,6 +64,6 @@ ROOM = Room(
     name="microbench",
     text="Measure messages between ranks, operators and whole training steps.",
     settings=MicrobenchSettings,
-    quick={"ranks": "2", "smallest_kb": 64, "largest_kb": 8192, "repeats": 11},
+    quick={"ranks": "2", "smallest_kb": 64, "largest_kb": 8192, "repeats": 11, "limit_s": 15.0},
     work="ddp_bench.microbench.work:work",
 )

@@ -10,15 +10,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_bench.microbench.together import together
 from ddp_bench.toolbox import (
     SHAPES,
     Llama,
     Ranks,
+    Repeats,
     Timed,
     batch_of,
     interleave,
     on_ranks,
-    stopwatch,
     token_loss,
 )
 
@@ -50,42 +51,31 @@ def step_of(
     return step
 
 
-def measure_alone(repeats: int, device: torch.device) -> dict[str, Timed]:
+def measure_alone(repeats: Repeats, device: torch.device) -> dict[str, Timed]:
     """Model -> a step of one process."""
     works = {}
     for name in MODELS:
         torch.manual_seed(0)
         works[name] = step_of(Llama(SHAPES[name]).to(device), name, device)
-    return interleave(works, repeats, 2, device)
+    return interleave(works, repeats, device)
 
 
-def measure_on_ranks(ranks: int, repeats: int, timeout_s: float) -> dict[tuple[str, str], Timed]:
+def measure_on_ranks(
+    ranks: int, repeats: Repeats, timeout_s: float
+) -> dict[tuple[str, str], Timed]:
     """(model, one of TALKS) -> what the slowest rank takes.
 
     Raises:
         RanksFailed: naming a rank that failed.
     """
     preload = ("ddp_bench.microbench.steps",)
-    found = on_ranks(steps_on_rank, ranks, repeats, timeout_s=timeout_s, preload=preload)[0]
-    return {of: Timed(tuple(seconds)) for of, seconds in found.items()}
+    return on_ranks(steps_on_rank, ranks, repeats, timeout_s=timeout_s, preload=preload)[0]
 
 
-def steps_on_rank(ranks: Ranks, repeats: int) -> dict[tuple[str, str], list[float]]:
+def steps_on_rank(ranks: Ranks, repeats: Repeats) -> dict[tuple[str, str], Timed]:
     """(model, one of TALKS) -> seconds of the slowest rank in every round."""
-    works = {(name, talk): call for name in MODELS for talk, call in _calls(name, ranks).items()}
-    rows = []
-    for turn in range(-2, repeats):
-        row = []
-        for work in works.values():
-            dist.barrier()
-            with stopwatch(ranks.device) as seconds:
-                work()
-            row.append(seconds())
-        slowest = torch.tensor(row, dtype=torch.float64, device=ranks.device)
-        dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        if turn >= 0:
-            rows.append(slowest.tolist())
-    return {of: [row[i] for row in rows] for i, of in enumerate(works)}
+    calls = {(name, talk): call for name in MODELS for talk, call in _calls(name, ranks).items()}
+    return together(calls, repeats, ranks)
 
 
 def _calls(name: str, ranks: Ranks) -> dict[str, Call]:

@@ -18,7 +18,7 @@ from ddp_bench.microbench.operators import KINDS, Operator, measure_operators
 from ddp_bench.microbench.profile import profile_name, write_profile
 from ddp_bench.microbench.settings import MicrobenchSettings
 from ddp_bench.microbench.steps import LENGTH, MODELS, ROWS, measure_alone, measure_on_ranks
-from ddp_bench.toolbox import SHAPES, Timed, device_of, table
+from ddp_bench.toolbox import SHAPES, Repeats, Timed, device_of, table
 
 Say = Callable[[str], None]
 ALLOWED_GAP = 0.1  # between medians of odd and even rounds, relative
@@ -54,6 +54,11 @@ def work(settings: MicrobenchSettings, writer: RunWriter, say: Say) -> dict:
         "cores": os.cpu_count(),
         "roofline": roof,
     }
+
+
+def _repeats(settings: MicrobenchSettings) -> Repeats:
+    steady = settings.steady_pct / 100
+    return Repeats(settings.repeats, 2, steady=steady, limit_s=settings.limit_s)
 
 
 def _median_and_worst(values: Iterable[float]) -> dict[str, float] | None:
@@ -122,7 +127,7 @@ def _collectives(settings: MicrobenchSettings, writer: RunWriter, say: Say) -> l
     for ranks in settings.groups():
         say(f"collectives of {ranks} ranks")
         sizes, timeout = settings.sizes(), settings.timeout_s
-        points += measure_collectives(ranks, sizes, settings.repeats, timeout_s=timeout)
+        points += measure_collectives(ranks, sizes, _repeats(settings), timeout_s=timeout)
     rows = [_point_row(point) for point in points]
     writer.append("collectives", [{k: v for k, v in r.items() if k != "ci95_s"} for r in rows])
     cells = [
@@ -178,7 +183,7 @@ def _operators(
     if not kinds:
         return []
     say(f"operators: {', '.join(kinds)}")
-    measured = measure_operators(kinds, settings.repeats, device)
+    measured = measure_operators(kinds, _repeats(settings), device)
     rows = [{"kind": o.kind, **_operator_row(o, t)} for o, t in measured]
     writer.append("operators", [{k: v for k, v in r.items() if k != "ci95_s"} for r in rows])
     cells = [
@@ -191,10 +196,10 @@ def _operators(
 def _steps(settings: MicrobenchSettings, device: torch.device, say: Say) -> list[Step]:
     """Whole training steps, of one process and of ranks."""
     say("training steps")
-    alone = measure_alone(settings.repeats, device)
+    alone = measure_alone(_repeats(settings), device)
     found: list[Step] = [(name, 1, "none", timed) for name, timed in alone.items()]
     for ranks in settings.groups():
-        on_all = measure_on_ranks(ranks, settings.repeats, settings.timeout_s)
+        on_all = measure_on_ranks(ranks, _repeats(settings), settings.timeout_s)
         found += [(name, ranks, talk, timed) for (name, talk), timed in on_all.items()]
     cells = [
         [name, ranks, talk, 1e3 * timed.median, *(1e3 * end for end in timed.interval)]

@@ -3,7 +3,15 @@ from .command import Room, room_parser, run_room
 from .launch import Ranks, RanksFailed, on_ranks
 from .llama import SHAPES, Block, Llama, LlamaShape, batch_of, token_loss
 from .text import table
-from .timing import Timed, device_of, interleave, median_interval, stopwatch, times_to_last
+from .timing import (
+    Repeats,
+    Timed,
+    device_of,
+    interleave,
+    median_interval,
+    stopwatch,
+    times_to_last,
+)
 
 __all__ = [
     "SHAPES",
@@ -13,6 +21,7 @@ __all__ = [
     "LlamaShape",
     "Ranks",
     "RanksFailed",
+    "Repeats",
     "Room",
     "Timed",
     "batch_of",

@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import TypeVar
 
 import numpy as np
 import torch
 from scipy.stats import binom
+
+K = TypeVar("K")  # what works are called by
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,12 @@ class Timed:
     def interval(self) -> tuple[float, float]:
         """95 % interval of the median [s]."""
         return median_interval(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """How far that interval reaches to the further side, relative to the median."""
+        low, high = self.interval
+        return max(high - self.median, self.median - low) / self.median
 
     @property
     def repeat_gap(self) -> float | None:
@@ -72,39 +81,81 @@ def stopwatch(device: torch.device) -> Iterator[Callable[[], float]]:
     taken = time.perf_counter() - begin
 
 
-def interleave(
-    works: Mapping[str, Callable[[], object]],
-    repeats: int,
-    warm_up: int = 1,
-    device: torch.device | None = None,
-    shortest_s: float = 0.0,
-) -> dict[str, Timed]:
-    """Time every work `repeats` times, in rounds: what disturbs the machine for a while disturbs
-    all of them.
+@dataclass(frozen=True)
+class Repeats:
+    """How often works are timed, in rounds: what disturbs the machine for a while disturbs all of them.
 
-    Args:
-        warm_up: rounds that are not timed.
+    Attributes:
+        rounds: in which every work is timed.
+        warm_up: rounds before them, which are not timed.
         shortest_s: a work that is shorter is done several times under one stopwatch, of which the
-            mean counts as one repeat.
+            mean counts as one repeat [s].
+        steady: works go on for as long as the 95 % interval of their median reaches further than this
+            to either side, relative to the median; infinity: none does.
+        limit_s: no such round begins later than this behind the first timed one [s].
 
     Raises:
-        ValueError: for no repeats.
+        ValueError: for no rounds.
     """
-    if repeats < 1:
-        raise ValueError("repeats must be at least 1")
+
+    rounds: int
+    warm_up: int = 1
+    shortest_s: float = 0.0
+    steady: float = math.inf
+    limit_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError("rounds must be at least 1")
+
+    def take(
+        self,
+        works: Mapping[K, Callable[[int], float]],
+        agree: Callable[[list[float]], list[float]] = list,
+    ) -> dict[K, Timed]:
+        """Time every work.
+
+        Args:
+            works: does it as often as it is told, and gives the seconds of one time in the mean.
+            agree: seconds of a round on this rank -> those that count, the same on all ranks.
+        """
+        seconds: dict[K, list[float]] = {name: [] for name in works}
+        counts = dict.fromkeys(works, 1)
+        for _ in range(self.warm_up):
+            row = agree([work(counts[name]) for name, work in works.items()])
+            counts = {n: times_to_last(s, self.shortest_s) for n, s in zip(works, row, strict=True)}
+        begin = time.perf_counter()
+        left, taken, passed = list(works), 0, 0.0
+        while left and (taken < self.rounds or passed < self.limit_s):
+            row = [works[name](counts[name]) for name in left]
+            # The clock is agreed on as well: ranks that end in different rounds wait for ever.
+            *row, passed = agree([*row, time.perf_counter() - begin])
+            for name, value in zip(left, row, strict=True):
+                seconds[name].append(value)
+            taken += 1
+            left = [name for name in left if self._goes_on(seconds[name])]
+        return {name: Timed(tuple(values)) for name, values in seconds.items()}
+
+    def _goes_on(self, seconds: list[float]) -> bool:
+        return len(seconds) < self.rounds or Timed(tuple(seconds)).spread > self.steady
+
+
+def interleave(
+    works: Mapping[str, Callable[[], object]],
+    repeats: Repeats,
+    device: torch.device | None = None,
+) -> dict[str, Timed]:
+    """Time works of one process."""
     device = device or torch.device("cpu")
-    taken: dict[str, list[float]] = {name: [] for name in works}
-    counts = dict.fromkeys(works, 1)
-    for turn in range(-warm_up, repeats):
-        for name, work in works.items():
-            with stopwatch(device) as seconds:
-                for _ in range(counts[name]):
-                    work()
-            if turn >= 0:
-                taken[name].append(seconds() / counts[name])
-            else:
-                counts[name] = times_to_last(seconds() / counts[name], shortest_s)
-    return {name: Timed(tuple(values)) for name, values in taken.items()}
+    timed = {name: partial(_mean_seconds, work, device) for name, work in works.items()}
+    return repeats.take(timed)
+
+
+def _mean_seconds(work: Callable[[], object], device: torch.device, count: int) -> float:
+    with stopwatch(device) as seconds:
+        for _ in range(count):
+            work()
+    return seconds() / count
 
 
 def times_to_last(seconds: float, shortest_s: float) -> int:

@@ -12,7 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp_bench.communication import METHODS, Channel, SwitchingHook
 from ddp_bench.communication.training import Run, _Training, train_on_rank
 from ddp_bench.microbench import steps
-from ddp_bench.microbench.collectives import COLLECTIVES, rounds_on_rank
+from ddp_bench.microbench.collectives import COLLECTIVES, collectives_on_rank
+from ddp_bench.toolbox import Repeats
 
 
 def add_up(ranks, start):
@@ -46,7 +47,7 @@ def die_while_measuring(ranks, after_s):
     """The last rank is killed in the middle of timed collectives."""
     if ranks.rank == ranks.ranks - 1:
         threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    rounds_on_rank(ranks, ["all_reduce"], [1 << 16], 10**6)
+    collectives_on_rank(ranks, ["all_reduce"], [1 << 16], Repeats(10**6))
 
 
 def send_everything(ranks):
@@ -129,11 +130,11 @@ def raise_while_measuring(ranks):
             raise ValueError("three is too many")
 
         steps.token_loss = refuse
-    steps.steps_on_rank(ranks, 2)
+    steps.steps_on_rank(ranks, Repeats(2))
 
 
 def measure_what_is_not_finite(ranks):
     """(model, talk) -> seconds, where every loss is NaN."""
     really = steps.token_loss
     steps.token_loss = lambda *given: really(*given) * float("nan")
-    return steps.steps_on_rank(ranks, 2)
+    return steps.steps_on_rank(ranks, Repeats(2))

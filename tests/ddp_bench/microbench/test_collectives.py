@@ -17,7 +17,7 @@ from ddp_bench.microbench import (
     measure_collectives,
 )
 from ddp_bench.microbench.profile import profile_name, write_profile
-from ddp_bench.toolbox import RanksFailed, Timed, on_ranks
+from ddp_bench.toolbox import RanksFailed, Repeats, Timed, on_ranks
 from ddp_bench.toolbox.launch import ROOT
 from jaxsim.calibration.profiles import load_profile
 
@@ -62,7 +62,7 @@ def test_messages_do_what_their_names_say(path):
 
 
 def test_every_kind_and_size_is_timed_in_every_round():
-    points = measure_collectives(2, [1000, 1 << 16], 3)
+    points = measure_collectives(2, [1000, 1 << 16], Repeats(3))
     assert {p.collective for p in points} == set(COLLECTIVES)
     assert {p.size for p in points} == {1000, 1 << 16}
     assert all(len(p.timed.seconds) == 3 and min(p.timed.seconds) > 0 for p in points)

@@ -49,7 +49,8 @@ run = functools.partial(toolbox_command.run, "microbench")
 
 @pytest.mark.nightly
 def test_the_result_holds_what_was_measured(tmp_path):
-    what = ("--what", "collectives,gemm,attention,copy", "--repeats", "2", "--ranks", "2")
+    what = ("--what", "collectives,gemm,attention,copy", "--ranks", "2")
+    what += ("--repeats", "2", "--limit_s", "0")
     sizes = ("--smallest_kb", "64", "--largest_kb", "512")
     given = (*what, *sizes, "--out", tmp_path / "run", "--json", tmp_path / "result.json")
     done = run(*given)
@@ -76,6 +77,8 @@ def test_the_result_holds_what_was_measured(tmp_path):
         (("--ranks", "1"), "ranks is '1': allowed are numbers from 2 to 64"),
         (("--largest_kb", "2"), "largest_kb is 2: allowed 4 to"),
         (("--repeats", "1"), "repeats is 1: allowed are integers in [2, 10000]"),
+        (("--steady_pct", "0"), "steady_pct is 0.0: allowed are numbers in (0, 1000000]"),
+        (("--limit_s", "nan"), "limit_s is nan: allowed are numbers in [0, 1000000]"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, arguments, said):

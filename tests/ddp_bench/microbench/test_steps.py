@@ -11,7 +11,7 @@ from helpers import toolbox_ranks  # noqa: E402
 
 from ddp_bench.microbench.steps import MODELS, TALKS, measure_on_ranks, step_of  # noqa: E402
 from ddp_bench.microbench.work import repeats_within  # noqa: E402
-from ddp_bench.toolbox import SHAPES, Llama, RanksFailed, Timed, on_ranks  # noqa: E402
+from ddp_bench.toolbox import SHAPES, Llama, RanksFailed, Repeats, Timed, on_ranks  # noqa: E402
 from ddp_bench.toolbox.launch import ROOT  # noqa: E402
 
 
@@ -23,7 +23,7 @@ def path(monkeypatch):
 
 @pytest.mark.nightly
 def test_every_model_and_talk_is_timed_in_every_round():
-    found = measure_on_ranks(2, 2, 60.0)
+    found = measure_on_ranks(2, Repeats(2), 60.0)
     assert set(found) == set(itertools.product(MODELS, TALKS))
     assert all(len(timed.seconds) == 2 and min(timed.seconds) > 0 for timed in found.values())
 
@@ -66,4 +66,4 @@ def test_a_step_that_raises_is_one_line(path):
 def test_losses_that_are_nan_take_their_time_all_the_same(path):
     (found, _) = on_ranks(toolbox_ranks.measure_what_is_not_finite, 2, timeout_s=60.0)
     assert set(found) == set(itertools.product(MODELS, TALKS))
-    assert all(len(seconds) == 2 and 0 < min(seconds) < 60 for seconds in found.values())
+    assert all(len(t.seconds) == 2 and 0 < min(t.seconds) < 60 for t in found.values())
