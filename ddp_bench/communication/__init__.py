@@ -4,6 +4,7 @@ links     emulated links whose rate and latency change
 channel   messages between ranks, each with its bytes, hops and seconds
 methods   what is sent: everything, rounded, quantised, the largest, low rank, or nothing for a while
 hook      one hook of DistributedDataParallel whose method can be changed between steps
+sharded   the same for models that FSDP2 shards
 selector  link estimated from messages, method chosen with hysteresis; regret in hindsight
 training  real training under a method or under the selector
 settings  options of the command

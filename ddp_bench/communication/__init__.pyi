@@ -4,11 +4,13 @@ from .links import Link, drawn_link
 from .methods import METHODS, Method
 from .selector import LinkEstimate, MethodCost, Played, Selector, play
 from .settings import ROOM, CommunicationSettings
+from .sharded import SCATTERING, ShardedHook
 from .training import Run, Trained, train_on_rank
 
 __all__ = [
     "METHODS",
     "ROOM",
+    "SCATTERING",
     "Channel",
     "CommunicationSettings",
     "Link",
@@ -19,6 +21,7 @@ __all__ = [
     "Played",
     "Run",
     "Selector",
+    "ShardedHook",
     "SwitchingHook",
     "Trained",
     "drawn_link",

@@ -7,6 +7,9 @@ topk       the largest numbers and where they stand, gathered, with error feedba
 powersgd   factors of low rank (Vogels et al. 2019, arXiv:1905.13727), with error feedback
 local      nothing; weights are averaged every few steps (Stich 2018, arXiv:1805.09767)
 
+All but local, powersgd and pieces can reduce-scatter as well, where every rank needs the mean of its
+own part alone: what is gathered otherwise goes from each rank to each then, part by part.
+
 Error feedback (Karimireddy et al. 2019, arXiv:1901.09847): what a step does not send is added to
 the next step's gradient. A step whose gradients are not finite is skipped by trainers, which then
 call `reset`. Every rank sees that it is not finite, but by `local`: there a rank skips alone.
@@ -39,6 +42,19 @@ class Method:
         """
         raise NotImplementedError
 
+    def reduce_scatter(self, bucket: int, flat: Tensor, channel: Channel) -> Tensor:
+        """About the mean over ranks of this rank's part of `flat`, [n / ranks].
+
+        Args:
+            flat: all gradients, [n], parts in the order of ranks; its content may change.
+        """
+        raise NotImplementedError
+
+    @property
+    def scatters(self) -> bool:
+        """Can it reduce-scatter?"""
+        return type(self).reduce_scatter is not Method.reduce_scatter
+
     def reset(self) -> None:
         """Forget what is owed."""
 
@@ -53,6 +69,13 @@ class Exact(Method):
         for piece in flat.split(self._cap // 4) if self._cap else (flat,):
             channel.mean(piece)
 
+    def reduce_scatter(self, bucket: int, flat: Tensor, channel: Channel) -> Tensor:
+        return channel.sum_of_own(flat) / channel.ranks
+
+    @property
+    def scatters(self) -> bool:
+        return not self._cap
+
 
 class Cast(Method):
     """All-reduce of a rounded copy. Divided before the sum, which could overflow in float16."""
@@ -65,6 +88,9 @@ class Cast(Method):
         channel.sum(rounded)
         flat.copy_(rounded)
 
+    def reduce_scatter(self, bucket: int, flat: Tensor, channel: Channel) -> Tensor:
+        return channel.sum_of_own((flat / channel.ranks).to(self._dtype)).to(flat.dtype)
+
 
 class _Owing(Method):
     """A method with error feedback."""
@@ -76,63 +102,101 @@ class _Owing(Method):
         self._owed.clear()
 
     def reduce(self, bucket: int, flat: Tensor, parts: Sequence[Tensor], channel: Channel) -> None:
-        owed = self._owed.get(bucket)
-        if (
-            owed is not None and owed.shape == flat.shape
-        ):  # buckets are made anew after a first step
-            flat += owed
+        self._add_owed(bucket, flat)
         wanted = flat.clone()
         sent = self.send(bucket, flat, parts, channel)
-        owed = wanted.sub_(sent)
         # The mean is the same on every rank, and so is whether it is finite.
         if torch.isfinite(flat).all():
-            self._owed[bucket] = owed
+            self._owed[bucket] = wanted.sub_(sent)
         else:
             self.reset()
+
+    def _add_owed(self, bucket: int, flat: Tensor) -> None:
+        owed = self._owed.get(bucket)
+        # Buckets are made anew after a first step.
+        if owed is not None and owed.shape == flat.shape:
+            flat += owed
 
     def send(self, bucket: int, flat: Tensor, parts: Sequence[Tensor], channel: Channel) -> Tensor:
         """Replace `flat` by the mean of what ranks send; what this rank's part in it was."""
         raise NotImplementedError
 
 
-class Int8(_Owing):
-    """Numbers from -127 to 127 with a scale for each block; the scale goes with them."""
+class _Coded(_Owing):
+    """A method that sends a code of its numbers: every rank decodes what the others sent, and adds."""
+
+    def encode(self, rows: Tensor) -> Tensor:
+        """[r, n] -> [r, ...], one code for each row."""
+        raise NotImplementedError
+
+    def add(self, code: Tensor, total: Tensor) -> None:
+        """Add what one code stands for to `total` [n]."""
+        raise NotImplementedError
 
     def send(self, bucket: int, flat: Tensor, parts: Sequence[Tensor], channel: Channel) -> Tensor:
-        blocks = torch.nn.functional.pad(flat, (0, -flat.numel() % BLOCK)).view(-1, BLOCK)
-        scale = blocks.abs().amax(dim=1, keepdim=True) / 127  # NaN or inf stays what it is
+        (code,) = self.encode(flat[None])
+        flat.zero_()
+        for received in channel.gather(code):
+            self.add(received, flat)
+        flat /= channel.ranks
+        sent = torch.zeros_like(flat)
+        self.add(code, sent)
+        return sent
+
+    def reduce_scatter(self, bucket: int, flat: Tensor, channel: Channel) -> Tensor:
+        self._add_owed(bucket, flat)
+        rows = flat.view(channel.ranks, -1)
+        codes = self.encode(rows)
+        own = torch.zeros_like(rows[0])
+        for received in channel.exchange(codes):
+            self.add(received, own)
+        sent = torch.zeros_like(rows)
+        for code, row in zip(codes, sent, strict=True):
+            self.add(code, row)
+        owed = flat - sent.view(-1)
+        # A rank sees its own part of the mean only: what is not finite here is forgotten here.
+        if torch.isfinite(owed).all():
+            self._owed[bucket] = owed
+        else:
+            self.reset()
+        return own / channel.ranks
+
+
+class Int8(_Coded):
+    """Numbers from -127 to 127 with a scale for each block; the scale goes with them."""
+
+    def encode(self, rows: Tensor) -> Tensor:
+        padded = torch.nn.functional.pad(rows, (0, -rows.shape[1] % BLOCK))
+        blocks = padded.view(len(rows), -1, BLOCK)
+        scale = blocks.abs().amax(dim=2, keepdim=True) / 127  # NaN or inf stays what it is
         levels = (blocks / scale.clamp(min=1e-30)).nan_to_num().round().to(torch.int8)
-        message = torch.cat((levels.view(-1), scale.view(-1).view(torch.int8)))
-        decoded = [self._decode(m, len(blocks))[: flat.numel()] for m in channel.gather(message)]
-        flat.copy_(torch.stack(decoded).mean(dim=0))
-        return self._decode(message, len(blocks))[: flat.numel()]
+        return torch.cat((levels.flatten(1), scale.flatten(1).view(torch.int8)), dim=1)
 
-    @staticmethod
-    def _decode(message: Tensor, blocks: int) -> Tensor:
-        levels = message[: blocks * BLOCK].view(blocks, BLOCK)
-        scale = message[blocks * BLOCK :].clone().view(torch.float32)
-        return (levels * scale[:, None]).view(-1)
+    def add(self, code: Tensor, total: Tensor) -> None:
+        blocks = -(-total.numel() // BLOCK)
+        levels = code[: blocks * BLOCK].view(blocks, BLOCK)
+        scale = code[blocks * BLOCK :].clone().view(torch.float32)
+        total += (levels * scale[:, None]).view(-1)[: total.numel()]
 
 
-class TopK(_Owing):
+class TopK(_Coded):
     """The largest numbers of every rank: indices differ, so they are gathered and not summed."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
         self._share = share
 
-    def send(self, bucket: int, flat: Tensor, parts: Sequence[Tensor], channel: Channel) -> Tensor:
-        count = max(1, int(self._share * flat.numel()))
+    def encode(self, rows: Tensor) -> Tensor:
+        count = max(1, int(self._share * rows.shape[1]))
         # NaN would be passed over: it counts as the largest.
-        where = flat.abs().nan_to_num(nan=torch.inf, posinf=torch.inf).topk(count).indices
-        message = torch.stack((where.to(torch.int32).view(torch.float32), flat[where]))
-        sent = torch.zeros_like(flat)
-        sent[where] = flat[where]
-        flat.zero_()
-        for found, values in channel.gather(message):
-            flat.index_add_(0, found.contiguous().view(torch.int32).long(), values)
-        flat /= channel.ranks
-        return sent
+        where = rows.abs().nan_to_num(nan=torch.inf, posinf=torch.inf).topk(count).indices
+        return torch.stack(
+            (where.to(torch.int32).view(torch.float32), rows.gather(1, where)), dim=1
+        )
+
+    def add(self, code: Tensor, total: Tensor) -> None:
+        where, values = code
+        total.index_add_(0, where.contiguous().view(torch.int32).long(), values)
 
 
 class PowerSGD(_Owing):

@@ -22,6 +22,9 @@ class CommunicationSettings:
     loss_tolerance: float = option(
         0.05, "most that the loss may rise over exact gradients, relative", "(0, 1]"
     )
+    sharded: bool = option(
+        False, "train by the methods that can under FSDP2 as well, against FSDP2's own messages"
+    )
     every: int = option(5, "steps between decisions", "[1, 10000]")
     seed: int = option(0, "of the emulated links, and of the first training run", "[0, 1000000]")
     timeout_s: float = option(120.0, "a rank silent for this long ends the run [s]", "(0, 1000000]")

@@ -9,20 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_bench.communication.channel import Channel, Message
 from ddp_bench.communication.hook import SwitchingHook
 from ddp_bench.communication.links import drawn_link
 from ddp_bench.communication.selector import MethodCost, Selector, is_decision
+from ddp_bench.communication.sharded import ShardedHook
 from ddp_bench.toolbox import SHAPES, Llama, Ranks, stopwatch, token_loss
 
 SHAPE = SHAPES["tiny"]
 ROWS, LENGTH = 4, 32
 BUCKET_MB = 0.25
 SELECTOR = "selector"
-PLAIN = "plain"  # DistributedDataParallel without a hook
+PLAIN = "plain"  # without a hook
 PREDICTABLE = 0.8  # share of tokens that follow from the one before
 
 
@@ -31,7 +34,8 @@ class Run:
     """What to train.
 
     Attributes:
-        method: one of METHODS, "selector", or "plain": DistributedDataParallel without a hook.
+        method: one of METHODS, "selector", or "plain": without a hook.
+        is_sharded: by FSDP2, layer by layer; else DistributedDataParallel.
         seed: of weights and data.
         link_seed: of an emulated link that messages are charged on; None: what they take here.
         costs: what the selector chooses from.
@@ -45,6 +49,7 @@ class Run:
     costs: Mapping[str, MethodCost] | None = None
     compute_s: float = 0.0
     every: int = 5
+    is_sharded: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,13 +98,33 @@ def train_on_rank(ranks: Ranks, runs: list[Run]) -> list[Trained]:
 
 
 class _NoHook:
-    """What is asked of a hook, where gradients are summed as DistributedDataParallel does it."""
+    """What is asked of a hook, where gradients are summed as PyTorch does it."""
 
     name, busy_s = PLAIN, 0.0
 
     def after_step(self) -> None: ...
+    def switch(self, name: str) -> None: ...
     def forget(self) -> None: ...
     def close(self) -> None: ...
+
+
+def _spread(model: Llama, is_sharded: bool) -> nn.Module:
+    """The model over all ranks: whole on each of them, or every layer sharded over them."""
+    if not is_sharded:
+        return DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB)
+    for layer in model.layers:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def _hook_of(
+    model: nn.Module, channel: Channel, name: str
+) -> _NoHook | SwitchingHook | ShardedHook:
+    if name == PLAIN:
+        return _NoHook()
+    if isinstance(model, DistributedDataParallel):
+        return SwitchingHook(model, channel, name)
+    return ShardedHook(model, channel, name)
 
 
 class _Training:
@@ -108,8 +133,7 @@ class _Training:
     def __init__(self, ranks: Ranks, run: Run) -> None:
         self._ranks, self._run = ranks, run
         torch.manual_seed(run.seed)
-        model = Llama(SHAPE).to(ranks.device)
-        self._model = DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB)
+        self._model = _spread(Llama(SHAPE).to(ranks.device), run.is_sharded)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=3e-3)
         link = None if run.link_seed is None else drawn_link(run.link_seed, run.steps)
         self._channel = Channel(ranks.ranks, link)
@@ -117,8 +141,7 @@ class _Training:
         if run.method == SELECTOR:
             self._selector = Selector(run.costs or {}, run.compute_s)
         first = self._selector.name if self._selector else run.method
-        is_plain = run.method == PLAIN
-        self._hook = _NoHook() if is_plain else SwitchingHook(self._model, self._channel, first)
+        self._hook = _hook_of(self._model, self._channel, first)
         self._seen: list[Message] = []  # since the last decision
         self._passed_s = self._decision_s = self._decision_cpu_s = 0.0
 
@@ -154,16 +177,23 @@ class _Training:
             self._model(tokens.to(self._ranks.device)), targets.to(self._ranks.device)
         )
         loss.backward()
-        # A mean that is not finite is so on every rank: all of them skip the step. By `local` there is
-        # no mean, and a rank skips alone.
-        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
-        if torch.isfinite(torch.stack([g.sum() for g in gradients]).sum()):
+        if self._is_finite():
             self._optimizer.step()
         else:
             self._hook.forget()
         self._optimizer.zero_grad(set_to_none=True)
         self._hook.after_step()
         return loss.detach()
+
+    def _is_finite(self) -> bool:
+        """Is every gradient? A mean that is not, is not on every rank: all of them skip the step. By
+        `local` there is no mean, and a rank skips alone."""
+        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+        own = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
+        total = torch.stack([g.sum() for g in own]).sum()
+        if self._run.is_sharded:  # a rank sees its own part of the mean
+            dist.all_reduce(total)
+        return bool(torch.isfinite(total))
 
     def _agree(self, step: int, loss: Tensor) -> tuple[float, list[Message]]:
         """(mean loss over ranks, messages of a switch). Where a method is due for the next step,

@@ -13,6 +13,7 @@ from ddp_bench.communication.links import drawn_link
 from ddp_bench.communication.methods import METHODS
 from ddp_bench.communication.selector import MethodCost, Played, play
 from ddp_bench.communication.settings import CommunicationSettings
+from ddp_bench.communication.sharded import SCATTERING
 from ddp_bench.communication.training import (
     PLAIN,
     SELECTOR,
@@ -45,6 +46,7 @@ def work(settings: CommunicationSettings, writer: RunWriter, say: Say) -> dict:
         *(overlap_on_rank, settings.ranks, 10), timeout_s=settings.timeout_s, preload=PRELOAD
     )[0]
     regrets = [p.regret_pct for p in played]
+    sharded = _sharded(settings, names, writer, say) if settings.sharded else None
     return {
         "methods": {n: {k: v for k, v in row.items() if k != "cost"} for n, row in pilot.items()},
         "regret_pct": float(np.mean(regrets)),
@@ -53,6 +55,7 @@ def work(settings: CommunicationSettings, writer: RunWriter, say: Say) -> dict:
         "loss_tolerance": settings.loss_tolerance,
         **judged,
         "overlap": overlap,
+        "sharded": sharded,
     }
 
 
@@ -80,35 +83,59 @@ def _pilot(
         )
     rows = {}
     for name, trained in found.items():
-        gap = trained.final_loss / exact - 1
-        rows[name] = {
-            "wire_bytes": sum(m[0] for m in trained.cost.messages),
-            "hops": sum(m[1] for m in trained.cost.messages),
-            "compress_s": trained.cost.seconds,
-            "compute_s": trained.compute_s,
-            "final_loss": trained.final_loss,
-            "loss_gap": gap,
-            "allowed": bool(gap <= settings.loss_tolerance / 2),
-            "cost": trained.cost,
-        }
-        writer.append(
-            "methods", {"method": name} | {k: v for k, v in rows[name].items() if k != "cost"}
-        )
-    header = ["method", "sent [kB]", "hops", "compression [ms]", "loss", "gap [%]", "allowed"]
+        row = _row(trained, exact)
+        row["allowed"] = bool(row["loss_gap"] <= settings.loss_tolerance / 2)
+        writer.append("methods", {"method": name} | row)
+        rows[name] = row | {"cost": trained.cost}
+    _say_rows(rows, {"allowed": "allowed"}, say)
+    return rows
+
+
+def _sharded(
+    settings: CommunicationSettings, names: list[str], writer: RunWriter, say: Say
+) -> dict[str, dict[str, Any]]:
+    """Method -> what training under FSDP2 by it says, held against FSDP2's own messages (PLAIN)."""
+    names = [PLAIN, *(name for name in names if name in SCATTERING)]
+    say(f"training {settings.steps} steps of a sharded model by each of {len(names)} methods")
+    seed = settings.seed + PILOT
+    runs = [Run(name, seed, settings.steps, is_sharded=True) for name in names]
+    found = dict(zip(names, _trained(settings, runs), strict=True))
+    rows = {name: _row(trained, found[PLAIN].final_loss) for name, trained in found.items()}
+    del rows[PLAIN]["wire_bytes"], rows[PLAIN]["hops"]  # nobody counts its messages
+    for name, row in rows.items():
+        writer.append("sharded", {"method": name, "wire_bytes": None, "hops": None} | row)
+    _say_rows(rows, {}, say)
+    return rows
+
+
+def _row(trained: Trained, exact: float) -> dict[str, Any]:
+    """What one method's training says, beside the loss of exact gradients."""
+    return {
+        "wire_bytes": sum(m[0] for m in trained.cost.messages),
+        "hops": sum(m[1] for m in trained.cost.messages),
+        "compress_s": trained.cost.seconds,
+        "compute_s": trained.compute_s,
+        "final_loss": trained.final_loss,
+        "loss_gap": trained.final_loss / exact - 1,
+    }
+
+
+def _say_rows(rows: dict[str, dict[str, Any]], more: dict[str, str], say: Say) -> None:
+    """A table, with the columns `more` (key -> title) behind the others."""
+    header = ["method", "sent [kB]", "hops", "compression [ms]", "loss", "gap [%]", *more.values()]
     cells = [
         [
             name,
-            row["wire_bytes"] / 1e3,
-            row["hops"],
+            row["wire_bytes"] / 1e3 if "wire_bytes" in row else None,
+            row.get("hops"),
             1e3 * row["compress_s"],
             row["final_loss"],
             100 * row["loss_gap"],
-            row["allowed"],
+            *(row[key] for key in more),
         ]
         for name, row in rows.items()
     ]
     say(f"\n{table(header, cells)}\n")
-    return rows
 
 
 def _play(

@@ -15,18 +15,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddp_bench.microbench.together import together
+from ddp_bench.ranks import comm
 from ddp_bench.toolbox import Ranks, Repeats, Timed, on_ranks
 
 # A message of ranks that share cores waits for another rank's turn on a core, or does not. So messages
 # are sent for as long as several turns last, under one stopwatch.
 SHORTEST_S = 2e-2
 Send = Callable[[], object]
-
-# Newer torch calls them so; the old names are deprecated there.
-_gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_scatter_from = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
-
 Group = dist.ProcessGroup | None  # None: all ranks
 
 
@@ -50,12 +45,12 @@ def _all_reduce(buffer: Tensor, rank: int, ranks: int, group: Group = None) -> S
 
 def _all_gather(buffer: Tensor, rank: int, ranks: int, group: Group = None) -> Send:
     own = buffer.chunk(ranks)[rank].clone()
-    return lambda: _gather_into(buffer, own, group=group)
+    return lambda: comm.gather_into(buffer, own, group=group)
 
 
 def _reduce_scatter(buffer: Tensor, rank: int, ranks: int, group: Group = None) -> Send:
     own = buffer.chunk(ranks)[rank].clone()
-    return lambda: _scatter_from(own, buffer, group=group)
+    return lambda: comm.scatter_from(own, buffer, group=group)
 
 
 def _broadcast(buffer: Tensor, rank: int, ranks: int, group: Group = None) -> Send:

@@ -19,6 +19,10 @@ from torch.distributed.rendezvous import rendezvous
 from ddp_bench.errors import ConfigError
 from ddp_bench.ranks.rollcall import RollCall
 
+# Newer torch calls them so; the old names are deprecated there.
+gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+scatter_from = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 class Pending:
     """A message under way; `wait` gives its content."""

@@ -82,6 +82,53 @@ def reduce_gradients(ranks, name, steps, poison):
     return total.tolist(), seen, [tuple(m) for m in channel.take()]
 
 
+def scatter_gradients(ranks, name, steps, poison):
+    """Sum over steps of this rank's part of the mean of known gradients; whether a step with NaN in the
+    first rank's part of the last rank's gradients is seen by the first, and what is owed behind it."""
+    method, channel = METHODS[name](), Channel(ranks.ranks)
+    half = 1500  # no whole number of blocks
+    total, seen, owed = torch.zeros(half), None, []
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(step // 1000 + ranks.rank)
+        flat = torch.randn(2 * half, generator=generator)
+        if step == poison and ranks.rank == ranks.ranks - 1:
+            flat[7] = float("nan")
+        own = method.reduce_scatter(0, flat, channel)
+        if step == poison:
+            seen, owed = not bool(torch.isfinite(own).all()), list(getattr(method, "_owed", []))
+        else:
+            total += own
+    return total.tolist(), seen, owed, [m.wire for m in channel.take()]
+
+
+def train_sharded_poisoned(ranks, name, at):
+    """(what a step with NaN on the last rank left owed, losses) of a model that FSDP2 shards."""
+    training = _Training(ranks, Run(name, seed=0, steps=6, is_sharded=True))
+    hook, owed, seen = training._hook, [], [-1]
+    really = hook.reduce_scatter
+
+    def spoil(unit, flat):
+        seen[0] += unit == 0
+        if seen[0] == at and unit == 0 and ranks.rank == ranks.ranks - 1:
+            flat *= float("nan")
+        return really(unit, flat)
+
+    def after_step():
+        if seen[0] == at:
+            owed.extend(getattr(hook._method, "_owed", {}))
+
+    hook.reduce_scatter, hook.after_step = spoil, after_step
+    return owed, training.all_steps().losses
+
+
+def train_sharded_with_a_raising_method(ranks):
+    """The method of the last rank raises in the first step."""
+    training = _Training(ranks, Run("int8", seed=0, steps=2, is_sharded=True))
+    if ranks.rank == ranks.ranks - 1:
+        training._hook._method.encode = None  # calling it is a TypeError
+    training.all_steps()
+
+
 def train_with_a_raising_hook(ranks):
     """The method of the last rank raises in the first step."""
     model = DistributedDataParallel(torch.nn.Linear(4, 4))
