@@ -64,6 +64,6 @@ ROOM = Room(
     name="microbench",
     text="Measure messages between ranks, operators and whole training steps.",
     settings=MicrobenchSettings,
-    quick={"ranks": "2", "smallest_kb": 64, "largest_kb": 8192, "repeats": 11, "limit_s": 15.0},
+    quick={"ranks": "2", "smallest_kb": 64, "largest_kb": 8192, "repeats": 11, "limit_s": 5.0},
     work="ddp_bench.microbench.work:work",
 )
