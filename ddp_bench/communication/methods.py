@@ -196,7 +196,8 @@ class TopK(_Coded):
 
     def add(self, code: Tensor, total: Tensor) -> None:
         where, values = code
-        total.index_add_(0, where.contiguous().view(torch.int32).long(), values)
+        places = where.contiguous().view(torch.int32).long()
+        total.index_add_(0, places, values.to(total.dtype))
 
 
 class PowerSGD(_Owing):

@@ -82,9 +82,12 @@ class _Unit:
         op: dist.ReduceOp,
         async_op: bool = False,
     ) -> None:
+        ranks = self._hook.channel.ranks
+        if group.size() != ranks:
+            raise ValueError(f"sharded over {group.size()} ranks, the channel has {ranks}")
         mean = self._hook.reduce_scatter(self._number, input_tensor)
         if op == dist.ReduceOp.SUM:
-            mean *= self._hook.channel.ranks
+            mean *= ranks
         elif op != dist.ReduceOp.AVG:
             raise ValueError(f"reduce-scatter by {op}: allowed SUM, AVG")
         output_tensor.copy_(mean)

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from ddp_bench.toolbox import Ranks, Repeats, Timed, stopwatch
+from ddp_bench.toolbox import Ranks, Repeats, Timed, mean_seconds
 
 K = TypeVar("K")
 
@@ -18,16 +18,13 @@ def together(
     works: Mapping[K, Callable[[], object]], repeats: Repeats, ranks: Ranks
 ) -> dict[K, Timed]:
     """Time every work in interleaved rounds; the same on every rank."""
-    timed = {name: partial(_mean_seconds, work, ranks.device) for name, work in works.items()}
+    timed = {name: partial(_together_s, work, ranks.device) for name, work in works.items()}
     return repeats.take(timed, partial(_slowest, ranks.device))
 
 
-def _mean_seconds(work: Callable[[], object], device: torch.device, count: int) -> float:
+def _together_s(work: Callable[[], object], device: torch.device, count: int) -> float:
     dist.barrier()
-    with stopwatch(device) as seconds:
-        for _ in range(count):
-            work()
-    return seconds() / count
+    return mean_seconds(work, device, count)
 
 
 def _slowest(device: torch.device, row: list[float]) -> list[float]:

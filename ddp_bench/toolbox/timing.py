@@ -147,11 +147,12 @@ def interleave(
 ) -> dict[str, Timed]:
     """Time works of one process."""
     device = device or torch.device("cpu")
-    timed = {name: partial(_mean_seconds, work, device) for name, work in works.items()}
+    timed = {name: partial(mean_seconds, work, device) for name, work in works.items()}
     return repeats.take(timed)
 
 
-def _mean_seconds(work: Callable[[], object], device: torch.device, count: int) -> float:
+def mean_seconds(work: Callable[[], object], device: torch.device, count: int) -> float:
+    """Seconds of one of `count` times under one stopwatch."""
     with stopwatch(device) as seconds:
         for _ in range(count):
             work()

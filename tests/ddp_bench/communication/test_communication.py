@@ -200,7 +200,7 @@ def test_a_small_gain_is_no_reason_to_switch():
 def test_the_result_holds_methods_regret_and_what_decisions_cost(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     pilot = ("--methods", "fp16,local", "--steps", "12", "--seeds", "1")
-    options = (*pilot, "--links", "2", "--played_steps", "60")
+    options = (*pilot, "--links", "2", "--played_steps", "60", "--sharded")
     command = [sys.executable, "-m", "ddp_bench.communication", *options, "--json", "found.json"]
     subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
     found = json.loads((tmp_path / "found.json").read_text())
@@ -213,6 +213,8 @@ def test_the_result_holds_methods_regret_and_what_decisions_cost(tmp_path):
     assert 0 < found["decision_overhead_of_compute_pct"] < 100
     assert sum(found["steps_by_method"].values()) == 12
     assert 0 <= found["overlap"]["hidden"] <= 1
+    assert set(found["sharded"]) == {"plain", "exact", "fp16"}
+    assert abs(found["sharded"]["exact"]["loss_gap"]) < 1e-6
 
 
 @pytest.mark.nightly
