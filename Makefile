@@ -7,15 +7,28 @@ CONSTRAINTS ?= -c constraints-cpu.txt
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export PYTHONUNBUFFERED = 1
+# Bytecode is kept even where the environment says otherwise: without it, every process compiles all that
+# it imports, and tests start hundreds.
+export PYTHONDONTWRITEBYTECODE =
 # Test processes; each takes a core and up to 3 GB.
 WORKERS ?= 2
 
 .PHONY: install run test test-slow nightly mutants frameworks ddp wan bench notebooks lint clean
 
-# Without --no-compile, pip makes bytecode of all that is installed, and most of it is never imported.
+# Bytecode is made of what is imported, not, as pip would, of all that is installed.
+define IMPORT_ALL
+import contextlib, importlib, pkgutil, sys
+for package in sys.argv[1:]:
+    for module in pkgutil.walk_packages([package], package + "."):
+        with contextlib.suppress(ImportError):  # of what another extra brings
+            module.name.endswith("__main__") or importlib.import_module(module.name)
+endef
+export IMPORT_ALL
+
 $(VENV)/core: pyproject.toml constraints-cpu.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[dev]"
+	$(BIN)/python -c "$$IMPORT_ALL" jaxsim agents analysis experiments
 	touch $@
 
 install: $(VENV)/core
@@ -47,6 +60,7 @@ mutants: $(VENV)/core $(VENV)/ddp
 $(VENV)/ddp: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[ddp]"
+	$(BIN)/python -c "$$IMPORT_ALL" ddp_bench
 	touch $@
 
 # Ray and pyarrow, for sweeps.

@@ -70,6 +70,7 @@ ROOM = Room(
     text="Compare training frameworks: same model, weights and batches; equal losses first.",
     settings=ComparativeSettings,
     quick={
+        "frameworks": "pytorch_ddp,pytorch_fsdp2,deepspeed_zero2,megatron_dp2",
         "model": "tiny",
         "length": 32,
         "steps": 5,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from itertools import permutations
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from analysis.records import RunWriter
 from ddp_bench.layouts.adapt import Rules, adapt_on_rank
@@ -35,8 +36,7 @@ def work(settings: LayoutsSettings, writer: RunWriter, say: Say) -> dict:
     """Everything, in the order in which it is printed."""
     kinds = settings.kinds()
     predicted = _predict(settings, writer, say) if "predict" in kinds else {}
-    moves = _moves(settings, say) if "moves" in kinds and settings.move_steps else []
-    writer.append("moves", moves)
+    moves = _moves(settings, writer, say) if "moves" in kinds and settings.move_steps else []
     rows: list[dict[str, Any]] = predicted.get("layouts", [])
     adaptive = _adaptive(settings, rows, say) if "loop" in kinds else None
     return {
@@ -217,7 +217,7 @@ def kinds_of(layouts: Sequence[Layout]) -> list[Layout]:
     return list(found.values())
 
 
-def _moves(settings: LayoutsSettings, say: Say) -> list[dict[str, Any]]:
+def _moves(settings: LayoutsSettings, writer: RunWriter, say: Say) -> list[dict[str, Any]]:
     """Moves between all kinds of layouts of the first configuration of every number of ranks, and from
     all of them to all kinds of the other numbers of ranks, and to one rank."""
     first: dict[int, Case] = {}
@@ -227,23 +227,40 @@ def _moves(settings: LayoutsSettings, say: Say) -> list[dict[str, Any]]:
     for ranks, case in first.items():
         task = _task(case, settings, LONGEST_MOVED)
         layouts = kinds_of(settings.layouts_for(case))
-        pairs = list(permutations(layouts, 2))
         others = [n for n in (1, *first) if n != ranks]
         ends = [end for n in others for end in kinds_of(layouts_of(task.shape, n, task.rows))]
         with tempfile.TemporaryDirectory(prefix="layouts-") as folder:
-            if pairs:
-                say(f"{len(pairs)} moves between {len(layouts)} layouts of {ranks} ranks")
-                given = (task, pairs, folder, settings.move_steps)
-                rows += on_ranks(pairs_on_rank, ranks, *given, **_options(settings))[0]
+            for found in _moves_within(layouts, task, folder, settings, say):
+                writer.append("moves", found)
+                rows += found
             number = len(layouts) * len(ends)
             say(f"{number} moves from {ranks} ranks to {', '.join(map(str, others))}")
             where = Path(folder, "sizes")
             steps, timeout = settings.move_steps, settings.timeout_s
-            rows += across_sizes(task, layouts, ends, where, steps, timeout)
+            found = across_sizes(task, layouts, ends, where, steps, timeout)
+            writer.append("moves", found)
+            rows += found
     gap = max((row["loss_gap"] for row in rows), default=0.0)
     kept = sum(row["is_order_kept"] for row in rows)
     say(f"{len(rows)} moves: losses within {gap:.2g}, order of samples kept by {kept}\n")
     return rows
+
+
+def _moves_within(
+    layouts: Sequence[Layout], task: Task, folder: str, settings: LayoutsSettings, say: Say
+) -> Iterator[list[dict[str, Any]]]:
+    """Moves from each layout to all others of the same number of ranks, one layout after the other."""
+    count = len(layouts) * (len(layouts) - 1)
+    if not count:
+        return
+    ranks = layouts[0].ranks
+    say(f"{count} moves between {len(layouts)} layouts of {ranks} ranks")
+    with tqdm(total=count, desc="moves", unit="move", disable=None) as bar:
+        for start in layouts:
+            pairs = [(start, end) for end in layouts if end != start]
+            given = (task, pairs, folder, settings.move_steps)
+            yield on_ranks(pairs_on_rank, ranks, *given, **_options(settings))[0]
+            bar.update(len(pairs))
 
 
 def _adaptive(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch.distributed.checkpoint import CheckpointException
-
 
 class CheckpointFailed(RuntimeError):
     """A checkpoint that could not be written or read. One line: on which rank, and why."""
@@ -20,6 +18,9 @@ def checkpoint_errors() -> Iterator[None]:
     Raises:
         CheckpointFailed: naming the first rank that failed.
     """
+    # It takes seconds to import, and ranks that save nothing need none of it.
+    from torch.distributed.checkpoint import CheckpointException
+
     try:
         yield
     except CheckpointException as error:
