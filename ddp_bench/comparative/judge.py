@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 RESAMPLES = 2000
+LEAST = 1.0  # [nat]; float32 rounds logits, by as much where what is left of the loss is small
 
 
 def global_losses(by_rank: Sequence[Sequence[float | None]]) -> list[float]:
@@ -31,13 +32,14 @@ def disagreement(
     """How far losses are from the reference's.
 
     Returns:
-        The largest relative difference, None where a loss is not finite; and in words what is
-        wrong, None where all of them are within the tolerance.
+        The largest difference, relative to the reference or to LEAST where that is larger, None
+        where a loss is not finite; and in words what is wrong, None where all of them are within
+        the tolerance.
     """
     for step, loss in enumerate(losses):
         if not math.isfinite(loss):
             return None, f"the loss of step {step} is {loss}"
-    errors = [abs(a / b - 1) for a, b in zip(losses, reference, strict=True)]
+    errors = [abs(a - b) / max(abs(b), LEAST) for a, b in zip(losses, reference, strict=True)]
     worst = max(errors)
     if worst <= tolerance:
         return worst, None

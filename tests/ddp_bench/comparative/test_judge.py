@@ -40,6 +40,13 @@ def test_losses_are_equal_within_the_tolerance():
     assert error == pytest.approx(5e-4, rel=1e-3) and "first at step 1" in wrong
 
 
+def test_a_small_loss_is_held_against_one_nat():
+    # Behind 140 steps megatron-core's two layouts of the same weights were so far apart.
+    error, wrong = disagreement([0.0029566626], [0.0029566935], 1e-5)
+    assert error == pytest.approx(3.09e-8) and wrong is None
+    assert disagreement([0.01], [0.02], 1e-5)[1] is not None
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_never_agrees(bad):
     assert disagreement([1.0, bad], [1.0, bad], 0.1) == (None, f"the loss of step 1 is {bad}")
