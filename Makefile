@@ -20,7 +20,7 @@ define IMPORT_ALL
 import contextlib, importlib, pkgutil, sys
 for package in sys.argv[1:]:
     for module in pkgutil.walk_packages([package], package + "."):
-        with contextlib.suppress(ImportError):  # of what another extra brings
+        with contextlib.suppress(Exception):  # whoever needs it will say why it is not there
             module.name.endswith("__main__") or importlib.import_module(module.name)
 endef
 export IMPORT_ALL

@@ -36,9 +36,10 @@ def disagreement(
         where a loss is not finite; and in words what is wrong, None where all of them are within
         the tolerance.
     """
-    for step, loss in enumerate(losses):
-        if not math.isfinite(loss):
-            return None, f"the loss of step {step} is {loss}"
+    for whose, row in (("loss", losses), ("reference's loss", reference)):
+        for step, loss in enumerate(row):
+            if not math.isfinite(loss):
+                return None, f"the {whose} of step {step} is {loss}"
     errors = [abs(a - b) / max(abs(b), LEAST) for a, b in zip(losses, reference, strict=True)]
     worst = max(errors)
     if worst <= tolerance:

@@ -29,7 +29,9 @@ class ComparativeSettings:
     length: int = option(64, "of a sequence [tokens]", "[2, 1024]")
     steps: int = option(20, "steps whose losses are compared", "[2, 100000]")
     tolerance: float = option(
-        1e-5, "a framework whose losses are further off, relative, is not timed", "(0, 0.1]"
+        1e-5,
+        "a framework whose losses are further off, relative (below 1 nat, to 1), is not timed",
+        "(0, 0.1]",
     )
     repeats: int = option(11, "timed turns of every framework", "[5, 10000]")
     timed_steps: int = option(10, "steps of a timed turn", "[1, 10000]")

@@ -47,11 +47,12 @@ class _Comparison:
         with ExitStack() as stack:
             for name in self._outcomes:
                 self._admit(name, reference, stack)
-            for turn in range(settings.repeats):
-                self._round(turn)
             self._measure_memory()
+            # Before the turns: behind them little of the loss is left, in which to see a difference.
             alive = {name: (self._outcomes[name], group) for name, group in self._groups.items()}
             move_all(alive, self._outcomes, settings.tolerance, self._say)
+            for turn in range(settings.repeats):
+                self._round(turn)
         self._start_again()
         rows = {name: one.row(settings.timed_steps) for name, one in self._outcomes.items()}
         self._print(rows)

@@ -50,6 +50,8 @@ def test_a_small_loss_is_held_against_one_nat():
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_never_agrees(bad):
     assert disagreement([1.0, bad], [1.0, bad], 0.1) == (None, f"the loss of step 1 is {bad}")
+    said = f"the reference's loss of step 0 is {bad}"
+    assert disagreement([1.0, 1.0], [bad, 1.0], 0.1) == (None, said)
 
 
 def test_the_interval_holds_the_median_and_repeats():
