@@ -188,6 +188,18 @@ def test_the_selector_beats_or_nears_the_best_fixed_method():
     assert np.mean(regrets) <= 3 and max(regrets) <= 10
 
 
+def test_links_change_within_the_rates_that_they_are_drawn_from():
+    links = [drawn_link(s, 500) for s in range(20)]
+    rates = 8e-9 * np.array([link.rate for link in links])
+    assert rates.shape == (20, 500) and 0.045 <= rates.min() < 0.1 and 2.5 < rates.max() <= 5.5
+    # A level stays for 40 to 160 steps, and rates jitter by 10 % around it.
+    changes = [np.flatnonzero(np.diff(link.latency)) + 1 for link in links]
+    assert all(3 <= len(one) <= 12 for one in changes)
+    assert all(40 <= stay <= 160 for one in changes for stay in np.diff(one))
+    for row, one in zip(rates, changes, strict=True):
+        assert all(level.max() / level.min() <= 1.1 / 0.9 for level in np.split(row, one))
+
+
 def test_a_small_gain_is_no_reason_to_switch():
     near = {"a": MethodCost(((1e5, 2),), 0.0), "b": MethodCost(((0.99e5, 2),), 0.0)}
     steady = Link((1e8,), (1e-3,))
