@@ -96,7 +96,7 @@ class Turns:
     def _moved(self, move: Callable[[], None]) -> dict[str, Any]:
         dist.barrier()
         try:
-            with stopwatch(self.ranks.device) as seconds, checkpoint_errors():
+            with checkpoint_errors(), stopwatch(self.ranks.device) as seconds:
                 move()
                 dist.barrier()
         except (NotRun, CheckpointFailed) as error:

@@ -52,7 +52,7 @@ class Timed:
 def _rank_of_bound(n: int, level: float) -> int:
     """Largest k for which the k-th smallest and the k-th largest of n values hold the median
     between them with probability `level`; 0 where none does."""
-    from scipy.stats import binom  # takes seconds to import, and no rank asks for it
+    from scipy.stats import binom  # takes seconds to import, and few ranks ask for it
 
     return int(binom.ppf((1 - level) / 2, n, 0.5))
 
