@@ -31,9 +31,10 @@ def path(monkeypatch):
 
 
 run = functools.partial(toolbox_command.run, "comparative")
+START_S = 180.0  # a framework that nobody imported since it was installed has much to read
 
 
-def start(tmp_path, entry, timeout_s=60.0, name="one"):
+def start(tmp_path, entry, timeout_s=START_S, name="one"):
     return Group(entry, TASK, timeout_s, tmp_path / name)
 
 
@@ -46,7 +47,7 @@ def losses(group, steps):
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     """Losses of one process alone."""
-    with Group(REFERENCE, TASK, 60.0, tmp_path_factory.mktemp("reference") / "one") as group:
+    with Group(REFERENCE, TASK, START_S, tmp_path_factory.mktemp("reference") / "one") as group:
         return losses(group, 5)
 
 
