@@ -215,8 +215,9 @@ def misses(row, payload, fragments):
 
 
 # What the authors count of a model's bits, and the fragments of streaming: one number each per model
-# and paper; nothing else is fitted. (Of the third paper, whose table has one row of this kind for each
-# model, the 1e9 row is missed by 13 points: 2.4 Gbit/s for 50 %, where all fragments reach more.)
+# and paper; nothing else is fitted. (The third paper, whose table has one row of this kind for each model,
+# asks for more the smaller the model. Its 1e9 row is not to be had with the bits of the others: it needs
+# 2.4 Gbit/s for 50 %, where the second paper's, by H, would need 1.3.)
 FITTED = {
     ("diloco_scaling_laws", 10e9): (0.72, 1),
     ("diloco_scaling_laws", 405e9): (0.74, 1),
@@ -224,6 +225,7 @@ FITTED = {
     ("streaming_diloco", 1e9): (0.86, 7),
     ("streaming_diloco", 10e9): (0.86, 15),
     ("streaming_diloco", 100e9): (0.80, 30),
+    ("eager_updates", 1e9): (2.9, 16),
     ("eager_updates", 10e9): (1.18, 13),
     ("eager_updates", 100e9): (0.5, 12),
 }
@@ -241,6 +243,16 @@ def test_published_utilisations_within_three_points(model):
         for r in rows
     }
     assert max(worst.values()) <= 3.0, worst
+
+
+def test_the_third_paper_is_missed_with_the_bits_of_the_second():
+    """What docs/simulator.md says of it: by 16, 5 and 12 points, whatever the number of fragments."""
+    for params, points in ((1e9, 16.5), (10e9, 5.5), (100e9, 12.5)):
+        of = {"source": "eager_updates", "params": params}
+        rows = [r for r in published() if all(type(v)(r[k]) == v for k, v in of.items())]
+        assert len(rows) == 1
+        least = min(max(misses(rows[0], 0.86, fragments)) for fragments in range(1, 31))
+        assert least == pytest.approx(points, abs=0.1)
 
 
 def test_utilisation_of_intellect_1_within_one_point():
