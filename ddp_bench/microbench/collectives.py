@@ -18,9 +18,9 @@ from ddp_bench.microbench.together import together
 from ddp_bench.ranks import comm
 from ddp_bench.toolbox import Ranks, Repeats, Timed, on_ranks
 
-# Few messages under one stopwatch, and many turns: a message of ranks that share cores waits for another
-# rank's turn on a core or does not, and a machine that is shared slows down for a while. A median leaves
-# such turns out; the mean of a long turn holds some of either.
+# Few messages under one stopwatch, and many turns: a message of ranks that share cores waits for
+# another rank's turn on a core or does not, and a machine that is shared slows down for a while.
+# A median leaves such turns out; the mean of a long turn holds some of either.
 SHORTEST_S = 2e-3
 Send = Callable[[], object]
 Group = dist.ProcessGroup | None  # None: all ranks

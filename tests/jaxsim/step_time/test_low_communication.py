@@ -215,9 +215,9 @@ def misses(row, payload, fragments):
 
 
 # What the authors count of a model's bits, and the fragments of streaming: one number each per model
-# and paper; nothing else is fitted. (The third paper, whose table has one row of this kind for each model,
-# asks for more the smaller the model. Its 1e9 row is not to be had with the bits of the others: it needs
-# 2.4 Gbit/s for 50 %, where the second paper's, by H, would need 1.3.)
+# and paper; nothing else is fitted. (The third paper, whose table has one row of this kind for each
+# model, asks for more the smaller the model. Its 1e9 row is not to be had with the bits of the
+# others: it needs 2.4 Gbit/s for 50 %, where the second paper's, by H, would need 1.3.)
 FITTED = {
     ("diloco_scaling_laws", 10e9): (0.72, 1),
     ("diloco_scaling_laws", 405e9): (0.74, 1),
