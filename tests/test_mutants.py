@@ -1,9 +1,12 @@
 """The deliberate errors of `make mutants`: what they are, that they stay the same, who judges them."""
 
 import ast
+import itertools
+import os
 import signal
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from mutants.rooms import ROOMS, all_tests, files_of, near_tests
 from mutants.sample import draw
 
 ROOT = Path(__file__).parents[1]
+DOUBLE = "def double(a):\n    {}\n"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +99,6 @@ def test_reasons_are_given_for_errors_that_exist():
 def sandbox(tmp_path_factory):
     """A folder with a module and its test, and the process that judges it."""
     tmp_path = tmp_path_factory.mktemp("sandbox")
-    (tmp_path / "thing.py").write_text("def double(a):\n    return 2 * a\n")
     test = "from thing import double\n\n\ndef test_it():\n    assert double(4) == 8\n"
     (tmp_path / "test_thing.py").write_text(test)
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
@@ -107,7 +110,14 @@ def sandbox(tmp_path_factory):
         text=True,
         cwd=Path(nursery.__file__).parent,
     )
-    yield tmp_path, process
+    clock = itertools.count(int(time.time()), 2)
+
+    def write(name: str, text: str) -> None:
+        # As a worker does: compiled modules are told apart by the second they were written in.
+        (tmp_path / name).write_text(text)
+        os.utime(tmp_path / name, (seconds := next(clock), seconds))
+
+    yield tmp_path, process, write
     process.stdin.close()
     process.wait(30)
 
@@ -123,8 +133,8 @@ def sandbox(tmp_path_factory):
     ],
 )
 def test_an_error_is_killed_by_a_failure_a_crash_or_no_end(sandbox, body, outcome, test):
-    folder, process = sandbox
-    (folder / "thing.py").write_text(f"def double(a):\n    {body}\n")
+    folder, process, write = sandbox
+    write("thing.py", DOUBLE.format(body))
     worker = types.SimpleNamespace(tree=folder, log=folder / "log", nursery=process)
     limit_s = 5.0 if outcome == "timeout" else 120.0
     answer = command._Worker.ask(worker, ("test_thing.py",), command.DAY, limit_s)
@@ -136,11 +146,11 @@ def test_an_error_is_killed_by_a_failure_a_crash_or_no_end(sandbox, body, outcom
     [(command.DAY, 5, "untested"), (command.NIGHT, 4, "survived"), (command.NIGHT, 5, "killed")],
 )
 def test_tests_for_the_night_are_run_apart(sandbox, marks, result, outcome):
-    folder, process = sandbox
-    (folder / "thing.py").write_text("def double(a):\n    return 2 * a\n")
+    folder, process, write = sandbox
+    write("thing.py", DOUBLE.format("return 2 * a"))
     lines = ["import pytest", "from thing import double", "pytestmark = pytest.mark.nightly"]
     lines += ["def test_it():", f"    assert double(2) == {result}"]
-    (folder / "test_night.py").write_text("\n".join(lines))
+    write("test_night.py", "\n".join(lines))
     worker = types.SimpleNamespace(tree=folder, log=folder / "log", nursery=process)
     answer = command._Worker.ask(worker, ("test_night.py",), marks, 120.0)
     assert answer["outcome"] == outcome, (folder / "log").read_text()
