@@ -19,7 +19,7 @@ from agents.hi_ppo.features import (
     upper_inputs,
 )
 from agents.hi_ppo.networks import LowerNetwork, UpperNetwork
-from agents.hi_ppo.scheduler import HiPPO, PolicyParams, measure
+from agents.hi_ppo.scheduler import HiPPO, PolicyParams, measure, policy_shapes
 from agents.hi_ppo.settings import Networks, TrainSettings
 from agents.hi_ppo.training import Trainer, make_tape
 from agents.protocol import find_row, make_setup
@@ -143,6 +143,15 @@ def played():
             state, observation = advance(params, state, plan)
         episodes.append(rows)
     return episodes, both
+
+
+def test_fresh_parameters_fit_the_inputs_of_a_world():
+    policy = played()[0][0][0]["policy"]
+    assert shapes(policy) == shapes(policy_shapes(Networks(HIDDEN)))
+
+
+def shapes(tree):
+    return jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
 
 
 def close(live, taped, **tolerance):
