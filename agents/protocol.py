@@ -17,7 +17,7 @@ from flax import struct
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
-from jaxsim.env import EnvParams, Observation
+from jaxsim.env import EnvParams, Observation, Samples
 from jaxsim.learning import lower_end
 from jaxsim.plan import Plan, Problem, empty_plan, needs_reconfiguration
 from jaxsim.planning import (
@@ -43,7 +43,7 @@ class ScoredTable(Pytree):
     """The table's rates under what a `Setup` expects, where they were computed for all schedulers."""
 
     prior: Float[Array, "*batch P V"]  # `table_rates` under the prior
-    outlook: Float[Array, "*batch W P V"]  # and under every view of the outlook
+    outlook: Float[Array, "*batch W P V"]  # and under every sample of the outlook
 
 
 class Setup(Pytree):
@@ -57,8 +57,8 @@ class Setup(Pytree):
     # counts as one. "Rates" below are training steps per second, or the objective's reward per second.
     objective: Objective | None = None
     progress_ref: Float[Array, "*batch"] | None = None
-    # What links and free GPUs may look like, [W, ...] in order of time; None = `prior` alone is known
-    outlook: NetworkView | None = None
+    # What links and free GPUs may look like, W samples; None = `prior` alone is known
+    outlook: Samples | None = None
     # The table under the prior and the outlook; None = schedulers score it themselves
     scored: ScoredTable | None = None
     gpus_vary: bool = struct.field(pytree_node=False, default=True)  # may free GPUs change?
@@ -192,7 +192,7 @@ def outlook_rates(setup: Setup) -> Float[Array, "W P V"]:
     """[W, P, V] `table_rates` under the outlook; of the prior alone, W = 1, where none is known."""
     if setup.outlook is None:
         return prior_rates(setup)[None]
-    return table_rates(setup, setup.outlook) if setup.scored is None else setup.scored.outlook
+    return table_rates(setup, setup.outlook.now) if setup.scored is None else setup.scored.outlook
 
 
 def score_rows(

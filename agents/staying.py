@@ -15,7 +15,7 @@ from agents.protocol import (
     score_prior,
     score_rows,
 )
-from jaxsim.env import resize
+from jaxsim.env import Samples, resize
 from jaxsim.plan import Plan
 from jaxsim.planning import NEVER, Worth
 from jaxsim.pytree import Pytree
@@ -44,18 +44,31 @@ def expected_losses(
 
 def _expected(setup: Setup, candidates: Bool[Array, "P V"] | None) -> tuple[Array, Array]:
     """[P] the mean rate over the outlook, and [P] what of it is lost to laying out anew."""
-    views = setup.outlook
-    if views is None:
+    samples = setup.outlook
+    if samples is None:
         rate = score_prior(setup, candidates).rate
         return rate, jnp.zeros_like(rate)
     nothing = 0.0 if setup.objective is None else NEVER
     best = best_choices(outlook_rates(setup), candidates, nothing)
     worth = None
     if setup.objective is not None:
-        worth = score_rows(setup, setup.table.plans, best.choice, views)[1]
+        worth = score_rows(setup, setup.table.plans, best.choice, samples.now)[1]
     rate = jnp.mean(best.rate, axis=0)
-    staying = staying_rates(setup, setup.table.plans, views, best.rate, worth)
-    return rate, jnp.zeros_like(rate) if staying is None else rate - jnp.mean(staying, axis=0)
+    if not setup.gpus_vary:
+        return rate, jnp.zeros_like(rate)
+    trained = best.rate if worth is None else worth.trained
+    lost_s = _lost_between(setup, setup.table.plans, samples)
+    return rate, jnp.mean(trained * lost_s, axis=0) / setup.interval_s
+
+
+def _lost_between(setup: Setup, plans: Plan, samples: Samples) -> Float[Array, "W P"]:
+    """[W, P] [s] that plans [P, ...] lose between each of the samples and the state before it."""
+
+    def one(before, now):
+        both = jax.tree.map(lambda x, y: jnp.stack([x, y]), before, now)
+        return jax.vmap(lambda plan: lost_by_resizing_s(setup, plan, both)[1])(plans)
+
+    return jax.vmap(one)(samples.before, samples.now)
 
 
 def reference_rates(

@@ -17,6 +17,7 @@ from .features import (
     layer_shares,
     make_reference,
     move_features,
+    reference_of,
     row_features,
     update_statistics,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "move_features",
     "networks_of",
     "policies",
+    "reference_of",
     "restore",
     "row_features",
     "save_checkpoint",

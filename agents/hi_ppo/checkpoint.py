@@ -16,7 +16,7 @@ import numpy as np
 from flax import serialization
 
 from agents.hi_ppo.scheduler import HiPPO, PolicyParams, policy_shapes
-from agents.hi_ppo.settings import ENCODERS, LOWER_LEVELS, Networks
+from agents.hi_ppo.settings import ENCODERS, LOWER_LEVELS, REFERENCES, Networks
 from jaxsim.files import InputError, is_file, listed, parse_json, read_bytes, shown, values
 
 VERSION = 2
@@ -26,13 +26,14 @@ MOST_HIDDEN, MOST_EVERY, MOST_SEEDS = 4096, 1_000_000, 1000
 MAGIC = b"hippo-checkpoint\n"
 FILE_NAME = "checkpoint.msgpack"
 SHIPPED = "hi_ppo.msgpack"
+KNOWN = {"encoder": ENCODERS, "lower_level": LOWER_LEVELS, "reference": REFERENCES}
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """What a file holds: a pytree of arrays as nested dicts, and how it came to be."""
 
-    # hidden, encoder, forecasts, lower_level, every, seeds, epoch, config;
+    # hidden, encoder, forecasts, lower_level, reference, every, seeds, epoch, config;
     # rivals: settings tuned beside it
     meta: dict[str, Any]
     tree: dict[str, Any]
@@ -146,13 +147,11 @@ def _check_meta(meta: dict[str, Any], source: str) -> None:
         if key not in meta:
             raise InputError(f"{source}: header: missing key {key!r}")
     values.count(meta["hidden"], f"{source}: hidden", high=MOST_HIDDEN)
-    if (encoder := meta.get("encoder", ENCODERS[0])) not in ENCODERS:
-        raise InputError(f"{source}: encoder: expected {listed(ENCODERS)}, got {shown(encoder)}")
+    for key, allowed in KNOWN.items():
+        if (given := meta.get(key, allowed[0])) not in allowed:
+            raise InputError(f"{source}: {key}: expected {listed(allowed)}, got {shown(given)}")
     if not isinstance(forecasts := meta.get("forecasts", False), bool):
         raise InputError(f"{source}: forecasts: expected true or false, got {shown(forecasts)}")
-    if (lower := meta.get("lower_level", LOWER_LEVELS[0])) not in LOWER_LEVELS:
-        allowed = listed(LOWER_LEVELS)
-        raise InputError(f"{source}: lower_level: expected {allowed}, got {shown(lower)}")
     values.count(meta["every"], f"{source}: every", high=MOST_EVERY)
     values.count(meta["epoch"], f"{source}: epoch", low=0)
     seeds = values.entries(meta["seeds"], f"{source}: seeds", "seed")
@@ -233,7 +232,6 @@ def schedulers(checkpoint: Checkpoint) -> list[HiPPO]:
 
 
 def networks_of(checkpoint: Checkpoint) -> Networks:
-    """What its parameters are of."""
-    meta = checkpoint.meta
-    encoder, forecasts = meta.get("encoder", ENCODERS[0]), meta.get("forecasts", False)
-    return Networks(meta["hidden"], encoder, forecasts, meta.get("lower_level", LOWER_LEVELS[0]))
+    """What its parameters are of; what an older file does not say has its default."""
+    names = {field.name for field in dataclasses.fields(Networks)}
+    return Networks(**{key: value for key, value in checkpoint.meta.items() if key in names})

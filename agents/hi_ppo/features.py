@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from agents.hi_ppo.networks import GraphInputs, LowerInputs, UpperInputs
+from agents.hi_ppo.settings import Networks
 from agents.paying import amortised_span
 from agents.protocol import Setup
+from agents.staying import expected_losses, expected_rates, reference_rates
 from jaxsim.env import JOB_NODE_FEATURES, NODE_FEATURES, Observation
 from jaxsim.plan import Recompute, Schedule
 from jaxsim.pytree import Pytree
@@ -63,10 +65,20 @@ class Measurement(Pytree):
 class Reference(Pytree):
     """What stays the same in a scenario, [P]."""
 
-    base_rate: Float[Array, "*batch P"]  # at base, `agents.staying.reference_rates`
+    base_rate: Float[Array, "*batch P"]  # see `reference_of`
     lost: Float[Array, "*batch P"]  # and what of it is lost, `agents.staying.expected_losses`
     scale: Float[Array, "*batch"]  # the size of the best of them: the unit of all rates
     static_row: Int[Array, "*batch"]  # where it is
+
+
+def reference_of(
+    setup: Setup, networks: Networks, allowed: Bool[Array, "P V"] | None = None
+) -> Reference:
+    """What is known of the table's rows before anything is measured, of the `allowed` lower choices
+    (None = all): at base, or in the mean over the setup's outlook. A plan whose stages wait for one
+    another is slower over links that move than over their mean."""
+    rates = expected_rates if networks.reference == "outlook" else reference_rates
+    return make_reference(rates(setup, allowed), expected_losses(setup, allowed))
 
 
 def make_reference(base_rate: Float[Array, " P"], lost: Float[Array, " P"]) -> Reference:

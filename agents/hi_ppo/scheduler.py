@@ -23,7 +23,7 @@ from agents.hi_ppo.features import (
     Statistics,
     init_statistics,
     lower_inputs,
-    make_reference,
+    reference_of,
     update_statistics,
     upper_inputs,
 )
@@ -49,7 +49,7 @@ from agents.protocol import (
     switch_times,
     switch_worths,
 )
-from agents.staying import Layouts, expected_losses, first_layouts, losses, reference_rates
+from agents.staying import Layouts, first_layouts, losses
 from jaxsim.env import EDGE_FEATURES, NODE_FEATURES, Observation
 from jaxsim.plan import Plan
 from jaxsim.pytree import Pytree
@@ -197,8 +197,8 @@ class HiPPO(Pytree, Scheduler):
 
     def bind(self, setup: Setup) -> Self:
         allowed = allowed_choices(setup, self.networks)
-        base = reference_rates(setup, allowed), expected_losses(setup, allowed)
-        return self.replace(setup=setup, reference=make_reference(*base), allowed=allowed)
+        reference = reference_of(setup, self.networks, allowed)
+        return self.replace(setup=setup, reference=reference, allowed=allowed)
 
     def init(self, key: Key[Array, ""]) -> Memory:
         del key

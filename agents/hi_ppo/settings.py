@@ -16,6 +16,7 @@ from jaxsim.files import (
 ALGORITHMS = ("exact", "ppo")
 ENCODERS = ("sage", "gat", "none")
 LOWER_LEVELS = ("filtered", "measured", "base")
+REFERENCES = ("base", "outlook")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +28,15 @@ class Networks:
         encoder: of the WAN, see `agents.hi_ppo.networks.GraphEncoder`
         forecasts: do they see the rates that a model of the links foresees?
         lower_level: what it goes by, see `agents.hi_ppo.lower`
+        reference: what rows are taken to bring before anything is measured, see
+            `agents.hi_ppo.features.reference_of`
     """
 
     hidden: int = 32
     encoder: str = ENCODERS[0]
     forecasts: bool = False
     lower_level: str = LOWER_LEVELS[0]
+    reference: str = REFERENCES[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +104,7 @@ class TrainSettings:
     Attributes:
         algorithm: exact (the exact gradient on recorded scenarios, of the upper policy; it decides in
             every interval) or ppo (of both policies, by playing; what follows is of ppo, but for
-            `hidden`, `encoder`, `forecasts`, `lower_level` and `exact`)
+            `hidden`, `encoder`, `forecasts`, `lower_level`, `reference` and `exact`)
         envs: scenarios played at once, per policy seed
         rollout: intervals between two updates; must divide the horizon and be a multiple of `every`
         every: intervals between two decisions of the upper policy
@@ -110,6 +114,9 @@ class TrainSettings:
         lower_level: what it goes by in every interval: filtered (choices as measured, batch shares as a
             filter of all measurements expects links and GPUs), measured (both as last measured) or base
             (both as they suit the base: never changed); ppo takes filtered only
+        reference: what rows are taken to bring before anything is measured, where averages begin: base
+            (at the links' base) or outlook (in the mean over the states of links and load that are to
+            be expected, by which the best static plan is chosen)
         upper_discount: gamma per interval of the upper policy
         lower_discount: gamma per interval of the lower policy, whose choices leave nothing behind
         shaping: weight of the potential shaping with the training-time clairvoyant value, 0 to 1
@@ -128,6 +135,7 @@ class TrainSettings:
     encoder: str = "sage"
     forecasts: bool = False
     lower_level: str = "filtered"
+    reference: str = "base"
     upper_discount: float = 0.95
     lower_discount: float = 0.5
     shaping: float = 1.0
@@ -145,6 +153,7 @@ class TrainSettings:
         check_fields(self, ("encoder",), listed(ENCODERS), ENCODERS.__contains__)
         known = listed(LOWER_LEVELS)
         check_fields(self, ("lower_level",), known, LOWER_LEVELS.__contains__)
+        check_fields(self, ("reference",), listed(REFERENCES), REFERENCES.__contains__)
         if self.forecasts and self.algorithm == "ppo":
             raise ValueError("forecasts: ppo sees none; algorithm exact does")
         if self.lower_level != LOWER_LEVELS[0] and self.algorithm == "ppo":
@@ -155,7 +164,8 @@ class TrainSettings:
     @property
     def networks(self) -> Networks:
         """Of both levels."""
-        return Networks(self.hidden, self.encoder, self.forecasts, self.lower_level)
+        names = (field.name for field in dataclasses.fields(Networks))
+        return Networks(**{name: getattr(self, name) for name in names})
 
     @property
     def cadence(self) -> int:

@@ -18,7 +18,7 @@ from agents.hi_ppo.features import (
     Statistics,
     init_statistics,
     lower_inputs,
-    make_reference,
+    reference_of,
     update_statistics,
     upper_inputs,
 )
@@ -27,7 +27,7 @@ from agents.hi_ppo.gae import advantages
 from agents.hi_ppo.networks import UpperInputs, lower_network, upper_network
 from agents.hi_ppo.ppo import Decisions, Losses, make_optimizer, ppo_update
 from agents.hi_ppo.scheduler import PolicyParams, init_policy
-from agents.hi_ppo.settings import TrainSettings, check_sizes
+from agents.hi_ppo.settings import Networks, TrainSettings, check_sizes
 from agents.oracles import solve_truth
 from agents.protocol import (
     Setup,
@@ -39,7 +39,7 @@ from agents.protocol import (
     table_rates,
     usd_worths,
 )
-from agents.staying import expected_losses, losses_along, reference_rates
+from agents.staying import losses_along
 from jaxsim.env import EnvParams, Observation, State, reset, step, world_tape
 from jaxsim.plan import empty_plan
 from jaxsim.planning import PlanTable
@@ -57,12 +57,7 @@ class Tape(Pytree):
     lost: Float[Array, "*batch T P"]  # [T + 1, P] of the best, by rows that were in force before
     value: Float[Array, "*batch _ P"]  # [T + 2, P] [training steps] the clairvoyant still gets
     moves: MigrationTable
-    base_rate: Float[Array, "*batch P"]  # at base, `agents.staying.reference_rates`
-    base_lost: Float[Array, "*batch P"]  # `agents.staying.expected_losses`
-
-    @property
-    def reference(self) -> Reference:
-        return make_reference(self.base_rate, self.base_lost)
+    reference: Reference
 
 
 class TrainState(Pytree):
@@ -127,8 +122,14 @@ class _Choice(Pytree):
     weight: Array
 
 
-def make_tape(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon: int) -> Tape:
-    """Record one scenario; jit and vmap over a bank."""
+def make_tape(
+    params: EnvParams,
+    table: PlanTable,
+    key: Key[Array, ""],
+    horizon: int,
+    networks: Networks,
+) -> Tape:
+    """Record one scenario for policies of `networks`; jit and vmap over a bank."""
     setup = make_setup(params, table)
     views = world_tape(params, key, horizon + 1)
     rates = table_rates(setup, views)
@@ -139,8 +140,7 @@ def make_tape(params: EnvParams, table: PlanTable, key: Key[Array, ""], horizon:
         lost=losses_along(setup, views, best_choices(rates).rate),
         value=solve_truth(setup, views, rates).value,
         moves=migration_table(setup.table.plans, setup.problem),
-        base_rate=reference_rates(setup),
-        base_lost=expected_losses(setup),
+        reference=reference_of(setup, networks),
     )
 
 

@@ -133,7 +133,8 @@ def bench_train(n_domains: int, n_envs: int, repeats: int) -> dict[str, Any]:
         return of_bank(params, world.table, keys)
 
     training, seed = TrainSettings(envs=n_envs), jnp.zeros((1,), jnp.uint32)
-    trainer = Trainer(training, world.table, recorded(make_tape), EPISODE, 100)
+    tapes = recorded(functools.partial(make_tape, networks=training.networks))
+    trainer = Trainer(training, world.table, tapes, EPISODE, 100)
     result = timed([(trainer.run_epoch, (trainer.init(seed),))], repeats)
     of_exact = functools.partial(record, networks=training.networks)
     exact = ExactTrainer(training, [recorded(of_exact)], 100)

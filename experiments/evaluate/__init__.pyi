@@ -7,10 +7,8 @@ from .contestants import (
     requested_without_truth,
 )
 from .evaluator import (
-    OUTLOOK,
     Evaluator,
     on_tape,
-    outlook_at_base,
     synchronous,
     tune,
 )
@@ -36,7 +34,6 @@ from .trust import (
 )
 
 __all__ = [
-    "OUTLOOK",
     "Contestant",
     "EvaluateConfig",
     "Evaluator",
@@ -53,7 +50,6 @@ __all__ = [
     "load_suite",
     "named",
     "on_tape",
-    "outlook_at_base",
     "plan_features",
     "plan_trust",
     "play_jobs",

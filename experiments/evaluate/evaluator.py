@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,11 +30,19 @@ from experiments.evaluate.programs import (
     truths_for,
     worths,
 )
-from jaxsim.env import EnvParams
+from jaxsim.env import EnvParams, Samples
 from jaxsim.network import network_process
 from jaxsim.plan import Plan
 from jaxsim.planning import Objective, Preference
-from jaxsim.scenario import ScenarioSettings, World, scenario_bank
+from jaxsim.scenario import (
+    Draw,
+    Others,
+    ScenarioSettings,
+    World,
+    other_draws,
+    samples_of,
+    scenario_bank,
+)
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import distinct, take, take_at_once
 
@@ -43,8 +50,7 @@ BLOCK = 16  # scenarios that are played at once: banks of 16 and more share comp
 # Plans of the family, with lower choices, that the bound is over; see `Evaluator.bound`.
 EVERY_PAIR, CONTENDERS, SAMPLED = 4096, 2048, 16
 BLOCK_OF_PLANS = 256  # that are scored at once
-OUTLOOK = 32  # intervals of another course, by which plans that never change are chosen
-VIEWS, FEW = 1 + OUTLOOK, 2  # under which a table is scored at once; one by one
+VIEWS, FEW = 33, 2  # under which a table is scored at once; one by one
 
 
 def synchronous(plans: Plan) -> bool:
@@ -68,14 +74,6 @@ def on_tape(params: EnvParams, tape: NetworkView) -> EnvParams:
     still = jax.tree.map(lambda x: jnp.stack([x] * count), network_process(k))
     load = params.load.replace(trace=jnp.zeros((count, 1, k), jnp.float32))
     return params.replace(network=still, load=load, tape=tape)
-
-
-def outlook_at_base(views: NetworkView, params: EnvParams, even: EnvParams) -> NetworkView:
-    """[S, W, ...] views of scenarios like `params` that were drawn at the cluster file's base, `even`,
-    moved to each scenario's own."""
-    own, file = (p.problem.cluster.bandwidth_gb_per_s for p in (params, even))
-    base = np.asarray(own) / np.maximum(np.asarray(file), 1e-30)
-    return views.replace(bandwidth_gb_per_s=views.bandwidth_gb_per_s * base[:, None])
 
 
 class Evaluator:
@@ -104,11 +102,9 @@ class Evaluator:
         )
         self._weighed: dict[Preference, tuple[np.ndarray, ScoredTable]] = {}
         self._solved_for: dict[Preference, Truth] = {}
-        # Links at the base of each scenario, other draws of all that moves.
-        even = dataclasses.replace(settings, base_spread=0.0)
-        others = f"{split}, outlook"
-        bank = scenario_bank(world, even, seeds, others, weights, network_trace, load_trace)
-        self.taped = self._taped().replace(outlook=self._outlook(*bank))
+        draws = [Draw(settings, seed, weights) for seed in seeds]
+        others = other_draws(world, draws, split, network_trace, load_trace)
+        self.taped = self._taped().replace(outlook=self._outlook(others))
         self.scored = self._scored(self.taped)
         self.truth = self._solved()
         # [S, T + 1, P, V] as measured before each interval, by those who do not know what a token is
@@ -130,21 +126,19 @@ class Evaluator:
         return named(name, self.world, {})
 
     def _taped(self) -> EnvParams:
+        return on_tape(self.params, self._courses(self.params, self.keys))
+
+    def _outlook(self, others: Others) -> Samples:
+        """[S, W, ...] what each scenario's links and free GPUs may look like."""
+        return samples_of(others, self._courses(others.params, others.keys), self.params)
+
+    def _courses(self, params: EnvParams, keys: jax.Array) -> NetworkView:
+        """[N, T + 1, ...] how the worlds of a bank of any size N move."""
+
         def block(params, keys):
             return tapes(params, keys, self.horizon + 1)
 
-        return on_tape(self.params, self._in_blocks(block, (self.params, self.keys)))
-
-    def _outlook(self, params: EnvParams, keys: jax.Array) -> NetworkView:
-        """[S, OUTLOOK, ...] what each scenario's links and free GPUs may look like, from the bank of
-        others like it."""
-
-        def block(params, keys):
-            return tapes(params, keys, self.horizon + 1)
-
-        views = self._in_blocks(block, (params, keys))
-        views = jax.tree.map(lambda x: x[:, :OUTLOOK], views)
-        return outlook_at_base(views, self.params, params)
+        return self._in_blocks(block, (params, keys), keys.shape[0])
 
     def _solved(self) -> Truth:
         """What the future of every scenario holds, [S, ...]."""
@@ -240,12 +234,12 @@ class Evaluator:
             return metrics.progress
         return self.horizon * (metrics.reward + self.weights[0])
 
-    def _in_blocks(self, function: Callable, args: Any) -> Any:
-        """`function` of all scenarios, BLOCK of them at once and blocks side by side, as a program of
-        many small steps keeps one core busy; the last block is filled up with scenarios from the start.
-        """
-        count = len(self)
-        size = min(count, BLOCK)
+    def _in_blocks(self, function: Callable, args: Any, count: int | None = None) -> Any:
+        """`function` of all scenarios (or `count` others), BLOCK of them at once and blocks side by
+        side, as a program of many small steps keeps one core busy; the last block is filled up with
+        scenarios from the start."""
+        count = len(self) if count is None else count
+        size = min(len(self), BLOCK)
 
         def block(start: int) -> Any:
             index = np.arange(start, start + size) % count

@@ -83,11 +83,11 @@ def worths(table, params) -> tuple[TokenEfficiency, TokenEfficiency]:
 
 @jax.jit
 def expected_views(table, params) -> NetworkView:
-    """[S, 1 + W, ...] the prior of each scenario, then its outlook."""
+    """[S, 1 + W, ...] the prior of each scenario, then the samples of its outlook."""
 
     def one(params):
         prior = jax.tree.map(lambda x: x[None], make_setup(params, table).prior)
-        return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), prior, params.outlook)
+        return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), prior, params.outlook.now)
 
     return jax.vmap(one)(params)
 

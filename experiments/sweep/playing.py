@@ -8,7 +8,6 @@ all schedulers.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import threading
 from typing import Any
@@ -24,10 +23,8 @@ from agents.protocol import Scheduler, make_setup, table_rates
 from agents.registry import plan_rules
 from experiments.common import load_world
 from experiments.evaluate import (
-    OUTLOOK,
     contestants,
     on_tape,
-    outlook_at_base,
     requested,
     synchronous,
     tapes,
@@ -39,11 +36,18 @@ from experiments.sweep.design import Point
 from jaxsim.env import EnvParams
 from jaxsim.planning import SAMPLED, Objective, PlanTable
 from jaxsim.pytree import Pytree
-from jaxsim.scenario import Draw, ScenarioSettings, World, drawn_bank
+from jaxsim.scenario import (
+    Draw,
+    World,
+    drawn_bank,
+    other_draws,
+    outlook_of,
+)
 from jaxsim.trees import stack
 
 SPLIT = "sweep"  # of the seeds: scenarios that neither training nor evaluation has
 BLOCK = 32  # scenarios that a core keeps in its cache
+FEW_SAMPLES = 32  # of an outlook: where every scenario moves by settings of its own, each is drawn
 
 
 class Split(Pytree):
@@ -176,13 +180,11 @@ class Player:
         settings = [self.config.settings(p.jitter, p.strength, p.load) for p in points]
         drawn = list(zip(settings, (int(s) for s in seeds), weights, strict=True))
         length = self.config.steps + 1
-        params, keys = drawn_bank(world, [Draw(*one) for one in drawn], SPLIT)
-        # Links at the base of each scenario, other draws of all that moves: as in an evaluation.
-        even = [Draw(_even(s), seed, w) for s, seed, w in drawn]
-        others, other_keys = drawn_bank(world, even, f"{SPLIT}, outlook", references=False)
-        views = tapes(others, other_keys, min(OUTLOOK, length))
+        draws = [Draw(*one) for one in drawn]
+        params, keys = drawn_bank(world, draws, SPLIT)
+        others = other_draws(world, draws, SPLIT, count=FEW_SAMPLES)
         taped = on_tape(params, tapes(params, keys, length))
-        taped = taped.replace(outlook=outlook_at_base(views, params, others))
+        taped = taped.replace(outlook=outlook_of(others, params, 1))
         if batch.group.weighted:
             taped = taped.replace(objective=stack([_objective(w) for w in weights]))
         return taped, keys
@@ -216,11 +218,6 @@ class Player:
             "achieved": np.concatenate(reward if batch.group.weighted else each["progress"]),
             **{name: np.concatenate(values) for name, values in each.items()},
         }
-
-
-def _even(settings: ScenarioSettings) -> ScenarioSettings:
-    """The settings with links at the cluster file's base."""
-    return dataclasses.replace(settings, base_spread=0.0)
 
 
 def _objective(weights: tuple[float, ...]) -> Objective:

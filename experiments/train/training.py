@@ -115,7 +115,7 @@ class TrainingRun:
         """Record the banks of scenarios [S] as the algorithm needs them."""
         settings = self.config.train
         exact = settings.algorithm == "exact"
-        one = functools.partial(record, networks=settings.networks) if exact else make_tape
+        one = functools.partial(record if exact else make_tape, networks=settings.networks)
         make = jax.jit(jax.vmap(one, in_axes=(0, None, 0, None)), static_argnums=3)
         banks = [
             _in_chunks(make, params, of.world.table, keys, of.scenario.horizon)
@@ -154,10 +154,7 @@ class TrainingRun:
             return
         settings = self.config.train
         meta = {
-            "hidden": settings.hidden,
-            "encoder": settings.encoder,
-            "forecasts": settings.forecasts,
-            "lower_level": settings.lower_level,
+            **dataclasses.asdict(settings.networks),
             "every": settings.cadence,
             "seeds": list(self.config.seeds),
             "epoch": int(np.asarray(self.state.epoch)[0]),

@@ -26,7 +26,14 @@ from jaxsim.env import EnvParams
 from jaxsim.files import InputError, shown
 from jaxsim.learning import read_efficiency
 from jaxsim.planning import SAMPLED, Objective, TableInfo
-from jaxsim.scenario import ScenarioSettings, World, scenario_bank
+from jaxsim.scenario import (
+    Draw,
+    ScenarioSettings,
+    World,
+    other_draws,
+    outlook_of,
+    scenario_bank,
+)
 from jaxsim.trees import take
 from jaxsim.workload import load_model
 from jaxsim.worlds import named_world
@@ -49,6 +56,9 @@ class TrainingWorld(NamedTuple):
         scenarios = self.scenario, seeds, "train", config.weights
         asked = {"objective": asked_of(config), **self.traces}
         params, keys = scenario_bank(self.world, *scenarios, **asked)
+        draws = [Draw(self.scenario, seed, config.weights) for seed in seeds]
+        others = other_draws(self.world, draws, "train", **self.traces)
+        params = params.replace(outlook=outlook_of(others, params, self.scenario.horizon))
         if config.preferences == "drawn":
             prices = prices_of_rows(take(params, 0).problem.job(0), self.world.table)
             ends = float(prices.min()), float(prices[np.argmax(self.world.table.base_rate)])

@@ -24,7 +24,15 @@ from jaxsim.env.prepare import with_rows
 from jaxsim.env.resizing import Resizing, resize
 from jaxsim.env.rows import PlanRows
 from jaxsim.env.sharing import SHARING, ResourceShare, allocate_gpus, held_gpus, step_cost
-from jaxsim.env.types import ActionMask, EnvParams, IntervalRecord, Observation, State, TimeStep
+from jaxsim.env.types import (
+    ActionMask,
+    EnvParams,
+    IntervalRecord,
+    Observation,
+    Samples,
+    State,
+    TimeStep,
+)
 
 __all__ = [
     "EDGE_FEATURES",
@@ -38,6 +46,7 @@ __all__ = [
     "PlanRows",
     "Resizing",
     "ResourceShare",
+    "Samples",
     "State",
     "TimeStep",
     "allocate_gpus",

@@ -16,6 +16,13 @@ from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, StepCost, Transition
 
 
+class Samples(Pytree):
+    """States of links and free GPUs, leaves [W, ...], each with the state an interval before it."""
+
+    before: NetworkView
+    now: NetworkView
+
+
 class EnvParams(Pytree):
     """One scenario. Sizes J, K, V and the traces' lengths are static, all values are traced."""
 
@@ -32,9 +39,9 @@ class EnvParams(Pytree):
     objective: Objective | None = None
     # The world's course [T, ...], where it is known beforehand; None = `network` and `load` draw it.
     tape: NetworkView | None = None
-    # What links and free GPUs may look like, [W, ...] in order of time: drawn as the scenario is, but
-    # not from its course. Public; None = their mean alone is known.
-    outlook: NetworkView | None = None
+    # What links and free GPUs may look like, W samples: drawn as the scenario is, but not from its
+    # course. Public; None = their mean alone is known.
+    outlook: Samples | None = None
     # Plans prepared once, see `with_rows`: actions are then their numbers. None = actions are plans.
     rows: PlanRows | None = None
     # Static: may the GPUs that a job finds change while its plan is in force? False where nobody else

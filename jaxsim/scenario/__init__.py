@@ -3,6 +3,7 @@
 settings  how worlds are drawn: plain settings, without JAX
 world     one job: what its scenarios share, the table of plans above all
 scenario  one job: banks of scenarios
+outlook   what a scenario may look like: the states to be expected
 jobs      the same for many jobs
 """
 

@@ -1,4 +1,5 @@
 from .jobs import JobsWorld, build_jobs_world, jobs_bank
+from .outlook import OUTLOOK, Others, other_draws, outlook_of, samples_of
 from .scenario import (
     Draw,
     drawn_bank,
@@ -11,8 +12,10 @@ from .world import World, build_world, sample_views
 __all__ = [
     "JITTERS",
     "MOST_INTERVALS",
+    "OUTLOOK",
     "Draw",
     "JobsWorld",
+    "Others",
     "ScenarioSettings",
     "World",
     "build_jobs_world",
@@ -20,6 +23,9 @@ __all__ = [
     "drawn_bank",
     "jobs_bank",
     "mean_view",
+    "other_draws",
+    "outlook_of",
     "sample_views",
+    "samples_of",
     "scenario_bank",
 ]

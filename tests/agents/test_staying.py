@@ -10,17 +10,22 @@ from helpers.toy_table import PLANS, TABLE
 from helpers.toy_world import JOB, calibration, cluster_spec, env_params
 
 from agents.protocol import best_choices, make_setup, table_rates
-from agents.staying import first_layouts, losses, staying_rates
+from agents.staying import (
+    expected_losses,
+    expected_rates,
+    first_layouts,
+    losses,
+    staying_rates,
+)
+from jaxsim.env import Samples
 from jaxsim.env.env import world_tape
 from jaxsim.trees import take
 
 STEPS, INTERVAL_S, RESTART_S = 10, 60.0, 20.0
 
 
-@functools.cache
-def courses():
-    """Rates [T, P] as measured, along the whole course and interval by interval."""
-    params = env_params(
+def toy_params():
+    return env_params(
         cluster_spec(3, gpus=4, gbps=2.0),
         JOB,
         PLANS[0],
@@ -28,6 +33,16 @@ def courses():
         efficiency=calibration(restart_s=RESTART_S),
         horizon=jnp.int32(STEPS),
     )
+
+
+def unstacked(views, count):
+    return [take(views, i) for i in range(count)]
+
+
+@functools.cache
+def courses():
+    """Rates [T, P] as measured, along the whole course and interval by interval."""
+    params = toy_params()
 
     @jax.jit
     def both(params):
@@ -62,6 +77,31 @@ def test_a_row_pays_a_restart_where_the_gpus_that_it_uses_have_changed():
     assert (lost_s[lost & runs] >= RESTART_S * 0.99).all()
     same = np.concatenate([[True], (free[1:] == free[:-1]).all(axis=1)])
     assert not (lost & runs)[same].any()
+
+
+def test_what_is_expected_is_the_mean_over_samples_less_what_is_lost_between_them():
+    """Five pairs of intervals of a course as samples: each loses what the course loses there."""
+    params = toy_params()
+    setup = make_setup(params, TABLE)
+    views = world_tape(params, jax.random.key(3), STEPS)
+    before, now = (take(views, jnp.arange(first, STEPS, 2)) for first in (0, 1))
+    setup = setup.replace(outlook=Samples(before, now))
+    rate = np.asarray(best_choices(table_rates(setup, now)).rate)
+    lost = []
+    for i, (x, y) in enumerate(
+        zip(*(unstacked(v, STEPS // 2) for v in (before, now)), strict=True)
+    ):
+        pair = jax.tree.map(lambda *two: jnp.stack(two), x, y)
+        both = best_choices(table_rates(setup, pair)).rate
+        lost.append(np.asarray(both - staying_rates(setup, TABLE.plans, pair, both))[1])
+        np.testing.assert_allclose(both[1], rate[i], rtol=1e-6)
+    assert np.max(lost) > 0
+    expected = rate.mean(axis=0) - np.mean(lost, axis=0)
+    np.testing.assert_allclose(expected_rates(setup), expected, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(expected_losses(setup), np.mean(lost, axis=0), rtol=1e-4, atol=1e-9)
+    # Where GPUs do not vary, nothing is laid out anew.
+    still = setup.replace(gpus_vary=False)
+    assert (np.asarray(expected_losses(still)) == 0).all()
 
 
 def test_where_gpus_do_not_vary_nothing_is_kept():

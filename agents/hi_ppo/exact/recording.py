@@ -26,7 +26,7 @@ from agents.hi_ppo import (
     init_filter,
     init_statistics,
     layer_shares,
-    make_reference,
+    reference_of,
     row_features,
     update_filter,
     update_statistics,
@@ -40,7 +40,7 @@ from agents.protocol import (
     table_rates,
     usd_worths,
 )
-from agents.staying import expected_losses, losses_along, reference_rates, staying_rates
+from agents.staying import losses_along, staying_rates
 from jaxsim.env import EnvParams, wan_graph, world_tape
 from jaxsim.planning import PlanTable, Worth, complete, plan_worth
 from jaxsim.pytree import Pytree
@@ -93,8 +93,7 @@ def record(
     """
     setup = make_setup(params, table)
     allowed = allowed_choices(setup, networks)
-    base = reference_rates(setup, allowed), expected_losses(setup, allowed)
-    reference = make_reference(*base)
+    reference = reference_of(setup, networks, allowed)
     views = world_tape(params, key, horizon + 1)
     rates = table_rates(setup, views)  # [T + 1, P, V] as measured
     choice = best_choices(rates, allowed, nothing(setup))

@@ -141,6 +141,7 @@ def test_the_older_version_is_read(saved):
         ({"encoder": "cnn"}, ["encoder", "sage, gat", "cnn"]),
         ({"forecasts": "some"}, ["forecasts", "true or false", "some"]),
         ({"lower_level": "none"}, ["lower_level", "filtered", "measured", "base", "none"]),
+        ({"reference": "none"}, ["reference", "base, outlook", "none"]),
         ({"seeds": []}, ["seeds", "at least one"]),
         ({"seeds": 3}, ["seeds", "got 3"]),
         ({"seeds": [3, 3]}, ["seeds", "different"]),
@@ -161,6 +162,7 @@ def test_a_description_that_no_policy_has_is_refused(tmp_path, version, changes,
         "encoder",
         "forecasts",
         "lower_level",
+        "reference",
     }:  # they may be missing
         rest = {k: v for k, v in META.items() if k != key}
         assert f"missing key {key!r}" in refused(written(tmp_path / "d.msgpack", rest))

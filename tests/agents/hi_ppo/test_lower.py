@@ -14,9 +14,9 @@ from agents.hi_ppo.exact import record
 from agents.hi_ppo.filter import expected_view, init_filter, update_filter
 from agents.hi_ppo.lower import allowed_choices, balanced_on
 from agents.hi_ppo.scheduler import HiPPO, init_policy
-from agents.hi_ppo.settings import LOWER_LEVELS, Networks
-from agents.protocol import make_setup, prior_rates
-from jaxsim.env import reset, step
+from agents.hi_ppo.settings import LOWER_LEVELS, REFERENCES, Networks
+from agents.protocol import make_setup, prior_rates, table_rates
+from jaxsim.env import Samples, reset, step
 from jaxsim.trees import stack
 
 STEPS, KEY = 6, jax.random.key(4)
@@ -82,6 +82,28 @@ def test_a_policy_is_recorded_as_it_plays(level):
     rates, progress, recording = played_and_recorded(level)
     np.testing.assert_allclose(rates, recording.stats.last, rtol=1e-4)
     np.testing.assert_allclose(progress, recording.stayed[:, ROW], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_what_rows_are_taken_to_bring_at_first_is_recorded_as_it_is_known_live():
+    """At base, or in the mean over samples: links at a fifth of their base or twice as fast."""
+    params = restless_world(STEPS, restart_s=70.0).replace(gpus_vary=False)
+    prior = make_setup(params, TABLE).prior
+    two = [prior.replace(bandwidth_gb_per_s=x * prior.bandwidth_gb_per_s) for x in (0.2, 2.0)]
+    params = params.replace(outlook=Samples(before=stack(two), now=stack(two)))
+    setup, known = make_setup(params, TABLE), {}
+    for reference in REFERENCES:
+        of = Networks(hidden=4, reference=reference)
+        taped = jax.jit(lambda p, of=of: record(p, TABLE, KEY, 2, of).reference)(params)
+        live = HiPPO(init_policy(KEY, of), 1, of).bind(setup).reference
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), live, taped)
+        known[reference] = np.asarray(live.base_rate)
+    rates = np.asarray(table_rates(setup, stack(two))).max(axis=-1)
+    np.testing.assert_allclose(known["outlook"], rates.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(
+        known["base"], np.asarray(prior_rates(setup)).max(axis=-1), rtol=1e-5
+    )
+    assert not np.allclose(known["base"], known["outlook"], rtol=1e-2)
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def played():
     That `decide` compiles once is asserted on the way.
     """
     both = worlds()
-    tapes = jax.jit(jax.vmap(lambda p: make_tape(p, TABLE, KEY, STEPS)))(both)
+    tapes = jax.jit(jax.vmap(lambda p: make_tape(p, TABLE, KEY, STEPS, Networks(HIDDEN))))(both)
     settings = TrainSettings(envs=4, rollout=4, hidden=HIDDEN, every=EVERY)
     trainer = Trainer(settings, TABLE, tapes, STEPS, 1)
 

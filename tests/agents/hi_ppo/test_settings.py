@@ -22,3 +22,9 @@ def test_ppo_learns_with_the_lower_level_as_it_is_measured_and_filtered():
         TrainSettings(algorithm="ppo", lower_level="measured")
     with pytest.raises(ValueError, match="lower_level: expected"):
         TrainSettings(lower_level="none")
+
+
+def test_what_rows_bring_before_anything_is_measured_is_known_at_base_or_in_an_outlook():
+    assert TrainSettings(reference="outlook").networks.reference == "outlook"
+    with pytest.raises(ValueError, match="reference: expected base, outlook"):
+        TrainSettings(reference="last")

@@ -23,9 +23,18 @@ def progress(evaluator, row=None):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("allow", ["synchronous", "any"])
-def test_no_row_found_by_playing_all_is_better_under_load(allow):
-    asked = {"allow": allow, "jitter": "uniform", "scenario": HALF_HELD, "tuning_scenarios": 0}
+@pytest.mark.parametrize(
+    ("allow", "jitter", "scenario"),
+    [
+        ("synchronous", "uniform", HALF_HELD),
+        ("any", "uniform", HALF_HELD),
+        ("synchronous", "ou", {}),
+        ("synchronous", "outage", {}),
+    ],
+    ids=["load", "load, any plan", "drift", "outages"],
+)
+def test_no_row_found_by_playing_all_is_better(allow, jitter, scenario):
+    asked = {"allow": allow, "jitter": jitter, "scenario": scenario, "tuning_scenarios": 0}
     config = from_mapping(EvaluateConfig, {**asked, "schedulers": "best_static"}, "test")
     evaluation = Evaluation(config)
     train, test = (evaluation.evaluator(SCENARIOS, split) for split in ("train", "test"))
