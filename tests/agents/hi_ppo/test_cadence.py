@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from agents.hi_ppo import scheduler, training
-from agents.hi_ppo.features import Measurement
+from agents.hi_ppo.features import Measurement, make_reference
 from agents.hi_ppo.settings import Networks, TrainSettings
 from agents.hi_ppo.training import Trainer
 
@@ -22,8 +22,8 @@ def measured(*_):
 
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_between_its_decisions_the_row_in_force_stays(every, monkeypatch):
-    monkeypatch.setattr(scheduler, "reference_rates", lambda *_: jnp.ones(3))
-    monkeypatch.setattr(scheduler, "expected_losses", lambda *_: jnp.zeros(3))
+    known = make_reference(jnp.ones(3), jnp.zeros(3))
+    monkeypatch.setattr(scheduler, "reference_of", lambda *_: known)
     monkeypatch.setattr(scheduler, "measure", lambda *_: (measured(), None))
     monkeypatch.setattr(scheduler, "score_upper", lambda *_: jax.nn.one_hot(WANTED, 3))
     monkeypatch.setattr(scheduler, "decide_lower", lambda *args: args[-1])  # the row as it is told
