@@ -21,7 +21,7 @@ from .jobs import (
     play_jobs,
     requested_for_jobs,
 )
-from .programs import tapes, true_setup
+from .programs import true_setup
 from .suites import is_suite_file, load_suite, scene_configs
 from .trust import (
     compile_trust,
@@ -60,7 +60,6 @@ __all__ = [
     "scene_configs",
     "speed_reaches",
     "synchronous",
-    "tapes",
     "true_setup",
     "tune",
 ]

@@ -25,7 +25,6 @@ from experiments.evaluate.programs import (
     plan_rates,
     rates_now,
     rates_under,
-    tapes,
     truths,
     truths_for,
     worths,
@@ -42,6 +41,7 @@ from jaxsim.scenario import (
     other_draws,
     samples_of,
     scenario_bank,
+    tapes,
 )
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import distinct, take, take_at_once

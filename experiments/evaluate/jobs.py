@@ -38,11 +38,11 @@ from experiments.common import (
 )
 from experiments.evaluate.contestants import checkpoint_of
 from experiments.evaluate.playing import JobsScenes, play_in_turn
-from experiments.evaluate.programs import decision_times_ms, tapes, wide
+from experiments.evaluate.programs import decision_times_ms, wide
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.load import SubmittedJob, read_jobs
-from jaxsim.scenario import JobsWorld, ScenarioSettings, jobs_bank
+from jaxsim.scenario import JobsWorld, ScenarioSettings, jobs_bank, tapes
 from jaxsim.short_axes import ShortAxes
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import stack, take

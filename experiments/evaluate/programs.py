@@ -13,7 +13,7 @@ import numpy as np
 
 from agents.oracles import Truth, family_bound, solve_truth
 from agents.protocol import Scheduler, Setup, make_setup, measured_rates, table_rates
-from jaxsim.env import EnvParams, Observation, reset, world_tape
+from jaxsim.env import EnvParams, Observation, reset
 from jaxsim.learning import TokenEfficiency
 from jaxsim.plan import Plan
 from jaxsim.planning import PlanTable, choice_rates, in_front, same_gpus
@@ -24,12 +24,6 @@ from jaxsim.step_time import NetworkView
 def wide(plans: Plan) -> bool:
     """Are these plans of so many domains that `ShortAxes` is worth its while?"""
     return in_front(plans.group.shape[-1])
-
-
-@functools.partial(jax.jit, static_argnames=("length",))
-def tapes(params: EnvParams, keys: jax.Array, length: int) -> NetworkView:
-    """The course of each scenario's world, [S, T, ...]."""
-    return jax.vmap(lambda params, key: world_tape(params, key, length))(params, keys)
 
 
 @ShortAxes

@@ -27,7 +27,6 @@ from experiments.evaluate import (
     on_tape,
     requested,
     synchronous,
-    tapes,
     true_setup,
 )
 from experiments.sweep.batches import Batch, Group, identified, padded
@@ -42,6 +41,7 @@ from jaxsim.scenario import (
     drawn_bank,
     other_draws,
     outlook_of,
+    tapes,
 )
 from jaxsim.trees import stack
 

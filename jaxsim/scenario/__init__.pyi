@@ -5,6 +5,7 @@ from .scenario import (
     drawn_bank,
     mean_view,
     scenario_bank,
+    tapes,
 )
 from .settings import JITTERS, MOST_INTERVALS, ScenarioSettings
 from .world import World, build_world, sample_views
@@ -28,4 +29,5 @@ __all__ = [
     "sample_views",
     "samples_of",
     "scenario_bank",
+    "tapes",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Key
 
-from jaxsim.env import EnvParams
+from jaxsim.env import EnvParams, world_tape
 from jaxsim.learning import TWO_SIDED_95, TokenEfficiency, lower_end
 from jaxsim.load import Bursts, LoadProcess, burst_trace, load_process
 from jaxsim.network import (
@@ -54,6 +54,12 @@ def scenario_bank(
         each = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), objective)
         stacked = stacked.replace(objective=each)
     return stacked, keys
+
+
+@functools.partial(jax.jit, static_argnames=("length",))
+def tapes(params: EnvParams, keys: Key[Array, " S"], length: int) -> NetworkView:
+    """[S, T, ...] the course of each world of a bank."""
+    return jax.vmap(lambda params, key: world_tape(params, key, length))(params, keys)
 
 
 @dataclasses.dataclass(frozen=True)
