@@ -181,7 +181,7 @@ ENTRIES = (
         tunables=(
             Tunable("horizon", 20.0, HORIZONS, "smoothed_horizon"),
             Tunable("alpha", 0.2, (0.05, 0.1, 0.2, 0.4, 0.7, 1.0), "smoothed_alpha"),
-            Tunable("base_weight", 0.0, (0.0, 0.15, 0.3, 0.5), "smoothed_base_weight"),
+            Tunable("expected_weight", 0.0, (0.0, 0.15, 0.3, 0.5), "smoothed_expected_weight"),
         ),
     ),
     Entry(

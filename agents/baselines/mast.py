@@ -17,7 +17,8 @@ from jax import Array
 from jaxtyping import Float
 
 from agents.baselines.static import StaticPlan, with_any_choice
-from agents.protocol import Setup, score_prior
+from agents.protocol import Setup
+from agents.staying import expected_rates
 from jaxsim.env import Observation
 
 
@@ -42,7 +43,7 @@ class Mast(StaticPlan):
     def bind(self, setup: Setup) -> Self:
         rows = setup.table.single_domain & setup.table.mask
         inside = with_any_choice(rows, setup.problem.choices.size)
-        by_region = region_rates(setup, score_prior(setup, inside).rate)
+        by_region = region_rates(setup, expected_rates(setup, inside))
         budget = setup.problem.work.step_budget
         steps = jnp.where(jnp.isfinite(budget), budget, 1.0)
         region = jnp.argmin(finish_s(jnp.zeros_like(by_region), steps, by_region))

@@ -27,6 +27,7 @@ MAGIC = b"hippo-checkpoint\n"
 FILE_NAME = "checkpoint.msgpack"
 SHIPPED = "hi_ppo.msgpack"
 KNOWN = {"encoder": ENCODERS, "lower_level": LOWER_LEVELS, "reference": REFERENCES}
+OLDER = {"reference": "base"}  # of files that do not say: where the default has changed since
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,6 +233,7 @@ def schedulers(checkpoint: Checkpoint) -> list[HiPPO]:
 
 
 def networks_of(checkpoint: Checkpoint) -> Networks:
-    """What its parameters are of; what an older file does not say has its default."""
+    """What its parameters are of; what an older file does not say is as it was then."""
     names = {field.name for field in dataclasses.fields(Networks)}
-    return Networks(**{key: value for key, value in checkpoint.meta.items() if key in names})
+    told = {**OLDER, **checkpoint.meta}
+    return Networks(**{key: value for key, value in told.items() if key in names})

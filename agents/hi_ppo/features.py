@@ -75,9 +75,9 @@ def reference_of(
     setup: Setup, networks: Networks, allowed: Bool[Array, "P V"] | None = None
 ) -> Reference:
     """What is known of the table's rows before anything is measured, of the `allowed` lower choices
-    (None = all): at base, or in the mean over the setup's outlook. A plan whose stages wait for one
+    (None = all): in the mean over the setup's outlook, or at base. A plan whose stages wait for one
     another is slower over links that move than over their mean."""
-    rates = expected_rates if networks.reference == "outlook" else reference_rates
+    rates = reference_rates if networks.reference == "base" else expected_rates
     return make_reference(rates(setup, allowed), expected_losses(setup, allowed))
 
 

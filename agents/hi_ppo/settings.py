@@ -16,7 +16,7 @@ from jaxsim.files import (
 ALGORITHMS = ("exact", "ppo")
 ENCODERS = ("sage", "gat", "none")
 LOWER_LEVELS = ("filtered", "measured", "base")
-REFERENCES = ("base", "outlook")
+REFERENCES = ("outlook", "base")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +114,9 @@ class TrainSettings:
         lower_level: what it goes by in every interval: filtered (choices as measured, batch shares as a
             filter of all measurements expects links and GPUs), measured (both as last measured) or base
             (both as they suit the base: never changed); ppo takes filtered only
-        reference: what rows are taken to bring before anything is measured, where averages begin: base
-            (at the links' base) or outlook (in the mean over the states of links and load that are to
-            be expected, by which the best static plan is chosen)
+        reference: what rows are taken to bring before anything is measured, where averages begin:
+            outlook (in the mean over the states of links and load that are to be expected, by which the
+            best static plan is chosen) or base (at the links' base)
         upper_discount: gamma per interval of the upper policy
         lower_discount: gamma per interval of the lower policy, whose choices leave nothing behind
         shaping: weight of the potential shaping with the training-time clairvoyant value, 0 to 1
@@ -135,7 +135,7 @@ class TrainSettings:
     encoder: str = "sage"
     forecasts: bool = False
     lower_level: str = "filtered"
-    reference: str = "base"
+    reference: str = REFERENCES[0]
     upper_discount: float = 0.95
     lower_discount: float = 0.5
     shaping: float = 1.0

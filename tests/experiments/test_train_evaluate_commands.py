@@ -519,7 +519,9 @@ class FakeOfThree(Fake):
         self.asked += 1
         horizon, alpha, weight = self.likes
         off = abs(float(scheduler.horizon) - horizon * float(scheduler.alpha) / alpha)
-        off += 10 * abs(float(scheduler.alpha) - alpha) + abs(float(scheduler.base_weight) - weight)
+        off += 10 * abs(float(scheduler.alpha) - alpha) + abs(
+            float(scheduler.expected_weight) - weight
+        )
         return np.full(4, off)
 
 

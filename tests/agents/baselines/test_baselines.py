@@ -111,7 +111,7 @@ def test_hysteresis_by_hand(horizon, rates, switch_s, expected):
 
 def followed(scheduler, rates, base):
     """Rows chosen over rates [T, P] from row 0 on, any switch taking 30 s of an interval's 60."""
-    bound = scheduler.bind(setup()).replace(base_rate=jnp.asarray(base, jnp.float32))
+    bound = scheduler.bind(setup()).replace(expected=jnp.asarray(base, jnp.float32))
     memory, row, rows = bound.init(jax.random.key(0)), 0, []
     for rate in rates:
         switch_s = np.where(np.arange(ROWS) == row, 0.0, 30.0)
@@ -128,9 +128,13 @@ def test_smoothed_hysteresis_by_hand():
     base = (1.0, 1.0, 0.0)
     assert followed(SmoothedHysteresis(1.0, alpha=0.5), rates, base) == [0, 1, 1]
     # Half of what is believed is the base: 1.25, 1.625, 2.3125.
-    halved = SmoothedHysteresis(1.0, alpha=0.5, base_weight=0.5)
+    halved = SmoothedHysteresis(1.0, alpha=0.5, expected_weight=0.5)
     assert followed(halved, rates, base) == [0, 0, 1]
-    assert followed(SmoothedHysteresis(1.0, alpha=0.5, base_weight=1.0), rates, base) == [0, 0, 0]
+    assert followed(SmoothedHysteresis(1.0, alpha=0.5, expected_weight=1.0), rates, base) == [
+        0,
+        0,
+        0,
+    ]
     # A row that cannot run now is left at once, and not gone to, however good it was.
     gone = [(9.0, 1.0, 0.0), (0.0, 1.0, 0.0), (0.0, 1.0, 0.0)]
     assert followed(SmoothedHysteresis(1.0, alpha=0.1), gone, (9.0, 1.0, 0.0)) == [0, 1, 1]
@@ -144,7 +148,7 @@ def test_smoothed_hysteresis_without_memory_is_hysteresis():
         switch_s = np.where(np.arange(ROWS) == row, 0.0, 30.0)
         seen = evaluated(rate, row=row, switch_s=switch_s)
         expected.append(row := int(plain.choose(jax.random.key(0), seen, memory)[0]))
-    same = SmoothedHysteresis(3.0, alpha=1.0, base_weight=0.0)
+    same = SmoothedHysteresis(3.0, alpha=1.0, expected_weight=0.0)
     assert followed(same, rates, (5.0, 1.0, 0.1)) == expected
     assert len(set(expected)) == ROWS
     slow = SmoothedHysteresis(3.0, alpha=0.1)

@@ -12,7 +12,13 @@ import pytest
 from flax import serialization
 
 from agents.hi_ppo import checkpoint
-from agents.hi_ppo.checkpoint import load_checkpoint, policies, restore, save_checkpoint
+from agents.hi_ppo.checkpoint import (
+    load_checkpoint,
+    networks_of,
+    policies,
+    restore,
+    save_checkpoint,
+)
 from agents.hi_ppo.scheduler import PolicyParams
 from jaxsim.files.errors import InputError
 from jaxsim.trees import take
@@ -44,6 +50,14 @@ def same(a, b):
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         assert x.dtype == y.dtype
         np.testing.assert_array_equal(x, y)
+
+
+def test_where_a_file_does_not_say_averages_begin_as_they_did_when_it_was_written(tmp_path):
+    files = {"older": META, "newer": {**META, "reference": "outlook"}}
+    for name, meta in files.items():
+        save_checkpoint(tmp_path / name, tree(), meta)
+    found = {name: networks_of(load_checkpoint(tmp_path / name)).reference for name in files}
+    assert found == {"older": "base", "newer": "outlook"}
 
 
 def test_a_round_trip_keeps_every_bit_type_and_word(saved):
@@ -141,7 +155,7 @@ def test_the_older_version_is_read(saved):
         ({"encoder": "cnn"}, ["encoder", "sage, gat", "cnn"]),
         ({"forecasts": "some"}, ["forecasts", "true or false", "some"]),
         ({"lower_level": "none"}, ["lower_level", "filtered", "measured", "base", "none"]),
-        ({"reference": "none"}, ["reference", "base, outlook", "none"]),
+        ({"reference": "none"}, ["reference", "outlook, base", "none"]),
         ({"seeds": []}, ["seeds", "at least one"]),
         ({"seeds": 3}, ["seeds", "got 3"]),
         ({"seeds": [3, 3]}, ["seeds", "different"]),

@@ -25,6 +25,6 @@ def test_ppo_learns_with_the_lower_level_as_it_is_measured_and_filtered():
 
 
 def test_what_rows_bring_before_anything_is_measured_is_known_at_base_or_in_an_outlook():
-    assert TrainSettings(reference="outlook").networks.reference == "outlook"
-    with pytest.raises(ValueError, match="reference: expected base, outlook"):
+    assert TrainSettings(reference="base").networks.reference == "base"
+    with pytest.raises(ValueError, match="reference: expected outlook, base"):
         TrainSettings(reference="last")

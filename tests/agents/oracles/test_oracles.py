@@ -14,7 +14,7 @@ import pytest
 from helpers.schedulers import bound
 from helpers.toy_world import JOB, calibration, cluster_spec, env_params, make_plan
 
-from agents.baselines import mast, static
+from agents.baselines import mast, replanning, static
 from agents.baselines.hysteresis import Hysteresis
 from agents.episodes.rollout import play
 from agents.hi_ppo.scheduler import HiPPO
@@ -478,8 +478,10 @@ def decisions(params, key, truth):
     seen = seen.replace(rates=table_rates(setup, seen.view))
     prior = table_rates(setup, one_view(setup.prior))[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mast, "score_prior", lambda setup, some: best_choices(prior, some))
-        patch.setattr(static, "expected_rates", lambda setup, some: best_choices(prior, some).rate)
+        for module in (mast, static, replanning):
+            patch.setattr(
+                module, "expected_rates", lambda setup, some: best_choices(prior, some).rate
+            )
         made = {name: one.bind(setup) for name, one in MADE.items()}
 
     def act(memory, observation):

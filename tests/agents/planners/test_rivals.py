@@ -309,8 +309,8 @@ def chosen_row(monkeypatch, setup, rate, make):
         found = jnp.where(candidates & setup.table.mask[:, None], rate, 0.0)
         return Estimate(found.max(axis=1), jnp.argmax(found, axis=1).astype(jnp.int32))
 
-    monkeypatch.setattr(mast, "score_prior", score)
-    monkeypatch.setattr(static, "expected_rates", lambda setup, some: score(setup, some).rate)
+    for module in (mast, static):
+        monkeypatch.setattr(module, "expected_rates", lambda setup, some: score(setup, some).rate)
     return int(make(setup).choose(jax.random.key(0), None, ())[0])
 
 
@@ -399,24 +399,24 @@ def test_a_planner_plans_again_only_when_what_it_watches_has_changed(
 
 def test_where_gpus_stay_the_first_plan_is_looked_up_and_not_scored(monkeypatch):
     monkeypatch.setattr(replanning, "score_table", None)  # whoever scores now fails
-    at_base = Estimate(jnp.array([1.0, 2.0], jnp.float32), jnp.zeros(2, jnp.int32))
-    monkeypatch.setattr(replanning, "score_prior", lambda *args: at_base)
+    expected = Estimate(jnp.array([1.0, 2.0], jnp.float32), jnp.zeros(2, jnp.int32))
     view = base_view(builder("random").problem.cluster)
     view = view.replace(gpus_available=jnp.array([4, 4], jnp.int32))
     setup = type("Setup", (), {"prior": view, "interval_s": jnp.float32(60.0), "gpus_vary": False})
     setup.table = type("Table", (), {"mask": jnp.ones(2, bool)})
-    planner = Replanning(10.0, candidates=jnp.ones((2, 1), bool), setup=setup)
+    known = {"setup": setup, "expected": expected.rate}
+    planner = Replanning(10.0, candidates=jnp.ones((2, 1), bool), **known)
     first = EvaluatedTable(
         row=jnp.int32(0),
         idle=jnp.array(True),
         may_switch=jnp.array(True),
-        now=at_base.replace(rate=at_base.rate[::-1]),
+        now=expected.replace(rate=expected.rate[::-1]),
         switch_s=jnp.zeros(2, jnp.float32),
         view=view,
         t=jnp.int32(1),
     )
     memory = jnp.full(2, -1, jnp.int32)
-    assert int(planner.choose(jax.random.key(0), first, memory)[0]) == 1, "the best at base"
+    assert int(planner.choose(jax.random.key(0), first, memory)[0]) == 1, "the best to be expected"
     # A process that listens may be told of other GPUs than the file's: what is measured counts.
     less = first.replace(view=view.replace(gpus_available=jnp.array([4, 0], jnp.int32)))
     assert int(planner.choose(jax.random.key(0), less, memory)[0]) == 0

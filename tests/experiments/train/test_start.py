@@ -26,7 +26,7 @@ def test_every_seed_starts_from_the_first_policy():
         ("hi_ppo", Networks(hidden=8), ["train.hidden 32", "asked for is 8"]),
         ("hi_ppo", Networks(encoder="none"), ["train.encoder sage", "asked for is none"]),
         ("hi_ppo", Networks(lower_level="base"), ["train.lower_level filtered", "is base"]),
-        ("hi_ppo", Networks(reference="outlook"), ["train.reference base", "is outlook"]),
+        ("hi_ppo", Networks(reference="base"), ["train.reference outlook", "is base"]),
         ("nobody.msgpack", Networks(), ["nobody.msgpack", "no such file"]),
     ],
 )
