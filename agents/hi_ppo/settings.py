@@ -82,13 +82,15 @@ class ExactSettings:
 
     Attributes:
         learning_rate: of Adam, decays to zero by half a cosine over the run
-        max_grad_norm: gradients are clipped by their global norm
+        max_grad_norm: gradients are clipped by their global norm; a guard. The few scenarios in which
+            a wrong move costs hours have gradients a hundred times the usual, and it is them that
+            there is something to be learned from
         batch: scenarios per update, shared out among the worlds
         updates: per epoch
     """
 
     learning_rate: float = 1e-2
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = 100.0
     batch: int = 8
     updates: int = 5
 
