@@ -82,9 +82,8 @@ class ExactSettings:
 
     Attributes:
         learning_rate: of Adam, decays to zero by half a cosine over the run
-        max_grad_norm: gradients are clipped by their global norm; a guard. The few scenarios in which
-            a wrong move costs hours have gradients a hundred times the usual, and it is them that
-            there is something to be learned from
+        max_grad_norm: gradients are clipped by their global norm; a guard. A few scenarios have
+            gradients a hundred times the usual, and less is learned where these are cut
         batch: scenarios per update, shared out among the worlds
         updates: per epoch
     """

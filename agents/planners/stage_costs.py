@@ -3,8 +3,8 @@
 Host side, NumPy. A planner searches pipelines with an objective of its own; whether a plan fits is
 for the simulator to say, with the same memory model for everyone. Its objective chooses what it
 proposes, for each of several networks. What of that is played, the simulator chooses: the fastest
-in the mean over the states to be expected (`static.StaticPlan`), or, for who plans again, at base and
-later as measured (`replanning.Replanning`); and in every interval anew the micro-batch,
+in the mean over the states to be expected (`static.StaticPlan`), or, for who plans again, that at
+first and later as measured (`replanning.Replanning`); and in every interval anew the micro-batch,
 recomputation and schedule.
 """
 

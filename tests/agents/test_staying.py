@@ -9,7 +9,8 @@ import pytest
 from helpers.toy_table import PLANS, TABLE
 from helpers.toy_world import JOB, calibration, cluster_spec, env_params
 
-from agents.protocol import best_choices, make_setup, table_rates
+from agents.baselines import Replanning, SmoothedHysteresis
+from agents.protocol import best_choices, make_setup, prior_rates, table_rates
 from agents.staying import (
     expected_losses,
     expected_rates,
@@ -19,7 +20,7 @@ from agents.staying import (
 )
 from jaxsim.env import Samples
 from jaxsim.env.env import world_tape
-from jaxsim.trees import take
+from jaxsim.trees import stack, take
 
 STEPS, INTERVAL_S, RESTART_S = 10, 60.0, 20.0
 
@@ -102,6 +103,23 @@ def test_what_is_expected_is_the_mean_over_samples_less_what_is_lost_between_the
     # Where GPUs do not vary, nothing is laid out anew.
     still = setup.replace(gpus_vary=False)
     assert (np.asarray(expected_losses(still)) == 0).all()
+
+
+def test_the_rule_and_planners_that_plan_again_begin_at_the_mean_over_samples():
+    """Links at a fifth of their base or twice as fast, and GPUs that stay."""
+    params = env_params(cluster_spec(3, gpus=4, gbps=2.0), JOB, PLANS[0])
+    setup = make_setup(params, TABLE).replace(gpus_vary=False)
+    base = setup.prior.bandwidth_gb_per_s
+    two = stack([setup.prior.replace(bandwidth_gb_per_s=x * base) for x in (0.2, 2.0)])
+    setup = setup.replace(outlook=Samples(two, two))
+    mean = np.asarray(table_rates(setup, two)).max(axis=-1).mean(axis=0)
+    assert not np.allclose(mean, np.asarray(prior_rates(setup)).max(axis=-1), rtol=1e-2)
+    rule = SmoothedHysteresis().bind(setup)
+    np.testing.assert_allclose(rule.init(jax.random.key(0)).average, mean, rtol=1e-5)
+    candidates = jnp.ones((TABLE.size, setup.problem.choices.size), bool)
+    planner = Replanning(candidates=candidates).bind(setup)
+    np.testing.assert_allclose(planner.expected, mean, rtol=1e-5)
+    assert planner.bind(setup.replace(gpus_vary=True)).expected is None
 
 
 def test_where_gpus_do_not_vary_nothing_is_kept():

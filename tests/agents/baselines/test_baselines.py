@@ -122,19 +122,17 @@ def followed(scheduler, rates, base):
 
 
 def test_smoothed_hysteresis_by_hand():
-    """Averages start at base, (1, 1, 0). With alpha 0.5 row 1 is believed at 1.5, 2.25, 3.625 steps/s
-    while row 0 stays at 1; over one interval a switch must more than double the rate."""
+    """Averages start at what is to be expected, (1, 1, 0). With alpha 0.5 row 1 is believed at 1.5,
+    2.25, 3.625 steps/s while row 0 stays at 1; over one interval a switch must more than double the
+    rate."""
     rates = [(1.0, 2.0, 0.0), (1.0, 3.0, 0.0), (1.0, 5.0, 0.0)]
     base = (1.0, 1.0, 0.0)
     assert followed(SmoothedHysteresis(1.0, alpha=0.5), rates, base) == [0, 1, 1]
-    # Half of what is believed is the base: 1.25, 1.625, 2.3125.
+    # Half of what is believed is that: 1.25, 1.625, 2.3125.
     halved = SmoothedHysteresis(1.0, alpha=0.5, expected_weight=0.5)
     assert followed(halved, rates, base) == [0, 0, 1]
-    assert followed(SmoothedHysteresis(1.0, alpha=0.5, expected_weight=1.0), rates, base) == [
-        0,
-        0,
-        0,
-    ]
+    deaf = SmoothedHysteresis(1.0, alpha=0.5, expected_weight=1.0)
+    assert followed(deaf, rates, base) == [0, 0, 0]
     # A row that cannot run now is left at once, and not gone to, however good it was.
     gone = [(9.0, 1.0, 0.0), (0.0, 1.0, 0.0), (0.0, 1.0, 0.0)]
     assert followed(SmoothedHysteresis(1.0, alpha=0.1), gone, (9.0, 1.0, 0.0)) == [0, 1, 1]
