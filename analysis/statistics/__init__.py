@@ -2,6 +2,7 @@
 
 bootstrap  estimates with intervals, paired over scenarios
 summary    an evaluation
+scenes     the scenes of a suite together
 jobs       an evaluation of many jobs
 kpi        the eight key figures
 pareto     fronts, and how well they are covered
@@ -28,6 +29,7 @@ from analysis.statistics.ddp import (
 from analysis.statistics.jobs import jobs_summary
 from analysis.statistics.kpi import Played, entry
 from analysis.statistics.pareto import covered, front, front_note, hypervolume_ratio
+from analysis.statistics.scenes import SceneMean, scene_means
 from analysis.statistics.summary import evaluation_summary, with_headroom
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "Cost",
     "Interval",
     "Played",
+    "SceneMean",
     "accuracy_table",
     "bootstrap",
     "bootstrap_interval",
@@ -55,6 +58,7 @@ __all__ = [
     "per_step",
     "predictions",
     "scenario_matrix",
+    "scene_means",
     "seed_band",
     "summary_table",
     "sweep",

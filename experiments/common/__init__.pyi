@@ -44,7 +44,15 @@ from .setup import (
     read_traces,
     use_compile_cache,
 )
-from .tables import as_text, best_plan_text, jobs_table, scheduler_table, suite_table, tie_text
+from .tables import (
+    as_text,
+    best_plan_text,
+    by_headroom,
+    jobs_table,
+    scheduler_table,
+    suite_table,
+    tie_text,
+)
 
 __all__ = [
     "AT_ONCE",
@@ -67,6 +75,7 @@ __all__ = [
     "are_weights",
     "as_text",
     "best_plan_text",
+    "by_headroom",
     "check_budget",
     "check_job",
     "check_output",

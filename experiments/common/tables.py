@@ -119,7 +119,7 @@ def suite_table(summary: dict) -> str:
     columns = ("scene", "scheduler", "headroom\n%", "regret\n%", "95 % interval", "to bound\n%")
     for i, name in enumerate((*columns, "completion\nx alone")):  # the last is of many jobs
         table.add_column(name, justify="left" if i < 2 else "right")
-    worth, controls = _by_headroom(summary["scenes"])
+    worth, controls = by_headroom(summary["scenes"])
     for scene in (*worth, *controls):
         rows = summary["scenes"][scene]["schedulers"]
         table.add_section()
@@ -143,10 +143,32 @@ def suite_table(summary: dict) -> str:
             f"controls, with less than {CONTROL_PCT:g} % to gain over the best static plan: "
             f"{', '.join(controls)}\n"
         )
-    return text
+    return text + _means_text(summary.get("means", {}), summary["scenes"], len(worth))
 
 
-def _by_headroom(scenes: dict[str, dict]) -> tuple[list[str], list[str]]:
+def _means_text(means: dict[str, dict], scenes: dict[str, dict], n: int) -> str:
+    """The schedulers in the mean over the scenes worth deciding in; what the first of those that
+    learn gains over the others."""
+    if n < 2 or not means:
+        return ""
+    learned = {name for result in scenes.values() for name in result.get("paired", ())}
+    policy = next((name for name in means if name in learned), None)
+    table = Table(title=f"in the mean over {n} scenes, which weigh alike")
+    for i, name in enumerate(("scheduler", "regret\n%", "95 % interval")):
+        table.add_column(name, justify="left" if i == 0 else "right")
+    for name in (f"{policy} gains\npoints", "95 % interval") if policy else ():
+        table.add_column(name, justify="right")
+    for name in sorted(means, key=lambda name: means[name]["regret_pct"]):
+        row = means[name]
+        cells = [f"{row['regret_pct']:.1f}", _interval(*row["regret_ci95_pct"])]
+        if policy is not None and name != policy:
+            gain, low, high = means[policy]["gain_over_pct"][name]
+            cells += [f"{gain:.2f}", _interval(low, high, "{:.2f}")]
+        table.add_row(name, *cells)
+    return as_text(table)
+
+
+def by_headroom(scenes: dict[str, dict]) -> tuple[list[str], list[str]]:
     """The scenes worth deciding in, and the controls: those with hardly anything to gain."""
     gains = {}
     for scene, result in scenes.items():
@@ -187,10 +209,10 @@ def as_text(table: Table, width: int = WIDTH) -> str:
     return captured.get()
 
 
-def _interval(low: float | None, high: float | None) -> str:
+def _interval(low: float | None, high: float | None, form: str = "{:.1f}") -> str:
     """One scenario has no interval."""
     known = low is not None and high is not None and np.isfinite([low, high]).all()
-    return f"{low:.1f} to {high:.1f}" if known else "-"
+    return f"{form.format(low)} to {form.format(high)}" if known else "-"
 
 
 def _cell(value, form: str) -> str:

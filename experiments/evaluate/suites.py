@@ -14,7 +14,8 @@ import pandas as pd
 from tqdm import tqdm
 
 from analysis.records import RunWriter, load
-from experiments.common import from_mapping, progress
+from analysis.statistics import SceneMean, scene_means, with_headroom
+from experiments.common import by_headroom, from_mapping, progress
 from experiments.evaluate.alternatives import alternatives_rows
 from jaxsim.files import InputError, is_file, listed, meant, read_yaml, shown, values
 
@@ -152,10 +153,10 @@ def run_suite(config: Any, given: list[str], evaluate: Evaluate, check: Check) -
     """Evaluate every scene that the folder has not finished yet, each in a folder of its own, after
     a check of them all.
 
-    Returns the summary, `{"suite", "wall_s", "scenes": {NAME: an evaluation's summary}}`, and the
-    run folder. `wall_s` counts an interrupted scene from its last resumption on, and scenes finished
-    before the suite was resumed without loading their worlds. Raises InputError, RecordError,
-    KeyboardInterrupt.
+    Returns the summary, `{"suite", "wall_s", "scenes": {NAME: an evaluation's summary}, "means":
+    {SCHEDULER: a mean over scenes}}`, and the run folder. `wall_s` counts an interrupted scene from
+    its last resumption on, and scenes finished before the suite was resumed without loading their
+    worlds. Raises InputError, RecordError, KeyboardInterrupt.
     """
     resume = config.resume is not None
     if resume:
@@ -191,7 +192,25 @@ def _play(name: str, scenes: dict[str, Any], writer: RunWriter, evaluate: Evalua
             writer.write_table("scenes", _rows(summaries))
             writer.write_table("alternatives", alternatives_rows(summaries))
             bar.update()
-    return {"suite": name, "wall_s": wall_s, "scenes": summaries}
+    means = _means(summaries, writer.dir)
+    return {"suite": name, "wall_s": wall_s, "scenes": summaries, "means": means}
+
+
+def _means(summaries: dict[str, dict], folder: Path) -> dict[str, SceneMean]:
+    """Who plays in all scenes worth deciding in, in the mean over them; many jobs have no regret."""
+    worth, _ = by_headroom(summaries)
+    records = {scene: load(folder / scene) for scene in worth}
+    if not all("scenarios" in record.tables() for record in records.values()):
+        return {}
+    tables = {scene: record.table("scenarios") for scene, record in records.items()}
+    if not all("regret_pct" in table for table in tables.values()):
+        return {}
+    return scene_means(
+        {
+            scene: with_headroom(table, summaries[scene]["headroom"]["threshold_pct"])
+            for scene, table in tables.items()
+        }
+    )
 
 
 def _rows(summaries: dict[str, dict]) -> pd.DataFrame:

@@ -139,6 +139,25 @@ def suite_sections(record: RunRecord, notes: list[str]) -> Iterator[Section]:
     )
     pictures = (Picture("suite", drawn, caption),)
     yield Section("Scenes", whole, pictures)
+    means = record.summary.get("means")  # not in runs of older versions
+    if means:
+        yield Section("In the mean over the scenes", _mean_rows(means, sorted(learned)))
+
+
+def _mean_rows(means: dict[str, dict], learned: list[str]) -> str:
+    """Regret, and what each policy gains over the others."""
+    policies = [name for name in learned if name in means]
+    header = ["scheduler", "regret [%]", "95 % interval"]
+    header += [text for name in policies for text in (f"{name} gains [%]", "95 % interval")]
+    body = []
+    for name in sorted(means, key=lambda name: means[name]["regret_pct"]):
+        row = [name, fixed(means[name]["regret_pct"]), interval(means[name]["regret_ci95_pct"])]
+        for policy in policies:
+            gain, *bounds = means[policy]["gain_over_pct"].get(name, (None, None, None))
+            row += [fixed(gain, 2), interval(bounds, 2)]
+        body.append(row)
+    text = "Scenes weigh alike; those with hardly anything to gain are left out."
+    return text + "\n\n" + table(header, body)
 
 
 def _scene_rows(scenes: pd.DataFrame) -> str:
