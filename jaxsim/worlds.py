@@ -125,9 +125,9 @@ def make_world(name: str, table_size: int = 48) -> World:
 def make(name: str = "four-aws-regions", seed: int = 0, split: str = "play") -> EnvParams:
     """One scenario of a named world, ready for `reset`.
 
-    The best plan that never changes is in force at the start (`initial_plan`), and rewards compare
-    with it: `progress_ref` is its progress per interval at base bandwidth, so a reward of 0.1 is
-    10 % more training than that. `split` separates sets of scenarios: the same seed in two splits
+    The fastest plan at base bandwidth and mean load is in force at the start (`initial_plan`), and
+    rewards compare with it: `progress_ref` is its progress per interval there, so a reward of 0.1
+    is 10 % more training than that. `split` separates sets of scenarios: the same seed in two splits
     is two worlds.
 
     Raises InputError for an unknown name.

@@ -22,6 +22,7 @@ LEFT = {
     "hippo wan": "changes the network of the machine: tests/ddp_bench/wan runs it where it may",
     "hippo evaluate --resume": "of a run that was interrupted: tests/experiments/evaluate",
     "hippo train --resume": "of a run that was interrupted: tests/experiments/train",
+    "hippo kpi --resume": "of a run that was interrupted: tests/experiments/kpi",
     "hippo sweep --resume": "of a run that was interrupted: tests/experiments/sweep",
     "hippo report outputs/sim-to-real": "of the same: tests/experiments/wan",
     "hippo sweep --config experiments/configs/sweep.yaml --executor ray": "where Ray is installed: "

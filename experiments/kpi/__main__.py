@@ -18,10 +18,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def _prepare(argv: list[str]) -> Callable[[], object]:
     """Read the command line, then load what the work needs: that takes seconds."""
-    from experiments.common import parse
-    from experiments.kpi.config import KpiConfig
+    from experiments.common import given_keys, parse
+    from experiments.kpi.config import KpiConfig, resumed_config
 
     config = parse(KpiConfig, argv, "kpi", EXAMPLE)
+    if config.resume is not None:
+        config = resumed_config(config, given_keys(KpiConfig, argv))
     if config.dry_run:
         from experiments.kpi.board import dry_run
 

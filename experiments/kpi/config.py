@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from analysis.records import RunWriter, load
 from experiments.common import (
     GLOBAL_BATCH,
     LAYOUT_LIMIT,
@@ -12,9 +13,10 @@ from experiments.common import (
     MOST_OF_A_WORLD,
     MOST_SCENARIOS,
     default_scenario,
+    from_mapping,
     smaller,
 )
-from jaxsim.files import check_counts
+from jaxsim.files import InputError, check_counts
 from jaxsim.scenario import ScenarioSettings
 
 SETTINGS = ("synchronous", "any")  # plans that are allowed
@@ -58,6 +60,8 @@ class KpiConfig:
         dry_run: check the files, say how much there is to measure and how long runs like it took
         json: file for the result, - = standard output and nothing else there
         out: run folder; outputs/kpi-<time> if none is given
+        resume: run folder of a measurement that ended early: what is allowed is measured where it is
+            not finished; only json goes with it
     """
 
     policy: str = LEARNED
@@ -82,6 +86,7 @@ class KpiConfig:
     dry_run: bool = False
     json: str | None = None
     out: str | None = None
+    resume: str | None = None
 
     def __post_init__(self):
         check_counts(self, {"seeds": MOST_SCENARIOS, "asked": MOST_ASKED}, least=2)
@@ -103,3 +108,20 @@ class KpiConfig:
     def settings(self) -> tuple[str, ...]:
         """What is measured one after the other: plans that are allowed."""
         return SETTINGS if self.allow == "both" else (self.allow,)
+
+
+def resumed_config(config: KpiConfig, given: list[str]) -> KpiConfig:
+    """The configuration of the run that is to go on.
+
+    Raises InputError for `given` keys beside resume and json, and RecordError for a folder that holds
+    no run of this kind.
+    """
+    others = [key for key in given if key not in ("resume", "json")]
+    if others:
+        raise InputError(
+            f"kpi: {others[0]}: cannot be changed with --resume, {config.resume} keeps its own "
+            "configuration; allowed beside it: json"
+        )
+    RunWriter.check("kpi", config.resume, resume=True)
+    body = {**load(config.resume).run["config"], "resume": config.resume, "json": config.json}
+    return from_mapping(KpiConfig, body, config.resume)

@@ -51,6 +51,11 @@ EPSILON = 0.02  # of the Pareto coverage
 BEST = "clairvoyant"  # whose own figure is what can be reached
 SPEED_RIVALS = ("single_domain", "static_even_split", "best_static")
 TRAFFIC_RIVALS = ("static_even_split", "zero")
+# Measured or made once, whoever asks for it.
+SHARED = (
+    *("_stage", "_shared", "_process", "_points", "_fronts_covered"),
+    *("played", "used", "_coverage", "_decision_ms", "_response"),
+)
 CONDITIONED = "conditioned_on_weights"  # of a checkpoint's meta: the policy sees w
 
 
@@ -65,8 +70,10 @@ class Scoreboard:
         listed = f",{EIGHT_REGIONS}" if config.cluster is None else config.cluster
         self.files = [file.strip() or None for file in listed.split(",")]
         self._frames: dict[tuple, list[pd.DataFrame]] = {}
-        self._trade_offs: list[pd.DataFrame] = []
+        self._trade_offs: dict[tuple[str, int], pd.DataFrame] = {}
         self._processes = contextlib.ExitStack()  # that respond, closed when `run` is done
+        for name in SHARED:  # kept by the scoreboard, and gone with it
+            setattr(self, name, made_once(getattr(self, name)))
 
     def tables(self) -> dict[str, Callable[[], Any]]:
         """Every cluster's tables, of one job and of many, for `run`; the last cluster's first, which by
@@ -91,7 +98,6 @@ class Scoreboard:
         """One for each cluster."""
         return [self._shared(which) for which in range(len(self.files))]
 
-    @made_once
     def _stage(self, which: int) -> Stage:
         c, file = self.config, self.files[which]
         spec, world, info = load_world(
@@ -110,7 +116,6 @@ class Scoreboard:
         counts = {"train": c.tuning_scenarios, "test": c.seeds}
         return Stage(spec, world, info, c.scenario, counts)
 
-    @made_once
     def _shared(self, which: int) -> SharedCluster:
         c, file = self.config, self.files[which]
         return shared_cluster(
@@ -177,9 +182,10 @@ class Scoreboard:
 
     @property
     def trade_offs(self) -> pd.DataFrame:
-        """The first scenario's front of each cluster, and where schedulers settle on it."""
+        """The first scenario's front of each cluster, and where schedulers settle on it, by name."""
         fronts = [front_rows(self.setting, s, "front", s.fronts()[0]) for s in self.stages]
-        return pd.concat([*fronts, *self._trade_offs], ignore_index=True)
+        settled = [self._trade_offs[key] for key in sorted(self._trade_offs)]
+        return pd.concat([*fronts, *settled], ignore_index=True)
 
     def about(self) -> dict:
         """What was measured on, for the record."""
@@ -249,7 +255,6 @@ class Scoreboard:
         means = dict(zip(self.candidates, np.nanmean(regrets, axis=1), strict=True))
         return min(means, key=lambda name: np.nan_to_num(means[name], nan=np.inf))
 
-    @functools.cache  # noqa: B019 - a scoreboard lives as long as its process
     def played(self, scene: str, name: str, weights: tuple[float, ...] = FAST) -> Played:
         """What a scheduler did in a scene, the scenarios of all clusters one after another."""
         told = None if weights == FAST else weights
@@ -265,7 +270,6 @@ class Scoreboard:
         """With jitter, told that egress counts as much as progress, where it can be told."""
         return self.played(JITTER, name, THRIFTY if self._takes_preferences(name) else FAST)
 
-    @functools.cache  # noqa: B019
     def used(self, name: str) -> np.ndarray | None:
         """[S, M] utilisation of the shared clusters; None = the scheduler plans for one job."""
         parts = [cluster.utilisation(name) for cluster in self.shared]
@@ -301,7 +305,6 @@ class Scoreboard:
         ]
         return [{"setting": self.setting, "weights": _weights(row["name"]), **row} for row in rows]
 
-    @functools.cache  # noqa: B019
     def _coverage(self, name: str) -> dict:
         """The row on the Pareto front of the scored plans; a scheduler that takes no
         preference has one point."""
@@ -323,14 +326,14 @@ class Scoreboard:
         # What the preferences can ask for of the table is what clairvoyant comes to.
         return entry(kpis.COVERAGE, front, shares, self._fronts_covered(BEST)[0], **further)
 
-    @made_once  # all ask for the best's
     def _fronts_covered(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each scenario's front [S, M] the share that a scheduler's points cover [%] and the ratio
         of the volumes, and [S] how many points it has; where nothing runs there is none."""
         shares, ratios, sizes = [], [], []
         for which, stage in enumerate(self.stages):
             points = self._points(which, name)
-            self._trade_offs.append(front_rows(self.setting, stage, name, points[0, 0]))
+            own = front_rows(self.setting, stage, name, points[0, 0])
+            self._trade_offs[name, which] = own
             for exact, of_seeds in zip(stage.fronts(), points, strict=True):
                 if not len(exact):
                     continue
@@ -339,7 +342,6 @@ class Scoreboard:
                 ratios.append([hypervolume_ratio(exact, p) for p in of_seeds])
         return np.array(shares), np.array(ratios), np.array(sizes)
 
-    @made_once
     def _points(self, which: int, name: str) -> np.ndarray:
         """[S, M, W, 3] where a scheduler settles on one of the clusters, by preference."""
         asked = questions(self.config.asked) if self._takes_preferences(name) else (Asked(FAST),)
@@ -352,7 +354,6 @@ class Scoreboard:
             return bool(self.checkpoints[name].meta.get(CONDITIONED))
         return find(name).weighs
 
-    @functools.cache  # noqa: B019
     def _decision_ms(self, name: str) -> np.ndarray:
         """[N] on the largest cluster."""
         return self._decisions_ms(name, self.config.decisions)
@@ -366,7 +367,6 @@ class Scoreboard:
         one = self._everyone(stage, name)[0]
         return stage.scene(JITTER).decision_ms(one.scheduler, count)
 
-    @made_once
     def _process(self, name: str) -> RespondingProcess:
         """One that responds on the largest cluster, in the world of this scoreboard, until `run` is
         done."""
@@ -377,7 +377,6 @@ class Scoreboard:
         self._processes.callback(process.close)
         return process
 
-    @functools.cache  # noqa: B019
     def _response(self, name: str) -> dict:
         """The row on the responding process."""
         spec, count = self.stages[self._by_size[0]].spec, self.config.measurements

@@ -6,6 +6,7 @@ import json
 import types
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.answering import Answering
 from helpers.synthetic_scenes import played
@@ -244,6 +245,40 @@ def test_the_front_alone_is_asked_for(scoreboard, tmp_path):
     assert not Theatre.told and "episodes" not in (f.stem for f in (tmp_path / "run").iterdir())
 
 
+def test_a_measurement_goes_on_behind_the_settings_that_are_finished(
+    scoreboard, tmp_path, monkeypatch, capsys
+):
+    run, argv = str(tmp_path / "run"), ["--candidates", "hysteresis"]
+    assert command.main([*argv, "--out", str(tmp_path / "whole")]) == 0
+    asked, coverages = [], Scoreboard.coverages
+
+    def until(self):
+        asked.append(self.setting)
+        if "stop" in asked or self.setting != "any":
+            return coverages(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Scoreboard, "coverages", until)
+    capsys.readouterr()
+    assert command.main([*argv, "--out", run]) == 130
+    assert f"go on with --resume {run}" in capsys.readouterr().err
+    assert record_of(tmp_path).run["status"] == "interrupted"
+    assert set(record_of(tmp_path).table("kpis")["setting"]) == {"synchronous"}  # kept
+    asked[:] = ["stop"]
+    assert command.main(["--resume", run, "--json", str(tmp_path / "kpi.json")]) == 0
+    assert asked == ["stop", "any"]  # what is finished is not measured again
+    whole, resumed = load(tmp_path / "whole"), record_of(tmp_path)
+    for name in whole.tables():
+        pd.testing.assert_frame_equal(resumed.table(name), whole.table(name))
+    assert {**resumed.summary, "wall_s": 0} == {**whole.summary, "wall_s": 0}
+    assert json.loads((tmp_path / "kpi.json").read_text()) == resumed.summary
+    # Each setting is a record of its own, as if it had been measured alone.
+    assert command.main([*argv, "--allow", "any", "--out", str(tmp_path / "any")]) == 0
+    alone, part = load(tmp_path / "any"), load(tmp_path / "run" / "any")
+    assert {**alone.summary, "wall_s": 0} == {**part.summary, "wall_s": 0}
+    assert part.run["config"] == alone.run["config"]
+
+
 def coverage_row(monkeypatch, tmp_path, candidates="hysteresis", **info):
     """The first scoreboard's row on the front where tables say `info` of themselves."""
     monkeypatch.setattr(Theatre, "info", dataclasses.replace(Theatre.info, **info))
@@ -312,6 +347,8 @@ def test_the_report_of_a_scoreboard_counts_what_passes(scoreboard, tmp_path, mon
         (["--seeds", "1"], ["seeds", ">= 2"]),
         (["--measurements", "99"], ["measurements", ">= 100"]),
         (["--cluster", "nowhere.yaml"], ["nowhere.yaml"]),
+        (["--resume", "nowhere"], ["nowhere"]),
+        (["--resume", "nowhere", "--seeds", "4"], ["seeds", "--resume", "json"]),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(argv, named, tmp_path, capsys, monkeypatch):
