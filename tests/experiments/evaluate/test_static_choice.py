@@ -73,7 +73,7 @@ def test_with_half_of_the_gpus_taken_planners_deploy_the_best_of_their_rows(plan
     """Its own choice, against each of its plans for domains and parts of them, played. Who plans
     again is not behind that either."""
     train, test = planners
-    rows = np.flatnonzero(train.named(name).rows)
+    rows = np.flatnonzero(np.asarray(train.named(name).candidates).any(axis=1))
     assert len(rows) > 1
     found, gain_pct = behind_pct(train, test, name, rows)
     assert bootstrap_interval(gain_pct)["lo"] <= 0.0, (found, gain_pct.mean())
