@@ -58,8 +58,8 @@ def test_no_row_found_by_playing_all_is_better(allow, jitter, scenario):
 
 
 PLANNERS = ("megatron", "zero", "alpa", "crosspipe", "dt_fm", "hyperion", "sailor")
-# What laying out anew costs is expected from two intervals, where a group that comes back is behind for
-# longer; and who plans again deploys what is best at base.
+# Of replicas side by side more is expected than they bring in play, probably by their batch shares; and
+# who plans again deploys what is best at base.
 UNDERSTATED = pytest.mark.xfail(strict=True, reason="understated under load, see docs/rivals.md")
 KNOWN = ("megatron", "zero", "hyperion", "sailor")
 
