@@ -26,6 +26,7 @@ from .options import (
     given_keys,
     parse,
     parse_weights,
+    refuse_changes,
     smaller,
 )
 from .prices import check_budget, price_of_speed, prices_of_rows
@@ -105,6 +106,7 @@ __all__ = [
     "put_result",
     "read_running",
     "read_traces",
+    "refuse_changes",
     "room_command",
     "run_command",
     "run_module",

@@ -85,6 +85,18 @@ def from_mapping(config_class: type[T], body: dict, source: str) -> T:
     return _with_dependent_defaults(config, lambda: list(_keys(body)))
 
 
+def refuse_changes(
+    command: str, folder: str, changed: Collection[str], allowed: str, keeps: str = "configuration"
+) -> None:
+    """A run that goes on has the numbers of one configuration: raise InputError that names the first of
+    the keys that would be `changed`, and those that are `allowed` beside --resume."""
+    for key in changed:
+        raise InputError(
+            f"{command}: {key}: cannot be changed with --resume, {folder} keeps its own {keeps}; "
+            f"allowed beside it: {allowed}"
+        )
+
+
 def smaller(config: T, sizes: Mapping[str, Any], given: Collection[str]) -> T:
     """The config with the `sizes` of its quick run, by key (of nested ones with dots), but for those
     that are `given`."""

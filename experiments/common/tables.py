@@ -149,7 +149,7 @@ def suite_table(summary: dict) -> str:
 def _means_text(means: dict[str, dict], scenes: dict[str, dict], n: int) -> str:
     """The schedulers in the mean over the scenes worth deciding in; what the first of those that
     learn gains over the others."""
-    if n < 2 or not means:
+    if not means:
         return ""
     learned = {name for result in scenes.values() for name in result.get("paired", ())}
     policy = next((name for name in means if name in learned), None)

@@ -17,6 +17,7 @@ from experiments.common import (
     default_scenario,
     from_mapping,
     parse_weights,
+    refuse_changes,
     smaller,
 )
 from jaxsim.files import InputError, check_counts, check_fields, is_non_negative
@@ -159,11 +160,7 @@ def resumed_config(config: EvaluateConfig, given: list[str]) -> EvaluateConfig:
     configuration.
     """
     others = [key for key in given if key not in ("resume", "json")]
-    if others:
-        raise InputError(
-            f"evaluate: {others[0]}: cannot be changed with --resume, {config.resume} keeps its "
-            "own configuration; allowed beside it: json"
-        )
+    refuse_changes("evaluate", config.resume, others, "json")
     body = {**load(config.resume).run["config"], "resume": config.resume, "json": config.json}
     body.pop("given", None)  # a suite's
     return from_mapping(EvaluateConfig, body, config.resume)

@@ -199,6 +199,8 @@ def _play(name: str, scenes: dict[str, Any], writer: RunWriter, evaluate: Evalua
 def _means(summaries: dict[str, dict], folder: Path) -> dict[str, SceneMean]:
     """Who plays in all scenes worth deciding in, in the mean over them; many jobs have no regret."""
     worth, _ = by_headroom(summaries)
+    if len(worth) < 2:
+        return {}
     records = {scene: load(folder / scene) for scene in worth}
     if not all("scenarios" in record.tables() for record in records.values()):
         return {}

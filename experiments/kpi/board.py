@@ -22,7 +22,7 @@ from tqdm import tqdm
 from agents.registry import rivals_with_rules
 from analysis.records import RunWriter, load
 from experiments.common import check_output, progress, put_result, side_by_side
-from experiments.kpi.config import KpiConfig
+from experiments.kpi.config import KpiConfig, recorded
 from experiments.kpi.scoreboard import Scoreboard
 from experiments.kpi.table import kpi_table
 from experiments.runs import tell_dry
@@ -91,14 +91,6 @@ def dry_run(config: KpiConfig) -> None:
 
 
 Measured = tuple[dict[str, Any], dict[str, pd.DataFrame]]  # a summary, and tables by name
-
-
-def recorded(config: KpiConfig) -> dict[str, Any]:
-    """The settings that determine the figures, as the run folder keeps them."""
-    body = dataclasses.asdict(config)
-    return {
-        key: value for key, value in body.items() if key not in ("out", "resume", "json", "dry_run")
-    }
 
 
 def kept_settings(config: KpiConfig) -> dict[str, Measured]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from analysis.records import RunWriter, load
 from experiments.common import (
@@ -14,13 +15,15 @@ from experiments.common import (
     MOST_SCENARIOS,
     default_scenario,
     from_mapping,
+    refuse_changes,
     smaller,
 )
-from jaxsim.files import InputError, check_counts
+from jaxsim.files import check_counts
 from jaxsim.scenario import ScenarioSettings
 
 SETTINGS = ("synchronous", "any")  # plans that are allowed
 COVERAGE = "coverage"
+MEANS = ("out", "resume", "json", "dry_run")  # no figure depends on them
 MOST_ASKED = 1000
 QUICK = {
     **{"seeds": 2, "tuning_scenarios": 2, "scenario.horizon": 8, "layout_limit": 100},
@@ -110,6 +113,12 @@ class KpiConfig:
         return SETTINGS if self.allow == "both" else (self.allow,)
 
 
+def recorded(config: KpiConfig) -> dict[str, Any]:
+    """The settings that determine the figures, as the run folder keeps them."""
+    body = dataclasses.asdict(config)
+    return {key: value for key, value in body.items() if key not in MEANS}
+
+
 def resumed_config(config: KpiConfig, given: list[str]) -> KpiConfig:
     """The configuration of the run that is to go on.
 
@@ -117,11 +126,7 @@ def resumed_config(config: KpiConfig, given: list[str]) -> KpiConfig:
     no run of this kind.
     """
     others = [key for key in given if key not in ("resume", "json")]
-    if others:
-        raise InputError(
-            f"kpi: {others[0]}: cannot be changed with --resume, {config.resume} keeps its own "
-            "configuration; allowed beside it: json"
-        )
+    refuse_changes("kpi", config.resume, others, "json")
     RunWriter.check("kpi", config.resume, resume=True)
     body = {**load(config.resume).run["config"], "resume": config.resume, "json": config.json}
     return from_mapping(KpiConfig, body, config.resume)

@@ -18,8 +18,9 @@ from experiments.common import (
     MOST_SCENARIOS,
     from_mapping,
     parse_weights,
+    refuse_changes,
 )
-from jaxsim.files import InputError, check_counts
+from jaxsim.files import check_counts
 from jaxsim.scenario import MOST_INTERVALS, ScenarioSettings
 
 DESIGNS = ("grid", "random", "latin_hypercube")
@@ -190,10 +191,7 @@ def resumed_config(config: SweepConfig, given: list[str]) -> SweepConfig:
     body = load(str(config.resume)).run["config"]
     own = dataclasses.asdict(config)
     changed = [k for k in given if k == "out" or (k not in MEANS and body.get(k) != own[k])]
-    if changed:
-        raise InputError(
-            f"sweep: {changed[0]}: cannot be changed with --resume, {config.resume} keeps its own "
-            f"design; allowed beside it: {', '.join(k for k in MEANS if k not in ('out', 'resume'))}"
-        )
+    allowed = ", ".join(key for key in MEANS if key not in ("out", "resume"))
+    refuse_changes("sweep", str(config.resume), changed, allowed, keeps="design")
     means = {key: own[key] for key in MEANS if key != "out" and own[key] is not None}
     return from_mapping(SweepConfig, {**body, **means}, str(config.resume))

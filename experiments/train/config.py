@@ -13,9 +13,10 @@ from experiments.common import (
     are_weights,
     default_scenario,
     from_mapping,
+    refuse_changes,
     smaller,
 )
-from jaxsim.files import InputError, check_counts, check_fields, listed
+from jaxsim.files import check_counts, check_fields, listed
 from jaxsim.scenario import ScenarioSettings
 
 FAST = (1.0, 0.0, 0.0, 0.0)
@@ -204,11 +205,7 @@ def resumed_config(config: TrainConfig, given: list[str]) -> TrainConfig:
     others = [
         key for key in given if key not in ("resume", "epochs") and not key.startswith("processes")
     ]
-    if others:
-        raise InputError(
-            f"train: {others[0]}: cannot be changed with --resume, {config.resume} keeps its own "
-            "configuration; allowed beside it: epochs, processes.*"
-        )
+    refuse_changes("train", config.resume, others, "epochs, processes.*")
     own = {**load(config.resume).run["config"], "resume": config.resume}
     changed = {"epochs": config.epochs} if "epochs" in given else {}
     kept = from_mapping(TrainConfig, {**own, **changed}, config.resume)

@@ -14,7 +14,7 @@ from helpers.synthetic_scenes import played
 from agents.hi_ppo.checkpoint import load_shipped
 from agents.registry import default_settings
 from analysis import figures
-from analysis.records import load
+from analysis.records import RunWriter, load
 from analysis.report import report
 from analysis.statistics import kpi as kpis
 from analysis.statistics.kpi import Goal
@@ -279,6 +279,19 @@ def test_a_measurement_goes_on_behind_the_settings_that_are_finished(
     assert part.run["config"] == alone.run["config"]
 
 
+def test_only_a_measurement_of_key_figures_goes_on(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with RunWriter.create("evaluate", {}, 0, tmp_path / "other") as writer:
+        writer.finish({})
+    for folder, named in (("nowhere", "nowhere"), ("other", "evaluate")):
+        assert command.main(["--resume", folder]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+        assert folder in err and named in err
+    assert load(tmp_path / "other").run["status"] == "finished"  # nothing of it was touched
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
 def coverage_row(monkeypatch, tmp_path, candidates="hysteresis", **info):
     """The first scoreboard's row on the front where tables say `info` of themselves."""
     monkeypatch.setattr(Theatre, "info", dataclasses.replace(Theatre.info, **info))
@@ -347,8 +360,7 @@ def test_the_report_of_a_scoreboard_counts_what_passes(scoreboard, tmp_path, mon
         (["--seeds", "1"], ["seeds", ">= 2"]),
         (["--measurements", "99"], ["measurements", ">= 100"]),
         (["--cluster", "nowhere.yaml"], ["nowhere.yaml"]),
-        (["--resume", "nowhere"], ["nowhere"]),
-        (["--resume", "nowhere", "--seeds", "4"], ["seeds", "--resume", "json"]),
+        (["--resume", "nowhere"], ["out", "--resume, nowhere", "json"]),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(argv, named, tmp_path, capsys, monkeypatch):
