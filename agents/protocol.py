@@ -43,7 +43,9 @@ class ScoredTable(Pytree):
     """The table's rates under what a `Setup` expects, where they were computed for all schedulers."""
 
     prior: Float[Array, "*batch P V"]  # `table_rates` under the prior
-    outlook: Float[Array, "*batch W P V"]  # and under every sample of the outlook
+    outlook: Float[Array, "*batch W P V"]  # `outlook_rates`
+    # and under the states before, by which lower choices go; None where free GPUs never change
+    before: Float[Array, "*batch W P V"] | None = None
 
 
 class Setup(Pytree):
@@ -168,16 +170,19 @@ class EvaluatedTable(Pytree):
     switch_worth: Float[Array, "*batch P"] | None = None
 
 
-def table_rates(setup: Setup, views: NetworkView) -> Float[Array, "T P V"]:
+def table_rates(
+    setup: Setup, views: NetworkView, balanced: NetworkView | None = None
+) -> Float[Array, "T P V"]:
     """[T, P, V] training steps per second of every row and lower choice under views [T, ...], 0 where
-    illegal or not among the table's `pairs`; under an objective the reward per second."""
+    illegal or not among the table's `pairs`; under an objective the reward per second. Batch shares
+    are balanced on `balanced` [T, ...], on the views themselves if None."""
     views = same_gpus(views, unless=setup.gpus_vary)
-    args, pairs = (setup.table.plans, views, setup.problem), setup.table.pairs
+    args, last = (setup.table.plans, views, setup.problem), (setup.table.pairs, balanced)
     if setup.objective is None:
-        rates = choice_rates(*args, pairs)
+        rates = choice_rates(*args, *last)
     else:
         scale = (setup.objective, setup.reference, setup.interval_s)
-        rates = choice_worths(*args, *scale, pairs)
+        rates = choice_worths(*args, *scale, *last)
     return jnp.where(setup.table.mask[None, :, None], rates, nothing(setup))
 
 
@@ -189,22 +194,32 @@ def prior_rates(setup: Setup) -> Float[Array, "P V"]:
 
 
 def outlook_rates(setup: Setup) -> Float[Array, "W P V"]:
-    """[W, P, V] `table_rates` under the outlook; of the prior alone, W = 1, where none is known."""
+    """[W, P, V] `table_rates` under the outlook; of the prior alone, W = 1, where none is known.
+
+    Where free GPUs change, batch shares are balanced on the state before, as they are in play: replicas
+    side by side wait for the one whose GPUs were taken. Links that move cost them some per cent.
+    """
     if setup.outlook is None:
         return prior_rates(setup)[None]
-    return table_rates(setup, setup.outlook.now) if setup.scored is None else setup.scored.outlook
+    if setup.scored is not None:
+        return setup.scored.outlook
+    return table_rates(setup, setup.outlook.now, setup.outlook.before if setup.gpus_vary else None)
 
 
 def score_rows(
-    setup: Setup, plans: Plan, choice: Int[Array, "T R"], views: NetworkView
+    setup: Setup,
+    plans: Plan,
+    choice: Int[Array, "T R"],
+    views: NetworkView,
+    balanced: NetworkView | None = None,
 ) -> tuple[Float[Array, "T R"], Worth | None]:
     """[T, R] rates of plans [R, ...], each with one lower choice per view [T, ...], and under an
-    objective what they are made of."""
+    objective what they are made of; `balanced` as in `table_rates`."""
     views = same_gpus(views, unless=setup.gpus_vary)
     if setup.objective is None:
-        return row_rates(plans, choice, views, setup.problem), None
+        return row_rates(plans, choice, views, setup.problem, balanced), None
     scale = (setup.objective, setup.reference, setup.interval_s)
-    worth = row_worths(plans, choice, views, setup.problem, *scale)
+    worth = row_worths(plans, choice, views, setup.problem, *scale, balanced)
     return worth.trained + worth.held, worth
 
 

@@ -165,7 +165,10 @@ ENTRIES = (
         "sailor",
         Replanning,
         rules=sailor.RULES,
-        tunables=(Tunable("horizon", 10.0, (2.0, 5.0, 10.0, 20.0, 40.0), "sailor_horizon"),),
+        tunables=(
+            Tunable("horizon", 10.0, (2.0, 5.0, 10.0, 20.0, 40.0), "sailor_horizon"),
+            Tunable("expected_weight", 1.0, (0.0, 0.5, 1.0), "sailor_expected_weight"),
+        ),
     ),
     Entry("hyperion", _hyperion, rules=hyperion.RULES),
     Entry(

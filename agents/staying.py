@@ -11,13 +11,15 @@ from agents.protocol import (
     Estimate,
     Setup,
     best_choices,
+    nothing,
     outlook_rates,
     score_prior,
     score_rows,
+    table_rates,
 )
 from jaxsim.env import Samples, resize
 from jaxsim.plan import Plan
-from jaxsim.planning import NEVER, Worth
+from jaxsim.planning import Worth
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import LayerSpan, NetworkView, replicas_running
 
@@ -28,8 +30,8 @@ def expected_rates(
     setup: Setup, candidates: Bool[Array, "P V"] | None = None
 ) -> Float[Array, " P"]:
     """[P] what every row brings per second in the mean over the setup's outlook, if it stays in force
-    and the best of its `candidates` is chosen in every interval; under the prior where no outlook is
-    known."""
+    and the best of its `candidates` is chosen in every interval (where free GPUs change, the one that
+    was best in the interval before); under the prior where no outlook is known."""
     rate, lost = _expected(setup, candidates)
     return rate - lost
 
@@ -48,17 +50,33 @@ def _expected(setup: Setup, candidates: Bool[Array, "P V"] | None) -> tuple[Arra
     if samples is None:
         rate = score_prior(setup, candidates).rate
         return rate, jnp.zeros_like(rate)
-    nothing = 0.0 if setup.objective is None else NEVER
-    best = best_choices(outlook_rates(setup), candidates, nothing)
-    worth = None
-    if setup.objective is not None:
-        worth = score_rows(setup, setup.table.plans, best.choice, samples.now)[1]
-    rate = jnp.mean(best.rate, axis=0)
     if not setup.gpus_vary:
+        rate = best_choices(outlook_rates(setup), candidates, nothing(setup)).rate.mean(axis=0)
         return rate, jnp.zeros_like(rate)
-    trained = best.rate if worth is None else worth.trained
+    played = _as_played(setup, samples, candidates)
     lost_s = _lost_between(setup, setup.table.plans, samples)
-    return rate, jnp.mean(trained * lost_s, axis=0) / setup.interval_s
+    trained = played.rate
+    if setup.objective is not None:
+        args = setup.table.plans, played.choice, samples.now, samples.before
+        worth = score_rows(setup, *args)[1]
+        trained = trained if worth is None else worth.trained
+    return played.rate.mean(axis=0), jnp.mean(trained * lost_s, axis=0) / setup.interval_s
+
+
+def _as_played(
+    setup: Setup, samples: Samples, candidates: Bool[Array, "P V"] | None = None
+) -> Estimate:
+    """[W, P] what every row brings in each sample with the lower choice that is best of its
+    `candidates` [P, V] in the state before: who plays has measured nothing newer."""
+    before = None if setup.scored is None else setup.scored.before
+    if before is None:
+        before = table_rates(setup, samples.before)
+    choice = best_choices(before, candidates, nothing(setup)).choice
+    rates = outlook_rates(setup)
+    if candidates is not None:
+        rates = jnp.where(candidates, rates, nothing(setup))
+    rate = jnp.take_along_axis(rates, choice[..., None], axis=-1)[..., 0]
+    return Estimate(rate, choice)
 
 
 def _lost_between(setup: Setup, plans: Plan, samples: Samples) -> Float[Array, "W P"]:

@@ -156,16 +156,18 @@ class Evaluator:
 
         return self._in_blocks(block, (params,))
 
-    def _rates_under(self, params: EnvParams, worth: Any, views: NetworkView) -> np.ndarray:
+    def _rates_under(
+        self, params: EnvParams, worth: Any, views: NetworkView, *balanced: NetworkView
+    ) -> np.ndarray:
         """[S, T, P, V] of a block, by one program that takes VIEWS views at once; where links stand
         still each of the FEW views that there are is scored once."""
-        index, which = distinct(views)
+        index, which = distinct((views, balanced))
         at_once = VIEWS if len(index) > FEW else 1
         rates = []
         for start in range(0, len(index), at_once):
             rows = index[np.minimum(np.arange(start, start + at_once), len(index) - 1)]
-            some = jax.tree.map(lambda x, rows=rows: x[:, rows], views)
-            rates.append(np.asarray(rates_under(self.world.table, params, worth, some)))
+            some = jax.tree.map(lambda x, rows=rows: x[:, rows], (views, *balanced))
+            rates.append(np.asarray(rates_under(self.world.table, params, worth, *some)))
         return np.concatenate(rates, axis=1)[:, which]
 
     def _scored(self, params: EnvParams) -> ScoredTable:
@@ -173,9 +175,14 @@ class Evaluator:
         table = self.world.table
 
         def block(params):
-            views = expected_views(table, params)
-            every = self._rates_under(params, worths(table, params)[1], views)
-            return ScoredTable(prior=every[:, 0], outlook=every[:, 1:])
+            worth = worths(table, params)[1]
+            every = self._rates_under(params, worth, expected_views(table, params))
+            prior, outlook = every[:, 0], every[:, 1:]
+            if not params.gpus_vary:
+                return ScoredTable(prior, outlook)
+            samples = params.outlook
+            played = self._rates_under(params, worth, samples.now, samples.before)
+            return ScoredTable(prior, outlook=played, before=outlook)
 
         return self._in_blocks(block, (params,))
 

@@ -54,15 +54,17 @@ def truths_for(table, transfers, params, asked: tuple, rates: jax.Array) -> Trut
 
 
 @functools.partial(ShortAxes, where=lambda table, *_: wide(table.plans))
-def rates_under(table, params, worth, views: NetworkView) -> jax.Array:
+def rates_under(table, params, worth, views: NetworkView, balanced=None) -> jax.Array:
     """[S, T, P, V] the table's rates under views [S, T, ...] of each scenario, where tokens are worth
-    `worth` [S, ...]. The one program that scores the table: it is long to compile."""
+    `worth` [S, ...]; `balanced` as in `table_rates`. The one program that scores the table: it is long
+    to compile."""
 
-    def one(params, worth, views):
+    def one(params, worth, views, balanced):
         setup = make_setup(params, table)
-        return table_rates(setup.replace(problem=setup.problem.replace(learning=worth)), views)
+        setup = setup.replace(problem=setup.problem.replace(learning=worth))
+        return table_rates(setup, views, balanced)
 
-    return jax.vmap(one)(params, worth, views)
+    return jax.vmap(one)(params, worth, views, balanced)
 
 
 @jax.jit
@@ -77,11 +79,13 @@ def worths(table, params) -> tuple[TokenEfficiency, TokenEfficiency]:
 
 @jax.jit
 def expected_views(table, params) -> NetworkView:
-    """[S, 1 + W, ...] the prior of each scenario, then the samples of its outlook."""
+    """[S, 1 + W, ...] the prior of each scenario, then the samples of its outlook: the states before
+    them where free GPUs change."""
 
     def one(params):
         prior = jax.tree.map(lambda x: x[None], make_setup(params, table).prior)
-        return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), prior, params.outlook.now)
+        samples = params.outlook.before if params.gpus_vary else params.outlook.now
+        return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), prior, samples)
 
     return jax.vmap(one)(params)
 

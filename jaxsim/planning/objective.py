@@ -133,20 +133,21 @@ def choice_worths(
     progress_ref: Float[Array, ""],
     interval_s: Float[Array, ""],
     pairs: Int[Array, " N"] | None = None,
+    balanced: NetworkView | None = None,
 ) -> Float[Array, "W P V"]:
     """[W, P, V] reward per second of every plan [P, ...] with every lower choice under views [W, ...],
     in force and training. 0 is for a plan that cannot run (apart from what it is to be in force);
     a choice that is illegal for a plan which runs with another one is NEVER.
 
     `pairs` [N], row x V + choice: those that are computed, all if None; the others count as illegal.
+    `balanced` as in `choice_rates`.
     """
     n_plans, n_choices = plans.group.shape[0], problem.choices.size
     row, choice = pairs_of(n_plans, n_choices, pairs)
     each = jax.tree.map(lambda x: x[row], plans)
-    by_pair = over_plans(
-        _worth_of(problem, objective, progress_ref, interval_s), (None, 0, 0), plans.group.shape[-1]
-    )
-    worth, runs = under_each(lambda view: by_pair(view, each, choice), views)
+    worth_of = _worth_of(problem, objective, progress_ref, interval_s)
+    by_pair = over_plans(worth_of, (None, None, 0, 0), plans.group.shape[-1])
+    worth, runs = under_each(lambda *seen: by_pair(*seen, each, choice), views, balanced)
     # What a plan is worth by being in force is the same with every choice that it has.
     known = spread(jnp.ones_like(runs), n_plans, n_choices, pairs)
     gained = spread(worth.trained + worth.held, n_plans, n_choices, pairs)
@@ -163,19 +164,24 @@ def row_worths(
     objective: Objective,
     progress_ref: Float[Array, ""],
     interval_s: Float[Array, ""],
+    balanced: NetworkView | None = None,
 ) -> Worth:
-    """[W, P] worth of plans [P, ...], each with one lower choice in each of the views [W, ...]."""
-    by_plan = over_plans(
-        _worth_of(problem, objective, progress_ref, interval_s), (None, 0, 0), plans.group.shape[-1]
-    )
-    return under_each(lambda view, chosen: by_plan(view, plans, chosen)[0], views, choice)
+    """[W, P] worth of plans [P, ...], each with one lower choice in each of the views [W, ...];
+    `balanced` as in `choice_rates`."""
+    worth_of = _worth_of(problem, objective, progress_ref, interval_s)
+    by_plan = over_plans(worth_of, (None, None, 0, 0), plans.group.shape[-1])
+
+    def under(view, balanced, chosen):
+        return by_plan(view, balanced, plans, chosen)[0]
+
+    return under_each(under, views, balanced, choice)
 
 
 def _worth_of(problem: Problem, objective: Objective, progress_ref: Array, interval_s: Array):
-    """(view, plan, choice) -> its worth and [] bool whether it runs."""
+    """(view, balanced, plan, choice) -> its worth and [] bool whether it runs."""
 
-    def worth(view, plan, choice):
-        done, legal = complete(plan, choice, problem, view)
+    def worth(view, balanced, plan, choice):
+        done, legal = complete(plan, choice, problem, balanced)
         cost = job_step_cost(done, problem, view, schedules=problem.choices.schedules)
         cost = cost.replace(runs=legal & cost.runs)
         return plan_worth(cost, problem, view, objective, progress_ref, interval_s), cost.runs

@@ -45,20 +45,35 @@ def over_plans(function: Callable[..., Any], in_axes: Sequence[int | None], n_do
     return (jax.vmap if in_front(n_domains) else vmap_last)(function, tuple(in_axes))
 
 
-def under_each(function: Callable[..., Any], views: NetworkView, *of_each: Any) -> Any:
-    """[W, ...] `function(view, ...)` of every one of W views, with what else belongs to each, [W, ...].
+def under_each(
+    function: Callable[..., Any],
+    views: NetworkView,
+    balanced: NetworkView | None = None,
+    *of_each: Any,
+) -> Any:
+    """[W, ...] `function(view, balanced, ...)` of every one of W views, the one of `balanced` [W, ...]
+    beside it (the same one where that is None), and what else belongs to each, [W, ...].
 
     Where the GPUs are the same in all of them, `views.gpus_available` may be [K]: what stages compute
     is then computed once.
     """
     same = views.gpus_available.ndim == 1
 
-    def under(view, *others):
-        if same:
-            view = view.replace(gpus_available=views.gpus_available)
-        return function(view, *others)
+    def whole(view):
+        return view.replace(gpus_available=views.gpus_available) if same else view
 
-    each = (views.replace(gpus_available=None) if same else views, *of_each)
+    def under(view, balanced, *others):
+        view = whole(view)
+        return function(view, view if balanced is None else whole(balanced), *others)
+
+    seen = views, balanced
+    if same:
+        seen = jax.tree.map(
+            lambda view: view.replace(gpus_available=None),
+            seen,
+            is_leaf=lambda x: isinstance(x, NetworkView),
+        )
+    each = (*seen, *of_each)
     return jax.lax.map(lambda args: under(*args), each) if not of_each else in_blocks(under, *each)
 
 
@@ -102,16 +117,19 @@ def choice_rates(
     views: NetworkView,
     problem: Problem,
     pairs: Int[Array, " N"] | None = None,
+    balanced: NetworkView | None = None,
 ) -> Float[Array, "W P V"]:
     """[W, P, V] training steps per second (efficiency included), 0 where the choice is illegal.
 
-    `pairs` [N], row x V + choice: those that are computed, all if None; the others are 0.
+    `pairs` [N], row x V + choice: those that are computed, all if None; the others are 0. `balanced`
+    [W, ...]: the views that batch shares are balanced on, `views` themselves if None. Who plays has
+    nothing but the measurement before.
     """
     n_plans, n_choices = plans.group.shape[0], problem.choices.size
     row, choice = pairs_of(n_plans, n_choices, pairs)
     each = jax.tree.map(lambda x: x[row], plans)
-    by_pair = over_plans(_rate_of(problem), (None, 0, 0), plans.group.shape[-1])
-    rates = under_each(lambda view: by_pair(view, each, choice), views)
+    by_pair = over_plans(_rate_of(problem), (None, None, 0, 0), plans.group.shape[-1])
+    rates = under_each(lambda *seen: by_pair(*seen, each, choice), views, balanced)
     return spread(rates, n_plans, n_choices, pairs)
 
 
@@ -138,11 +156,16 @@ def row_rates(
     choice: Int[Array, "W P"],
     views: NetworkView,
     problem: Problem,
+    balanced: NetworkView | None = None,
 ) -> Float[Array, "W P"]:
     """[W, P] training steps per second of plans [P, ...], each with one lower choice in each of the
-    views [W, ...]."""
-    by_plan = over_plans(_rate_of(problem), (None, 0, 0), plans.group.shape[-1])
-    return under_each(lambda view, chosen: by_plan(view, plans, chosen), views, choice)
+    views [W, ...]; `balanced` as in `choice_rates`."""
+    by_plan = over_plans(_rate_of(problem), (None, None, 0, 0), plans.group.shape[-1])
+
+    def under(view, balanced, chosen):
+        return by_plan(view, balanced, plans, chosen)
+
+    return under_each(under, views, balanced, choice)
 
 
 def best_rate(
@@ -152,15 +175,15 @@ def best_rate(
     problem: Problem,
 ) -> Float[Array, " W"]:
     """[W] training steps per second of the best of M plans [M, ...], each with one lower choice [M]."""
-    by_plan = over_plans(_rate_of(problem), (None, 0, 0), plans.group.shape[-1])
-    return under_each(lambda view: by_plan(view, plans, choice).max(), views)
+    by_plan = over_plans(_rate_of(problem), (None, None, 0, 0), plans.group.shape[-1])
+    return under_each(lambda *seen: by_plan(*seen, plans, choice).max(), views)
 
 
 def _rate_of(problem: Problem):
-    """(view, plan, choice) -> [] training steps per second, 0 where the choice is illegal."""
+    """(view, balanced, plan, choice) -> [] training steps per second, 0 where the choice is illegal."""
 
-    def rate(view, plan, choice):
-        done, legal = complete(plan, choice, problem, view)
+    def rate(view, balanced, plan, choice):
+        done, legal = complete(plan, choice, problem, balanced)
         cost = job_step_cost(done, problem, view, schedules=problem.choices.schedules)
         return jnp.where(legal & cost.runs, cost.efficiency / cost.step_s, 0.0)
 

@@ -14,7 +14,7 @@ from helpers.toy_world import MODEL, base_view, cluster_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.baselines import Replanning, mast, replanning, static
+from agents.baselines import Replanning, mast, static
 from agents.planners import diloco, megatron, zero
 from agents.planners.stage_costs import domain_orders, largest_dps, min_max_layers
 from agents.protocol import Estimate, EvaluatedTable, Setup
@@ -353,8 +353,40 @@ def test_a_rival_whose_plans_were_not_added_is_refused(joined):
 # Re-planning
 
 
+def replanning(gpus_vary=True, **fields):
+    """A planner of two plans on domains of four GPUs, of which nothing is known but `expected`."""
+    view = base_view(builder("random").problem.cluster)
+    view = view.replace(gpus_available=jnp.array([4, 4], jnp.int32))
+    setup = type("Setup", (), {"prior": view, "interval_s": jnp.float32(60.0)})
+    setup.gpus_vary, setup.table = gpus_vary, type("Table", (), {"mask": jnp.ones(2, bool)})
+    return Replanning(10.0, candidates=jnp.ones((2, 1), bool), setup=setup, **fields)
+
+
+def measured(planner, gpus, rate, idle=False):
+    """What that planner sees in plan 0: the other is a minute away."""
+    return EvaluatedTable(
+        row=jnp.int32(0),
+        idle=jnp.array(idle),
+        may_switch=jnp.array(True),
+        now=Estimate(jnp.asarray(rate, jnp.float32), jnp.zeros(2, jnp.int32)),
+        switch_s=jnp.array([0.0, 60.0], jnp.float32),
+        view=planner.setup.prior.replace(gpus_available=jnp.asarray(gpus, jnp.int32)),
+        t=jnp.int32(3),
+    )
+
+
+FOUR = [4, 4]
+
+
+def chosen(planner, seen, last=FOUR):
+    """The plan that is chosen where the last planning was for `last` GPUs."""
+    row, memory = planner.choose(jax.random.key(0), seen, jnp.array(last, jnp.int32))
+    np.testing.assert_array_equal(memory, seen.view.gpus_available)
+    return int(row)
+
+
 @pytest.mark.parametrize(
-    ("seen", "believed", "expected"),
+    ("gpus", "rate", "row"),
     [
         ([4, 4], (1.0, 9.0), 0),  # nothing has changed since the last planning: it stays
         ([4, 2], (1.0, 9.0), 1),  # something has, and moving pays
@@ -362,64 +394,41 @@ def test_a_rival_whose_plans_were_not_added_is_refused(joined):
         ([4, 2], (0.0, 0.0), 0),  # nothing runs: it does not wander
     ],
 )
-def test_a_planner_plans_again_only_when_what_it_watches_has_changed(
-    monkeypatch, seen, believed, expected
-):
-    rate = Estimate(jnp.asarray(believed, jnp.float32), jnp.zeros(2, jnp.int32))
-    at_base, views = rate.replace(rate=rate.rate[::-1]), []
-    monkeypatch.setattr(
-        replanning, "score_table", lambda *args: (views.append(args[1]), at_base)[1]
-    )
-    free = jnp.asarray(seen, jnp.int32)
-    view = base_view(builder("random").problem.cluster).replace(gpus_available=free)
-    setup = type("Setup", (), {"prior": view, "interval_s": jnp.float32(60.0), "gpus_vary": True})
-    setup.table = type("Table", (), {"mask": jnp.ones(2, bool)})
-    planner = Replanning(10.0, candidates=jnp.ones((2, 1), bool), setup=setup)
-    choose = planner.choose
-    measured = view.replace(bandwidth_gb_per_s=0.5 * view.bandwidth_gb_per_s)
-    evaluated = EvaluatedTable(
-        row=jnp.int32(0),
-        idle=jnp.array(False),
-        may_switch=jnp.array(True),
-        now=rate,
-        switch_s=jnp.array([0.0, 60.0], jnp.float32),
-        view=measured,
-        t=jnp.int32(3),
-    )
-    row, memory = choose(jax.random.key(0), evaluated, jnp.array([4, 4], jnp.int32))
-    assert int(row) == expected
-    np.testing.assert_array_equal(memory, seen)
-    # The first plan is made for the links at base, later ones for those measured.
-    first = evaluated.replace(idle=jnp.array(True), t=jnp.int32(1))
-    gain = np.array(believed[::-1]) * (600.0 - np.array([0.0, 60.0]))
-    assert int(choose(jax.random.key(0), first, memory)[0]) == np.argmax(gain)
-    np.testing.assert_array_equal(views[-1].bandwidth_gb_per_s, view.bandwidth_gb_per_s)
-    np.testing.assert_array_equal(views[-1].gpus_available, seen)
+def test_a_planner_plans_again_only_when_what_it_watches_has_changed(gpus, rate, row):
+    expected = jnp.array([1.0, 1.0], jnp.float32)
+    planner = replanning(expected=expected, expected_weight=0.0)
+    assert chosen(planner, measured(planner, gpus, rate)) == row
 
 
-def test_where_gpus_stay_the_first_plan_is_looked_up_and_not_scored(monkeypatch):
-    monkeypatch.setattr(replanning, "score_table", None)  # whoever scores now fails
-    expected = Estimate(jnp.array([1.0, 2.0], jnp.float32), jnp.zeros(2, jnp.int32))
-    view = base_view(builder("random").problem.cluster)
-    view = view.replace(gpus_available=jnp.array([4, 4], jnp.int32))
-    setup = type("Setup", (), {"prior": view, "interval_s": jnp.float32(60.0), "gpus_vary": False})
-    setup.table = type("Table", (), {"mask": jnp.ones(2, bool)})
-    known = {"setup": setup, "expected": expected.rate}
-    planner = Replanning(10.0, candidates=jnp.ones((2, 1), bool), **known)
-    first = EvaluatedTable(
-        row=jnp.int32(0),
-        idle=jnp.array(True),
-        may_switch=jnp.array(True),
-        now=expected.replace(rate=expected.rate[::-1]),
-        switch_s=jnp.zeros(2, jnp.float32),
-        view=view,
-        t=jnp.int32(1),
-    )
-    memory = jnp.full(2, -1, jnp.int32)
-    assert int(planner.choose(jax.random.key(0), first, memory)[0]) == 1, "the best to be expected"
-    # A process that listens may be told of other GPUs than the file's: what is measured counts.
-    less = first.replace(view=view.replace(gpus_available=jnp.array([4, 0], jnp.int32)))
-    assert int(planner.choose(jax.random.key(0), less, memory)[0]) == 0
+@pytest.mark.parametrize(
+    ("weight", "rate", "row"),
+    [
+        (1.0, (1.0, 9.0), 0),  # a happy moment is not what it plans for
+        (1.0, (0.0, 0.1), 1),  # a plan that cannot run is left
+        (0.0, (1.0, 9.0), 1),
+        (0.5, (1.0, 9.0), 1),  # 1.5 and 5 are believed
+        (0.5, (1.0, 2.0), 0),  # 1.5 and 1.5 are
+    ],
+)
+def test_later_plans_go_by_what_is_expected_as_far_as_asked_for(weight, rate, row):
+    expected = jnp.array([2.0, 1.0], jnp.float32)
+    planner = replanning(expected=expected, expected_weight=weight)
+    assert chosen(planner, measured(planner, [4, 2], rate)) == row
+
+
+@pytest.mark.parametrize("gpus_vary", [True, False])
+def test_the_first_plan_is_the_best_to_be_expected_of_those_that_run(gpus_vary):
+    expected = jnp.array([1.0, 2.0], jnp.float32)
+    planner = replanning(gpus_vary, expected=expected, expected_weight=0.0)
+    for rate, row in (((2.0, 1.0), 1), ((2.0, 0.0), 0)):
+        assert chosen(planner, measured(planner, FOUR, rate, idle=True)) == row
+
+
+def test_where_gpus_are_fewer_than_anybody_expects_what_is_measured_counts():
+    """A process that listens may be told of other GPUs than the file's."""
+    expected = jnp.array([1.0, 2.0], jnp.float32)
+    planner = replanning(gpus_vary=False, expected=expected)
+    assert chosen(planner, measured(planner, [4, 0], (2.0, 1.0), idle=True)) == 0
 
 
 # The table

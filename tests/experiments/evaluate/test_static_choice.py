@@ -58,10 +58,6 @@ def test_no_row_found_by_playing_all_is_better(allow, jitter, scenario):
 
 
 PLANNERS = ("megatron", "zero", "alpa", "crosspipe", "dt_fm", "hyperion", "sailor")
-# Of replicas side by side more is expected than they bring in play, probably by their batch shares; and
-# who plans again deploys what is best at base.
-UNDERSTATED = pytest.mark.xfail(strict=True, reason="understated under load, see docs/rivals.md")
-KNOWN = ("megatron", "zero", "hyperion", "sailor")
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +68,7 @@ def planners():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=UNDERSTATED) if n in KNOWN else n for n in PLANNERS]
-)
+@pytest.mark.parametrize("name", PLANNERS)
 def test_with_half_of_the_gpus_taken_planners_deploy_the_best_of_their_rows(planners, name):
     """Its own choice, against each of its plans for domains and parts of them, played. Who plans
     again is not behind that either."""
