@@ -71,7 +71,8 @@ def written(tmp_path_factory):
     (folder / "experiments").symlink_to(ROOT / "experiments")
     (folder / "outputs").mkdir()
     shipped = Path(agents.hi_ppo.__file__).parent / "hi_ppo.msgpack"
-    shutil.copy(shipped, folder / "outputs" / "my-policy")
+    for name in ("my-policy", "whole", "no-graph", "drift-alone"):
+        shutil.copy(shipped, folder / "outputs" / name)
     assert main(shlex.split(f"jobs --count 16 --out {folder}/jobs.csv")) == 0
     return folder
 
