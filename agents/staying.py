@@ -54,12 +54,8 @@ def _expected(setup: Setup, candidates: Bool[Array, "P V"] | None) -> tuple[Arra
         rate = best_choices(outlook_rates(setup), candidates, nothing(setup)).rate.mean(axis=0)
         return rate, jnp.zeros_like(rate)
     played = _as_played(setup, samples, candidates)
+    trained = _trained(setup, played, samples.now, samples.before)
     lost_s = _lost_between(setup, setup.table.plans, samples)
-    trained = played.rate
-    if setup.objective is not None:
-        args = setup.table.plans, played.choice, samples.now, samples.before
-        worth = score_rows(setup, *args)[1]
-        trained = trained if worth is None else worth.trained
     return played.rate.mean(axis=0), jnp.mean(trained * lost_s, axis=0) / setup.interval_s
 
 
@@ -77,6 +73,16 @@ def _as_played(
         rates = jnp.where(candidates, rates, nothing(setup))
     rate = jnp.take_along_axis(rates, choice[..., None], axis=-1)[..., 0]
     return Estimate(rate, choice)
+
+
+def _trained(
+    setup: Setup, rows: Estimate, views: NetworkView, balanced: NetworkView | None = None
+) -> Float[Array, "W P"]:
+    """[W, P] what of the table's rates under views [W, ...] is of training: that alone can be lost."""
+    if setup.objective is None:
+        return rows.rate
+    worth = score_rows(setup, setup.table.plans, rows.choice, views, balanced)[1]
+    return rows.rate if worth is None else worth.trained
 
 
 def _lost_between(setup: Setup, plans: Plan, samples: Samples) -> Float[Array, "W P"]:
@@ -170,11 +176,7 @@ def losses(
         return _laid_out(setup, plan, LayerSpan.of(plan), before, view)
 
     lost_s, after = jax.vmap(one)(plans, before)
-    trained = now.rate
-    if setup.objective is not None:
-        view = jax.tree.map(lambda x: x[None], view)
-        worth = score_rows(setup, plans, now.choice[None], view)[1]
-        trained = trained if worth is None else worth.trained[0]
+    trained = _trained(setup, *jax.tree.map(lambda x: x[None], (now, view)))[0]
     return trained * lost_s / setup.interval_s, after
 
 

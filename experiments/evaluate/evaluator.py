@@ -177,12 +177,12 @@ class Evaluator:
         def block(params):
             worth = worths(table, params)[1]
             every = self._rates_under(params, worth, expected_views(table, params))
-            prior, outlook = every[:, 0], every[:, 1:]
+            prior, sampled = every[:, 0], every[:, 1:]
             if not params.gpus_vary:
-                return ScoredTable(prior, outlook)
+                return ScoredTable(prior, outlook=sampled)
             samples = params.outlook
             played = self._rates_under(params, worth, samples.now, samples.before)
-            return ScoredTable(prior, outlook=played, before=outlook)
+            return ScoredTable(prior, outlook=played, before=sampled)
 
         return self._in_blocks(block, (params,))
 

@@ -56,8 +56,8 @@ def truths_for(table, transfers, params, asked: tuple, rates: jax.Array) -> Trut
 @functools.partial(ShortAxes, where=lambda table, *_: wide(table.plans))
 def rates_under(table, params, worth, views: NetworkView, balanced=None) -> jax.Array:
     """[S, T, P, V] the table's rates under views [S, T, ...] of each scenario, where tokens are worth
-    `worth` [S, ...]; `balanced` as in `table_rates`. The one program that scores the table: it is long
-    to compile."""
+    `worth` [S, ...]; `balanced` as in `table_rates`. The one program that scores the table, and with
+    `balanced` another: it is long to compile."""
 
     def one(params, worth, views, balanced):
         setup = make_setup(params, table)

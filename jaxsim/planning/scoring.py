@@ -66,14 +66,10 @@ def under_each(
         view = whole(view)
         return function(view, view if balanced is None else whole(balanced), *others)
 
-    seen = views, balanced
-    if same:
-        seen = jax.tree.map(
-            lambda view: view.replace(gpus_available=None),
-            seen,
-            is_leaf=lambda x: isinstance(x, NetworkView),
-        )
-    each = (*seen, *of_each)
+    def of_links(view):
+        return view.replace(gpus_available=None) if same and view is not None else view
+
+    each = (of_links(views), of_links(balanced), *of_each)
     return jax.lax.map(lambda args: under(*args), each) if not of_each else in_blocks(under, *each)
 
 
