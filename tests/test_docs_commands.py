@@ -100,8 +100,8 @@ def check_hippo(name, words):
     elif name in BY_ARGPARSE:
         stop_once_read(importlib.import_module(COMMANDS[name][0]).main, words)
     else:
-        # A policy that the reader trained before: any file stands for it.
-        words = [re.sub(r"outputs/[\w-]+$", "LICENSE", word) for word in words]
+        # Policies that the reader trained before: any file stands for them.
+        words = [re.sub(r"outputs/[\w-]+(?=,|$)", "LICENSE", word) for word in words]
         parse(config_class(name), words, name)
 
 
