@@ -60,6 +60,7 @@ from jaxsim.network.process import (
     init_network,
     network_process,
     step_network,
+    stretched,
 )
 from jaxsim.network.replay import WIDE, build_trace, read_measurements, relative_movement, summarise
 from jaxsim.network.series import Series, read_series
@@ -114,6 +115,7 @@ __all__ = [
     "relative_movement",
     "replicate",
     "step_network",
+    "stretched",
     "summarise",
     "summarise_errors",
 ]

@@ -120,6 +120,33 @@ def network_process(
     )
 
 
+def stretched(process: NetworkProcess, by: float) -> NetworkProcess:
+    """The process with bandwidths that move `by` times as far: the deviations of a body without a tail,
+    and else the logarithm of the factor, what it replays included. Limits of the body, times spent in
+    states and round trips stay. On the host; `by` > 0, and 1 changes nothing."""
+    if by == 1:
+        return process
+    tail, factor = process.tail, np.float32(by)
+
+    def level(chain):
+        return None if chain is None else chain.replace(level=chain.level**factor)
+
+    if tail is not None:
+        tail = tail.replace(
+            centre=tail.centre**factor,
+            dip_scale=tail.dip_scale * factor,
+            peak_scale=tail.peak_scale * factor,
+        )
+    return process.replace(
+        white_amplitude=process.white_amplitude * factor,
+        ou_sigma=process.ou_sigma * factor if tail is None else process.ou_sigma,
+        trace=process.trace**factor,
+        tail=tail,
+        regime=level(process.regime),
+        outage=level(process.outage),
+    )
+
+
 def heavy_tail(
     z: Float[Array, "..."],
     tail: HeavyTail,

@@ -22,6 +22,7 @@ from jaxsim.network import (
     draw_links,
     network_process,
     process_of_links,
+    stretched,
 )
 from jaxsim.plan import Plan, Problem, empty_plan
 from jaxsim.planning import Objective, PlanTable, base_view, one_view, score_plans
@@ -96,7 +97,9 @@ def drawn_bank(
         if draw.settings.token_worth == "drawn":
             learning = _drawn_worth(world.problem.learning, np.random.default_rng([*source, 1]))
         args = (world, draw.settings, links[draw.settings.jitter], rng, draw.weights)
-        params.append(_scenario(*args, network_trace, load_trace, learning))
+        drawn = _scenario(*args, network_trace, load_trace, learning)
+        movement = _drawn_movement(draw.settings, np.random.default_rng([*source, 2]))
+        params.append(drawn.replace(network=stretched(drawn.network, movement)))
         keys.append(int(rng.integers(2**31)))
     stacked = stack_on_host(params)
     if references:
@@ -112,6 +115,10 @@ def _drawn_worth(learning: TokenEfficiency, rng: np.random.Generator) -> TokenEf
     """What tokens are worth in one scenario: anywhere in the band, as links are drawn."""
     deviate = np.clip(rng.normal(), -TWO_SIDED_95, TWO_SIDED_95)
     return learning.replace(deviate=np.float32(deviate))
+
+
+def _drawn_movement(settings: ScenarioSettings, rng: np.random.Generator) -> float:
+    return float(np.exp(rng.uniform(*np.log(settings.movement))))
 
 
 def _scenario(

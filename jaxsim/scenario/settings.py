@@ -18,6 +18,7 @@ MOST = {
     "load_swing": 10.0,
     "load_job_share": 1.0,
 }
+MOST_MOVEMENT = 10.0
 MOST_INTERVALS = 1_000_000  # of an episode: two years of minutes
 PLAIN_JITTERS = ("uniform", "ou", "none")
 JITTERS = ("uniform", "ou", "regime", "heavy", "outage", "none")
@@ -37,6 +38,8 @@ class ScenarioSettings:
         white: range of the white noise beside the drift
         ou_sigma: range of the drift's standard deviation
         ou_tau: range of the drift's correlation time [intervals], drawn log-uniformly
+        movement: range of how far links move around their base, drawn log-uniformly for each scenario:
+            1 as the jitter or the trace says, 2 twice as far (see `jaxsim.network.stretched`)
         base_spread: standard deviation of the log of each link's base around the cluster file's
         latency: uniform amplitude of the round-trip time, unless it was fitted as well
         load_share: mean share of the GPUs held by local jobs
@@ -55,6 +58,7 @@ class ScenarioSettings:
     white: tuple[float, float] = (0.0, 0.15)
     ou_sigma: tuple[float, float] = (0.15, 0.45)
     ou_tau: tuple[float, float] = (10.0, 500.0)
+    movement: tuple[float, float] = (1.0, 1.0)
     base_spread: float = 0.0
     latency: float = 0.1
     load_share: float = 0.0
@@ -80,6 +84,10 @@ class ScenarioSettings:
         for name, most in MOST.items():
             allowed = f"a number from 0 to {most:g}"
             check_fields(self, (name,), allowed, lambda x, most=most: 0 <= x <= most)
+        low, high = self.movement
+        if not 0 < low <= high <= MOST_MOVEMENT:
+            allowed = f"0 < low <= high <= {MOST_MOVEMENT:g}"
+            raise ValueError(f"movement: expected {allowed}, got {low}, {high}")
         allowed = f"a number > 0 and <= {LARGEST:g}"
         check_fields(self, ("interval_s",), allowed, lambda x: 0 < x <= LARGEST)
         check_fields(self, ("load_stay",), "a number from 1 to 10,000", lambda x: 1 <= x <= 1e4)

@@ -63,6 +63,10 @@ BAD = [
         for value in ("[.inf,.inf]", "[0,.inf]")
     ),
     ("evaluate", ["--scenario.ou_tau", "[.nan,1]"], ["scenario.ou_tau", "nan"]),
+    *(
+        ("train", ["--scenario.movement", value], ["scenario.movement", "0 < low <= high <= 10"])
+        for value in ("[0,1]", "[2,1]", "[1,.nan]", "[1,11]")
+    ),
     ("evaluate", ["--scenario.interval_s", "0"], ["scenario.interval_s", "> 0"]),
     ("train", ["--worlds", "load,heavy"], ["worlds", "heavy", "heavy-tail"]),
     ("train", ["--worlds", "load,drift"], ["global_batch", "worlds"]),

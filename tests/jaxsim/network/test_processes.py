@@ -15,6 +15,7 @@ from jaxsim.network.process import (
     init_network,
     network_process,
     step_network,
+    stretched,
 )
 from jaxsim.trees import stack
 
@@ -101,6 +102,32 @@ def test_the_mean_is_what_is_stated(body, regime, seed):
     samples = bandwidth.reshape(BLOCKS, -1)
     sure = 5.0 * samples.mean(axis=1).std(ddof=1) / BLOCKS**0.5
     np.testing.assert_allclose(bandwidth.mean(), mean_factor(process), atol=max(sure, 0.01))
+
+
+@settings(deadline=None, max_examples=20)
+@given(tails, chains, chains, st.floats(0.25, 3.0), st.integers(0, 1000))
+def test_stretched_the_logarithm_of_every_factor_is_so_many_times_its_own(
+    body, regime, outage, by, seed
+):
+    """Of tails, states and replays alike; what the limits do not cut."""
+    regime, outage = (chain.replace(share=min(chain.share, 0.5)) for chain in (regime, outage))
+    body = body.replace(dip_tail=0.0, peak_tail=0.0)
+    replay = np.exp(np.random.default_rng(seed).normal(0.0, 0.3, (5, K, K)))
+    parts = {"tail": body, "regime": regime, "outage": outage, "trace": replay}
+    process = network_process(K, low=1e-6, high=1e6, **parts)
+    key = jax.random.key(seed)
+    (plain, rtt), (moved, same) = factors(process, key), factors(stretched(process, by), key)
+    np.testing.assert_allclose(np.log(moved), by * np.log(plain), atol=2e-3)
+    np.testing.assert_array_equal(rtt, same)
+
+
+def test_stretched_deviations_of_jitter_and_drift_are_so_many_times_their_own():
+    process = network_process(K, white=0.1, latency=0.2, ou_sigma=0.1, ou_tau=20.0, low=-9, high=9)
+    key = jax.random.key(3)
+    (plain, rtt), (moved, same) = factors(process, key), factors(stretched(process, 2.0), key)
+    np.testing.assert_allclose(moved - 1.0, 2.0 * (plain - 1.0), atol=1e-5)
+    np.testing.assert_array_equal(rtt, same)
+    assert stretched(process, 1.0) is process
 
 
 def test_a_tail_has_its_median_scales_and_skew():

@@ -1,5 +1,7 @@
 """Scenarios: a seed and the name of a split are one world."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -63,3 +65,22 @@ def test_splits_whose_names_are_anagrams_are_different_worlds():
     assert (listen != silent)[:, off_diagonal].all()
     np.testing.assert_array_equal(listen, links("listen"))  # drawn alike in every process
     assert not np.array_equal(links("a"), links("b"))
+
+
+def test_movement_is_drawn_in_its_range_and_moves_nothing_else():
+    world = toy_world(ALONE)
+    settings = ScenarioSettings(jitter="uniform", base_spread=0.25, horizon=4)
+    still, _ = scenario_bank(world, settings, range(64), "a")
+    wide, _ = scenario_bank(
+        world, dataclasses.replace(settings, movement=(0.5, 2.0)), range(64), "a"
+    )
+    by = wide.network.white_amplitude / still.network.white_amplitude
+    assert 0.5 <= by.min() < 0.7 and 1.5 < by.max() <= 2.0
+    assert 0.3 < np.mean(np.asarray(by) < 1.0) < 0.7  # as often halved as doubled
+    network = wide.network.replace(white_amplitude=still.network.white_amplitude)
+    same = network.replace(ou_sigma=still.network.ou_sigma)
+    chex.assert_trees_all_equal(wide.replace(network=same), still)
+    once, _ = scenario_bank(
+        world, dataclasses.replace(settings, movement=(1.0, 1.0)), range(64), "a"
+    )
+    chex.assert_trees_all_equal(once, still)
