@@ -45,7 +45,7 @@ WORLDS = (
     *("heavy-tail", "regime", "outage"),
 )
 SUITES = (
-    *("default", "jitter", "load", "mixture", "ablation", "stress"),
+    *("default", "jitter", "load", "varied", "mixture", "ablation", "stress"),
     *("regions", "worlds", "scale", "jobs"),
 )
 
