@@ -25,8 +25,8 @@ PREFERENCE_FEATURES = 5
 AHEAD = tuple(horizon / 2 for horizon in HORIZONS)
 # Sizes of what the networks see: of a row, of a move to it, of a lower choice, of a domain; a forecast
 # is one more of a row and of a move.
-ROW_FEATURES = 14 + PREFERENCE_FEATURES
-MOVE_FEATURES = 2 + 4 * len(HORIZONS)
+ROW_FEATURES = 12 + PREFERENCE_FEATURES
+MOVE_FEATURES = 2 + 3 * len(HORIZONS)
 CHOICE_FEATURES = 5
 GRAPH_NODE_FEATURES = NODE_FEATURES + JOB_NODE_FEATURES
 # Decays per interval of the running averages. The fast one is the average of the tuned rule.
@@ -141,21 +141,10 @@ def row_features(
         jnp.sum(used, axis=1).astype(jnp.float32) * 0.2,
         jnp.log2(plans.sync_period.astype(jnp.float32)) * 0.1,
         jnp.broadcast_to(jnp.log1p(stats.count) * 0.2, (n_rows,)),
-        *jnp.broadcast_to(_movement(setup, stats, reference)[:, None], (2, n_rows)),
         *stats.ahead / reference.scale,
         *jnp.broadcast_to(_preference(setup)[:, None], (PREFERENCE_FEATURES, n_rows)),
     ]
     return jnp.clip(jnp.stack(columns, axis=-1), -5.0, 5.0)
-
-
-def _movement(setup: Setup, stats: Statistics, reference: Reference) -> Float[Array, " 2"]:
-    """[2] how far rates move and how long they remember it, over all rows: of one row alone much longer
-    must be watched."""
-    of_rows = setup.table.mask.astype(jnp.float32)
-    square, product = jnp.sum(stats.square * of_rows), jnp.sum(stats.product * of_rows)
-    floor = jnp.sum(of_rows) * (1e-3 * reference.scale) ** 2
-    spread = jnp.sqrt(square / jnp.maximum(jnp.sum(of_rows), 1.0)) / reference.scale
-    return jnp.stack([spread * 4.0, jnp.clip(product / (square + floor), -1.0, 1.0)])
 
 
 def _preference(setup: Setup) -> Float[Array, " F"]:
@@ -190,7 +179,6 @@ def move_features(
         for rate in (stats.last, stats.fast, stats.slow)
     ]
     _, believed, _ = rates
-    rates.append(jnp.where(stats.last != 0, reference.base_rate, 0.0))
     promised = [5.0 * gained(rate, h) for rate in rates for h in HORIZONS]
     # What is expected amid a horizon stands for all of it. Without forecasts there is nothing to pair.
     for rate, horizon in zip(stats.ahead, HORIZONS, strict=False):

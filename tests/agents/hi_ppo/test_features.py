@@ -245,20 +245,7 @@ def test_rows_say_what_is_asked_for():
         (budget, [0.5, 0, 0.5, 0, 1]),
     ):
         rows = upper(objective=objective).rows
-        np.testing.assert_allclose(rows[:, 14:], [expected] * 6, rtol=1e-6)
-
-
-def test_rows_know_how_rates_move_and_remember_over_all_of_them():
-    """One number for all: the root mean square of deviations in units of the best static rate, four
-    times, and the correlation of successive ones; padding counts for nothing."""
-    rows = np.asarray(upper().rows, float)
-    assert np.all(rows[:, 12:14] == rows[0, 12:14])
-    real = rows[:PADDING]
-    spread = np.sqrt(np.mean((real[:, 6] / 4.0) ** 2))
-    np.testing.assert_allclose(rows[0, 12], 4.0 * spread, rtol=1e-4)
-    square = (real[:, 6] / 4.0) ** 2
-    product = real[:, 7] * (square + 1e-6)
-    np.testing.assert_allclose(rows[0, 13], product.sum() / (square + 1e-6).sum(), rtol=1e-4)
+        np.testing.assert_allclose(rows[:, 12:], [expected] * 6, rtol=1e-6)
 
 
 def test_moves_are_told_apart_by_what_they_promise():
@@ -273,10 +260,6 @@ def test_moves_are_told_apart_by_what_they_promise():
     here, there = 1.0 - lost()[STAY], 1.5 - lost()[FAR]
     gained = there * np.maximum(horizons - 500, 0) / horizons - here
     np.testing.assert_allclose(moves[FAR, 2:6], 5 * gained / 1.4, rtol=1e-4)
-    # At the base it brings 1.2, and a row that cannot run as measured nothing, as everywhere.
-    at_base = 1.2 * np.maximum(horizons - 500, 0) / horizons - 1.0
-    np.testing.assert_allclose(moves[FAR, 14:18], 5 * at_base / 1.4, rtol=1e-4)
-    np.testing.assert_allclose(moves[PADDING, 14:18], -5 / 1.4, rtol=1e-4)
     assert moves[FAR, 2] < moves[FAR, 4] < 0 < moves[FAR, 5] and 0 < moves[NEAR, 2] < moves[NEAR, 5]
 
 
