@@ -36,6 +36,7 @@ from jaxsim.trees import as_leaf
 
 STATE_BLOCK = 1  # of link_uniforms, for the two chains
 RTT_LIMITS = (0.1, 20.0)  # of the round trip's factor
+FARTHEST = 1e9  # times slower or faster; a link of bandwidth 0 would never finish a transfer
 
 
 class HeavyTail(Pytree):
@@ -122,14 +123,18 @@ def network_process(
 
 def stretched(process: NetworkProcess, by: float) -> NetworkProcess:
     """The process with bandwidths that move `by` times as far: the deviations of a body without a tail,
-    and else the logarithm of the factor, what it replays included. Limits of the body, times spent in
-    states and round trips stay. On the host; `by` > 0, and 1 changes nothing."""
+    and else the logarithm of the factor, what it replays included, up to FARTHEST. Limits of the body,
+    times spent in states and round trips stay. On the host; `by` > 0, and 1 changes nothing."""
     if by == 1:
         return process
     tail, factor = process.tail, np.float32(by)
 
+    def farther(x):
+        most = FARTHEST ** (1.0 / by)
+        return np.clip(x, np.float32(1.0 / most), np.float32(most)) ** factor
+
     def level(chain):
-        return None if chain is None else chain.replace(level=chain.level**factor)
+        return None if chain is None else chain.replace(level=farther(chain.level))
 
     if tail is not None:
         tail = tail.replace(
@@ -140,7 +145,7 @@ def stretched(process: NetworkProcess, by: float) -> NetworkProcess:
     return process.replace(
         white_amplitude=process.white_amplitude * factor,
         ou_sigma=process.ou_sigma * factor if tail is None else process.ou_sigma,
-        trace=process.trace**factor,
+        trace=farther(process.trace),
         tail=tail,
         regime=level(process.regime),
         outage=level(process.outage),

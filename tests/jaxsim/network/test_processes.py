@@ -130,6 +130,12 @@ def test_stretched_deviations_of_jitter_and_drift_are_so_many_times_their_own():
     assert stretched(process, 1.0) is process
 
 
+def test_stretched_a_link_that_nearly_stands_still_does_not_stand_still():
+    nearly = np.array([[[1e-9, 1e6], [1.0, 0.5]]])
+    moved = stretched(network_process(2, trace=nearly), 10.0).trace
+    np.testing.assert_allclose(moved, [[[1e-9, 1e9], [1.0, 0.5**10]]], rtol=1e-4)
+
+
 def test_a_tail_has_its_median_scales_and_skew():
     bandwidth, _ = play(tail=tail(dip=0.3, peak=0.1, centre=0.9))
     logs = np.log(bandwidth)
