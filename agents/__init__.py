@@ -10,6 +10,7 @@ Names load when they are first used: importing the package alone imports no JAX.
 
 protocol   What a scheduler is: `Scheduler`, and what schedulers of a plan table share
 paying     When a move pays: what a row brings over a horizon, time and price of the move off
+shrinkage  How far an average of what was measured says what comes
 staying    What it is worth to stay in a plan while links move and GPUs come and go
 registry   One entry for every scheduler
 foresight  Deciding on futures, known or imagined: the dynamic programme, rollout

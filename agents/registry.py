@@ -148,6 +148,11 @@ def _hyperion(candidates: Array) -> Replanning:
     return Replanning(1e6, 1, candidates=candidates)
 
 
+def _shrinkage_hysteresis(horizon: float, alpha: float, **values: Any) -> SmoothedHysteresis:
+    """Averages, believed as far as they have foretold rates on this network."""
+    return SmoothedHysteresis(horizon, alpha, expected_weight=None, **values)
+
+
 ENTRIES = (
     Entry("random", Random, tunables=(Tunable("mean_stay", 20.0, (), "random_mean_stay"),)),
     Entry("static_even_split", StaticPlan, rows=even_splits, weighs=True),
@@ -185,6 +190,15 @@ ENTRIES = (
             Tunable("horizon", 20.0, HORIZONS, "smoothed_horizon"),
             Tunable("alpha", 0.2, (0.05, 0.1, 0.2, 0.4, 0.7, 1.0), "smoothed_alpha"),
             Tunable("expected_weight", 0.0, (0.0, 0.15, 0.3, 0.5), "smoothed_expected_weight"),
+        ),
+    ),
+    Entry(
+        "shrinkage_hysteresis",
+        _shrinkage_hysteresis,
+        weighs=True,
+        tunables=(
+            Tunable("horizon", 20.0, HORIZONS, "shrinkage_horizon"),
+            Tunable("alpha", 0.2, (0.05, 0.1, 0.2, 0.4, 0.7, 1.0), "shrinkage_alpha"),
         ),
     ),
     Entry(

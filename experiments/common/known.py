@@ -15,7 +15,8 @@ SCHEDULERS = (
     *("random", "static_even_split", "single_domain", "best_static"),
     *("megatron", "zero", "alpa", "crosspipe", "dt_fm", "mast", "ray"),
     *("bace_pipe", "sailor", "hyperion"),
-    *("hysteresis", "smoothed_hysteresis", "self_tuning_hysteresis", "rollout"),
+    *("hysteresis", "smoothed_hysteresis", "shrinkage_hysteresis", "self_tuning_hysteresis"),
+    "rollout",
     *("replan_oracle", "clairvoyant"),
 )
 LEARNED = "hi_ppo"

@@ -40,7 +40,7 @@ from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.trees import take
 
-RULES = ("hysteresis", "smoothed_hysteresis", "self_tuning_hysteresis")
+RULES = (*("hysteresis", "smoothed_hysteresis", "shrinkage_hysteresis", "self_tuning_hysteresis"),)
 
 
 class TrainingRun:

@@ -115,7 +115,8 @@ def test_names_and_flags_say_what_there_is():
     assert agents.names(learned=True) == ("hi_ppo",)
     assert set(jobs_names()) == {
         *("random", "static_even_split", "single_domain", "best_static", "mast"),
-        *("hysteresis", "smoothed_hysteresis", "self_tuning_hysteresis", "rollout"),
+        *("hysteresis", "smoothed_hysteresis", "shrinkage_hysteresis", "self_tuning_hysteresis"),
+        "rollout",
         *("replan_oracle", "hi_ppo", "ray", "bace_pipe"),
     }
     brought = {e.name for e in ENTRIES if e.rules is not None}

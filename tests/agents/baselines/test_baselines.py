@@ -153,6 +153,20 @@ def test_smoothed_hysteresis_without_memory_is_hysteresis():
     assert followed(slow, rates, (1.0, 1.0, 1.0)) != expected
 
 
+def test_shrinkage_hysteresis_learns_how_far_averages_are_to_be_believed():
+    """Row 1 is one and a half times as good as row 0 in every second interval, and half as good in the
+    others: whoever believes the last measurement moves to and fro; who has seen a few stays where it is
+    best in the mean. Where row 1 stays better it moves."""
+    follow = SmoothedHysteresis(3.0, alpha=1.0)
+    learn = SmoothedHysteresis(3.0, alpha=1.0, expected_weight=None)
+    base = (1.0, 1.0, 0.0)
+    forgets = [(1.0, 2.5, 0.0), (1.0, 0.4, 0.0)] * 40
+    assert len(set(followed(follow, forgets, base)[-20:])) == 2
+    assert len(set(followed(learn, forgets, base)[-20:])) == 1
+    keeps = [(1.0, 2.5, 0.0)] * 40
+    assert followed(learn, keeps, base)[-1] == 1
+
+
 def draws(seen, mean_stay, count=4000):
     choose, memory = rule(Random(mean_stay))
     keys = jax.random.split(jax.random.key(5), count)
