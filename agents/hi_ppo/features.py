@@ -10,13 +10,20 @@ from agents.hi_ppo.networks import GraphInputs, LowerInputs, UpperInputs
 from agents.hi_ppo.settings import Networks
 from agents.paying import amortised_span
 from agents.protocol import Setup
+from agents.shrinkage import (
+    HORIZONS,
+    Shrinkage,
+    init_shrinkage,
+    shrunk,
+    update_shrinkage,
+    weights,
+)
 from agents.staying import expected_losses, expected_rates, reference_rates
 from jaxsim.env import JOB_NODE_FEATURES, NODE_FEATURES, Observation
 from jaxsim.plan import Recompute, Schedule
 from jaxsim.pytree import Pytree
 
-HORIZONS = (3.0, 8.0, 20.0, 60.0)  # intervals over which a move's gain is told
-PRIOR_HORIZON = 20.0  # intervals, of the tuned rule that the scorer starts from
+PRIOR_HORIZON = HORIZONS[2]  # intervals, of the rule that the scorer starts from
 PRIOR_SHARPNESS = 300.0  # logits per unit of relative gain over that horizon
 CHOICE_SHARPNESS = 300.0  # logits per unit of relative rate
 # What is asked for: the four weights as shares of their sum, and whether there is a limit.
@@ -25,11 +32,11 @@ PREFERENCE_FEATURES = 5
 AHEAD = tuple(horizon / 2 for horizon in HORIZONS)
 # Sizes of what the networks see: of a row, of a move to it, of a lower choice, of a domain; a forecast
 # is one more of a row and of a move.
-ROW_FEATURES = 12 + PREFERENCE_FEATURES
-MOVE_FEATURES = 2 + 3 * len(HORIZONS)
+ROW_FEATURES = 12 + len(HORIZONS) + PREFERENCE_FEATURES
+MOVE_FEATURES = 2 + 4 * len(HORIZONS)
 CHOICE_FEATURES = 5
 GRAPH_NODE_FEATURES = NODE_FEATURES + JOB_NODE_FEATURES
-# Decays per interval of the running averages. The fast one is the average of the tuned rule.
+# Decays per interval of the running averages. The fast one is that of `smoothed_hysteresis`.
 FAST, SLOW = 0.8, 0.95
 
 
@@ -44,6 +51,7 @@ class Statistics(Pytree):
     product: Float[Array, "*batch P"]  # average product of successive deviations
     lost: Float[Array, "*batch P"]  # average of `Measurement.lost`, from what is to be expected on
     count: Float[Array, "*batch"]  # intervals seen
+    shrinkage: Shrinkage  # how far `fast` says what comes
     # [A, P] as they are expected to be AHEAD, of the lower choices that suit now; A = 0: no forecasts
     ahead: Float[Array, "*batch A P"]
 
@@ -92,7 +100,9 @@ def init_statistics(reference: Reference, ahead: int = 0) -> Statistics:
     base = reference.base_rate + reference.lost
     zeros = jnp.zeros_like(base)
     forecast = jnp.broadcast_to(base, (ahead, *base.shape))
-    return Statistics(base, base, base, zeros, zeros, reference.lost, jnp.float32(0.0), forecast)
+    shrinkage = init_shrinkage(base, reference.scale)
+    averages = base, base, base, zeros, zeros, reference.lost
+    return Statistics(*averages, jnp.float32(0.0), shrinkage, forecast)
 
 
 def update_statistics(
@@ -115,6 +125,7 @@ def update_statistics(
         product=slow * stats.product + (1.0 - slow) * deviation * before,
         lost=SLOW * stats.lost + (1.0 - SLOW) * lost,
         count=stats.count + 1.0,
+        shrinkage=update_shrinkage(stats.shrinkage, stats.fast, stats.last != 0, rate),
         ahead=stats.ahead if ahead is None else ahead,
     )
 
@@ -141,6 +152,7 @@ def row_features(
         jnp.sum(used, axis=1).astype(jnp.float32) * 0.2,
         jnp.log2(plans.sync_period.astype(jnp.float32)) * 0.1,
         jnp.broadcast_to(jnp.log1p(stats.count) * 0.2, (n_rows,)),
+        *jnp.broadcast_to(weights(stats.shrinkage)[:, None], (len(HORIZONS), n_rows)),
         *stats.ahead / reference.scale,
         *jnp.broadcast_to(_preference(setup)[:, None], (PREFERENCE_FEATURES, n_rows)),
     ]
@@ -165,27 +177,26 @@ def move_features(
     row: Int[Array, ""],
     interval_s: Float[Array, ""],
 ) -> tuple[Float[Array, "P M"], Float[Array, " P"]]:
-    """What a move from `row` to each row takes and promises, and the logits [P] of the tuned rule;
-    `switch_s` and `price` are those of `Measurement`."""
+    """What a move from `row` to each row takes and promises, and the logits [P] of the rule that the
+    scorer starts from; `switch_s` and `price` are those of `Measurement`."""
     args = (switch_s, price, row)
 
     def gained(rate, horizon):
+        # A row that cannot run as measured counts as standing still, whatever its average. What it
+        # will lose while it stays in force is not in what is measured.
+        rate = jnp.where(stats.last != 0, rate - stats.lost, 0.0)
         return gains(rate, *args, jnp.float32(horizon), interval_s) / reference.scale
 
-    # A row that cannot run as measured counts as standing still, whatever its average. What it will
-    # lose while it stays in force is not in what is measured.
-    rates = [
-        jnp.where(stats.last != 0, rate - stats.lost, 0.0)
-        for rate in (stats.last, stats.fast, stats.slow)
-    ]
-    _, believed, _ = rates
-    promised = [5.0 * gained(rate, h) for rate in rates for h in HORIZONS]
+    averages = stats.last, stats.fast, stats.slow
+    promised = [5.0 * gained(rate, h) for rate in averages for h in HORIZONS]
+    believed = dict(zip(HORIZONS, shrunk(stats.shrinkage, stats.fast), strict=True))
+    promised += [5.0 * gained(rate, horizon) for horizon, rate in believed.items()]
     # What is expected amid a horizon stands for all of it. Without forecasts there is nothing to pair.
     for rate, horizon in zip(stats.ahead, HORIZONS, strict=False):
-        promised.append(5.0 * gained(rate - stats.lost, horizon))
+        promised.append(5.0 * gained(rate, horizon))
     here = (jnp.arange(switch_s.size) == row).astype(jnp.float32)
     columns = [here, jnp.log1p(switch_s / interval_s), *promised]
-    prior = PRIOR_SHARPNESS * gained(believed, PRIOR_HORIZON)
+    prior = PRIOR_SHARPNESS * gained(believed[PRIOR_HORIZON], PRIOR_HORIZON)
     return jnp.clip(jnp.stack(columns, axis=-1), -5.0, 5.0), prior
 
 

@@ -32,7 +32,7 @@ class UpperInputs(Pytree):
     moves: Array  # [P, M] features of the moves from the row in force
     row: Array  # [] int32 in force
     mask: Array  # [P] bool, False for what is not allowed
-    prior: Array  # [P] logits of the tuned rule, where the scorer starts
+    prior: Array  # [P] logits of the rule where the scorer starts
 
 
 class LowerInputs(Pytree):
@@ -113,11 +113,24 @@ def attention(score: Float[Array, " KK"], exists: Float[Array, "K K"]) -> Float[
     return nn.softmax(score, axis=0) * exists
 
 
+class Trust(nn.Module):
+    """Weighs what moves promise by what is known of their rows, of how far averages foretell rates
+    above all. A product, which a layer over the sum of both would have to learn first; starts at
+    nothing."""
+
+    @nn.compact
+    def __call__(self, rows: Float[Array, "P H"], moves: Float[Array, "P M"]) -> Float[Array, " P"]:
+        """Return [P]."""
+        weights = nn.Dense(moves.shape[-1], kernel_init=nn.initializers.zeros)(rows)
+        return jnp.sum(weights * moves, axis=-1)
+
+
 class UpperNetwork(nn.Module):
     """Scorer over the rows of a table and its value; starts at the prior, whose scale is learned.
 
     Rows are encoded whatever is in force, so that one encoding serves a decision from every row; what
-    tells origins apart is one layer over both ends of a move and its features.
+    tells origins apart is one layer over both ends of a move and its features, and how far what a move
+    promises is trusted.
     """
 
     hidden: int = 32
@@ -128,6 +141,7 @@ class UpperNetwork(nn.Module):
         self.row_layers = [nn.Dense(2 * self.hidden), nn.Dense(self.hidden)]
         self.to, self.origin, self.way = (nn.Dense(self.hidden) for _ in range(3))
         self.score = nn.Dense(1, kernel_init=nn.initializers.zeros)
+        self.trust = Trust()
         self.value_layers = [nn.Dense(2 * self.hidden), nn.Dense(1)]
         self.prior_scale = self.param("prior_scale", nn.initializers.zeros, ())
 
@@ -165,7 +179,7 @@ class UpperNetwork(nn.Module):
     ) -> Float[Array, " P"]:
         """Return [P] of the moves from a row, whose encoding is `origin` [hidden]."""
         x = nn.relu(self.to(rows) + self.origin(origin)[None, :] + self.way(moves))
-        correction = CORRECTION * self.score(x)[:, 0]
+        correction = CORRECTION * (self.score(x)[:, 0] + self.trust(rows, moves))
         return _masked(jnp.exp(self.prior_scale) * (prior + correction), mask)
 
 

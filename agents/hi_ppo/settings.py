@@ -86,15 +86,20 @@ class ExactSettings:
             gradients a hundred times the usual, and less is learned where these are cut
         batch: scenarios per update, shared out among the worlds
         updates: per epoch
+        temperature: what logits are divided by while it learns. At 1 a policy is nearly sure of most
+            decisions, and the gradient is that of the few near ties of a few scenarios; when it plays
+            it takes the likeliest row at any temperature
     """
 
     learning_rate: float = 1e-2
     max_grad_norm: float = 100.0
+    temperature: float = 4.5
     batch: int = 8
     updates: int = 5
 
     def __post_init__(self):
-        check_fields(self, ("learning_rate", "max_grad_norm"), "a number > 0", is_positive)
+        positive = ("learning_rate", "max_grad_norm", "temperature")
+        check_fields(self, positive, "a number > 0", is_positive)
         check_counts(self, {"batch": 100_000, "updates": 1_000_000})
 
 

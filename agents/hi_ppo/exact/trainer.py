@@ -188,5 +188,7 @@ class ExactTrainer:
                 for name in GAINS
             }
         )
-        idle, anywhere = expected_progress(self.network, params, bounded)
+        idle, anywhere = expected_progress(
+            self.network, params, bounded, self.settings.exact.temperature
+        )
         return -50.0 * (idle + anywhere), idle

@@ -61,10 +61,11 @@ def start_value(
 
 
 def policy_of(
-    network: UpperNetwork, params: Any, recording: Recording
+    network: UpperNetwork, params: Any, recording: Recording, temperature: float = 1.0
 ) -> tuple[Float[Array, "T P P"], Float[Array, " P"]]:
     """[T, P, P] the probabilities of every decision from every row in force, and [P] those of the
-    deployment on idle domains, for which the best static row stands as the one in force."""
+    deployment on idle domains, for which the best static row stands as the one in force. Logits are
+    divided by the temperature."""
     r, n_rows = recording, recording.mask.size
 
     def score(
@@ -76,7 +77,7 @@ def policy_of(
         mask = r.mask | (jnp.arange(n_rows) == row)
         args = (encoded, jnp.take(encoded, row, axis=0), moves, prior, mask)
         logits: Any = network.apply(params, *args, method="logits")
-        return jax.nn.softmax(logits)
+        return jax.nn.softmax(logits / temperature)
 
     def encode(nodes, edges, rows):
         wan = GraphInputs(wan_of(nodes, edges), r.wan_mask)
@@ -102,11 +103,11 @@ def wan_of(nodes: Array, edges: Array) -> jraph.GraphsTuple:
 
 
 def expected_progress(
-    network: UpperNetwork, params: Any, recording: Recording
+    network: UpperNetwork, params: Any, recording: Recording, temperature: float = 1.0
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """[] progress per interval that the policy makes from idle domains in expectation, and [] the mean
     over the rows in which it might begin; both relative to the best static plan at base."""
-    policy, first = policy_of(network, params, recording)
+    policy, first = policy_of(network, params, recording, temperature)
     outcomes = Outcomes.of(recording)
     values = policy_values(policy, outcomes)
     somewhere = recording.mask.astype(jnp.float32)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from agents.hi_ppo.features import (
+    HORIZONS,
     Measurement,
     gains,
     init_statistics,
@@ -17,6 +18,7 @@ from agents.hi_ppo.features import (
     update_statistics,
     upper_inputs,
 )
+from agents.shrinkage import init_shrinkage, update_shrinkage, weights
 from jaxsim.plan.modes import Recompute, Schedule
 from jaxsim.planning import Objective
 
@@ -47,7 +49,7 @@ def test_averages_of_a_constant_rate_are_that_rate():
 
 
 def test_averages_start_at_the_base():
-    """The fast one is the tuned rule's, a fifth of what is measured; the slow one counts the base as
+    """Of the fast one a fifth is what is measured; the slow one counts the base as
     one measurement, until its decay is reached."""
     series = np.array([[3.0, 1.0], [5.0, 1.5], [1.0, 4.0]])
     fast = BASE
@@ -175,6 +177,27 @@ def lost():
     return average
 
 
+def believed():
+    """[H] how far averages are believed after these intervals: `shrinkage` has tests of its own."""
+    seen = init_shrinkage(jnp.asarray(BASE_RATES, jnp.float32), jnp.float32(1.4))
+    average, before = BASE_RATES, BASE_RATES
+    for factor in FACTORS:
+        args = (jnp.asarray(x, jnp.float32) for x in (average, RATES * factor))
+        average_now, rate = args
+        seen = update_shrinkage(seen, average_now, jnp.asarray(before != 0), rate)
+        average, before = 0.8 * average + 0.2 * RATES * factor, RATES * factor
+    return np.asarray(weights(seen))
+
+
+def shrunken(horizon):
+    """[P] averages as far as they are believed, less what is lost; 0 where nothing runs."""
+    average = BASE_RATES
+    for factor in FACTORS:
+        average = 0.8 * average + 0.2 * RATES * factor
+    weight = believed()[HORIZONS.index(horizon)]
+    return np.where(RATES > 0, BASE_RATES + weight * (average - BASE_RATES) - lost(), 0.0)
+
+
 def upper(unit=1.0, seconds=1.0, row=STAY, **changes):
     """Inputs after a few intervals, with rates and times in other units."""
     base = jnp.asarray(BASE_RATES * unit, jnp.float32)
@@ -232,6 +255,7 @@ def test_rows_are_told_apart_by_what_they_bring():
     np.testing.assert_allclose(rows[:, 9], 0.2 * np.array([1, 1, 2, 2, 2, 2]), rtol=1e-6)
     np.testing.assert_allclose(rows[:, 10], 0.1 * np.array([0, 0, 0, 5, 0, 0]), rtol=1e-6)
     np.testing.assert_allclose(rows[:, 11], 0.2 * np.log(1 + 4), rtol=1e-5)
+    np.testing.assert_allclose(rows[:, 12:16], [believed()] * 6, rtol=1e-4)
     shares = np.asarray(upper().domains)[[STAY, NEAR, FAR]]
     np.testing.assert_allclose(shares, [[0, 1], [0.75, 0.25], [0.5, 0.5]])
 
@@ -245,7 +269,7 @@ def test_rows_say_what_is_asked_for():
         (budget, [0.5, 0, 0.5, 0, 1]),
     ):
         rows = upper(objective=objective).rows
-        np.testing.assert_allclose(rows[:, 12:], [expected] * 6, rtol=1e-6)
+        np.testing.assert_allclose(rows[:, 16:], [expected] * 6, rtol=1e-6)
 
 
 def test_moves_are_told_apart_by_what_they_promise():
@@ -263,13 +287,20 @@ def test_moves_are_told_apart_by_what_they_promise():
     assert moves[FAR, 2] < moves[FAR, 4] < 0 < moves[FAR, 5] and 0 < moves[NEAR, 2] < moves[NEAR, 5]
 
 
-def test_the_prior_is_the_tuned_rule():
-    """300 logits for all of the best static rate, gained over 20 intervals at averaged rates less what
-    is lost."""
-    average = BASE_RATES
-    for factor in FACTORS:
-        average = 0.8 * average + 0.2 * RATES * factor
-    average = np.where(RATES > 0, average - lost(), 0.0)
+def test_moves_promise_what_averages_do_as_far_as_they_are_believed():
+    """The last four, by horizon."""
+    moves = np.asarray(upper().moves, float)
+    for column, horizon in zip(range(14, 18), HORIZONS, strict=True):
+        rate = shrunken(horizon)
+        there = rate[FAR] * max(60 * horizon - 500, 0) / (60 * horizon)
+        expected = 5 * (there - rate[STAY]) / 1.4
+        np.testing.assert_allclose(moves[FAR, column], expected, rtol=1e-3)
+
+
+def test_the_prior_is_a_rule():
+    """300 logits for all of the best static rate, gained over 20 intervals at averaged rates as far as
+    they are believed, less what is lost."""
+    average = shrunken(20.0)
     gained = average * (1 - SWITCH_S / 1200) - average[STAY]
     np.testing.assert_allclose(upper().prior, 300 * gained / 1.4, rtol=1e-3, atol=3e-3)
 

@@ -14,6 +14,7 @@ from agents.hi_ppo.exact.trainer import GAINS
 from agents.hi_ppo.features import ROW_FEATURES, Statistics, make_reference
 from agents.hi_ppo.scheduler import init_policy
 from agents.hi_ppo.settings import ExactSettings, TrainSettings
+from agents.shrinkage import init_shrinkage
 from jaxsim.env import EDGE_FEATURES, NODE_FEATURES
 from jaxsim.trees import stack
 
@@ -39,6 +40,7 @@ def scenario(seed):
             *(jnp.asarray(alike, jnp.float32),) * 5,
             jnp.zeros((LENGTH, ROWS)),
             jnp.zeros(LENGTH),
+            stack([init_shrinkage(jnp.ones(ROWS), jnp.float32(1.0))] * LENGTH),
             jnp.zeros((LENGTH, 0, ROWS)),
         ),
         "reference": make_reference(jnp.ones(ROWS), jnp.zeros(ROWS)),
@@ -138,7 +140,8 @@ def wider(recording):
     rows |= {"usd": (0, 1), "usd_worth": (1,)}
     fields = {k: v for name, axes in rows.items() for k, v in grown(name, axes).items()}
     stats = jax.tree.map(
-        lambda x: jnp.pad(x, [(0, 0), (0, 1)]) if x.ndim == 2 else x, recording.stats
+        lambda x: jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, 1)]) if x.shape[-1:] == (ROWS,) else x,
+        recording.stats,
     )
     base = jnp.pad(recording.reference.base_rate, (0, 1))
     return recording.replace(
