@@ -15,6 +15,7 @@ from agents.hi_ppo.networks import (
     GraphInputs,
     LowerInputs,
     LowerNetwork,
+    Trust,
     UpperInputs,
     UpperNetwork,
     attention,
@@ -213,6 +214,18 @@ def test_upper_logits_follow_their_rows_and_the_value_stays():
     again, same_value = apply["upper"](parameters("upper"), moved)
     np.testing.assert_allclose(again, logits[order], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(same_value, value, rtol=1e-5)
+
+
+def test_trust_is_a_product_of_what_is_known_and_what_is_promised():
+    """By hand: weights of each row's promises are a linear map of what is known of it."""
+    rows, moves = draw(3, 2, seed=7), draw(3, 4, seed=8)
+    kernel, bias = draw(2, 4, seed=9), draw(4, seed=10)
+    params = {"params": {"Dense_0": {"kernel": kernel, "bias": bias}}}
+    got = Trust().apply(params, rows, moves)
+    expected = np.sum(
+        (np.asarray(rows) @ np.asarray(kernel) + np.asarray(bias)) * np.asarray(moves), axis=1
+    )
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
 def test_lower_logits_follow_their_choices():

@@ -11,7 +11,9 @@ import pytest
 from agents.hi_ppo.checkpoint import load_checkpoint, restore, save_checkpoint
 from agents.hi_ppo.exact import ExactTrainer, Recording
 from agents.hi_ppo.exact.trainer import GAINS
+from agents.hi_ppo.exact.value import expected_progress, policy_of
 from agents.hi_ppo.features import ROW_FEATURES, Statistics, make_reference
+from agents.hi_ppo.networks import upper_network
 from agents.hi_ppo.scheduler import init_policy
 from agents.hi_ppo.settings import ExactSettings, TrainSettings
 from agents.shrinkage import init_shrinkage
@@ -186,3 +188,21 @@ def test_a_scenario_counts_in_its_own_units_and_no_loss_is_endless():
         assert float(a) == pytest.approx(float(b), rel=1e-6)
     losses = [loss(params, one.replace(moved=jnp.full_like(one.moved, x)))[0] for x in (-5.0, -1e9)]
     assert float(losses[0]) == float(losses[1]) > float(loss(params, one)[0])
+
+
+def test_a_temperature_softens_what_is_learned_from():
+    """Logits are divided by it: at twice the temperature, the policy of half the logits."""
+    one, network = scenario(0), upper_network(SETTINGS.networks)
+    params = init_policy(jax.random.key(0), SETTINGS.networks).upper
+    params["params"]["score"]["kernel"] = jnp.ones_like(params["params"]["score"]["kernel"])
+    plain, started = policy_of(network, params, one)
+    soft, softly = policy_of(network, params, one, temperature=2.0)
+    assert np.std(np.log(plain)) > 0.1
+    for sharp, found in ((plain, soft), (started, softly)):
+        half = np.sqrt(np.asarray(sharp, float))
+        np.testing.assert_allclose(found, half / half.sum(axis=-1, keepdims=True), rtol=1e-4)
+    values = [expected_progress(network, params, one, temperature)[0] for temperature in (1.0, 4.5)]
+    sharpest = dataclasses.replace(SETTINGS.exact, temperature=1.0)
+    for settings, value in zip((sharpest, SETTINGS.exact), values, strict=True):
+        trainer = ExactTrainer(dataclasses.replace(SETTINGS, exact=settings), [stack([one])], 1)
+        np.testing.assert_allclose(trainer._loss(params, one)[1], value, rtol=1e-5)
