@@ -65,9 +65,13 @@ def policy_of(setup, observation):
         UpperNetwork(HIDDEN).init(jax.random.key(0), high),
         LowerNetwork(HIDDEN).init(jax.random.key(1), low),
     )
-    leaves, structure = jax.tree.flatten(params)
+    leaves, structure = jax.tree.flatten_with_path(params)
     keys = jax.random.split(jax.random.key(2), len(leaves))
-    moved = [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
+    # What moves promise is trusted a little: else the policy would hardly ever stay.
+    moved = [
+        x + (0.04 if "trust" in jax.tree_util.keystr(path) else 0.3) * jax.random.normal(k, x.shape)
+        for (path, x), k in zip(leaves, keys, strict=True)
+    ]
     return jax.tree.unflatten(structure, moved)
 
 
