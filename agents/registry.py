@@ -141,6 +141,7 @@ def _array(leaf: Any) -> Array:
 
 
 HORIZONS = (1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 40.0)  # intervals
+ALPHAS = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)  # of the last measurement in an average
 
 
 def _hyperion(candidates: Array) -> Replanning:
@@ -188,7 +189,7 @@ ENTRIES = (
         weighs=True,
         tunables=(
             Tunable("horizon", 20.0, HORIZONS, "smoothed_horizon"),
-            Tunable("alpha", 0.2, (0.05, 0.1, 0.2, 0.4, 0.7, 1.0), "smoothed_alpha"),
+            Tunable("alpha", 0.2, ALPHAS, "smoothed_alpha"),
             Tunable("expected_weight", 0.0, (0.0, 0.15, 0.3, 0.5), "smoothed_expected_weight"),
         ),
     ),
@@ -198,7 +199,7 @@ ENTRIES = (
         weighs=True,
         tunables=(
             Tunable("horizon", 20.0, HORIZONS, "shrinkage_horizon"),
-            Tunable("alpha", 0.2, (0.05, 0.1, 0.2, 0.4, 0.7, 1.0), "shrinkage_alpha"),
+            Tunable("alpha", 0.2, ALPHAS, "shrinkage_alpha"),
         ),
     ),
     Entry(
