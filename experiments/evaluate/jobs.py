@@ -42,7 +42,7 @@ from experiments.evaluate.programs import decision_times_ms, wide
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.load import SubmittedJob, read_jobs
-from jaxsim.scenario import JobsWorld, ScenarioSettings, jobs_bank, tapes
+from jaxsim.scenario import JobsWorld, ScenarioSettings, jobs_bank, padded_world, tapes
 from jaxsim.short_axes import ShortAxes
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import stack, take
@@ -159,7 +159,8 @@ def _played_together(
 class JobsEvaluation:
     """One evaluation from checked inputs to records."""
 
-    def __init__(self, config: EvaluateConfig):
+    def __init__(self, config: EvaluateConfig, n_domains: int | None = None):
+        """With masked domains up to `n_domains`: clusters of several sizes share compiled programs."""
         self.config, self.settings = config, config.world_settings
         self.contestants = requested_for_jobs(config.schedulers, config.checkpoint)
         self.settings.links()  # refuse a bad jitter file before anything is computed
@@ -175,6 +176,7 @@ class JobsEvaluation:
             efficiency=config.efficiency,
             allow=config.allow,
         )
+        self.world = padded_world(self.world, self.spec, n_domains or self.spec.n_domains)
         note_efficiency(self.spec)
         bank = jobs_bank(
             self.world, self.settings, range(config.seeds), "test", config.sharing, **traces

@@ -17,9 +17,10 @@ STEPS = 360  # intervals: two and a half times as long as jobs arrive in JOBS_FI
 class SharedCluster:
     """One cluster and the jobs that arrive on it."""
 
-    def __init__(self, config: EvaluateConfig):
-        """Raises InputError for a file that says nothing of use."""
-        self._evaluation = JobsEvaluation(config)
+    def __init__(self, config: EvaluateConfig, n_domains: int | None = None):
+        """With masked domains up to `n_domains`. Raises InputError for a file that says nothing of
+        use."""
+        self._evaluation = JobsEvaluation(config, n_domains)
         self._utilisation = made_once(self._play)
 
     @property
@@ -47,12 +48,12 @@ class SharedCluster:
 
 
 def shared_cluster(
-    cluster: str | None, jobs: str | None, rivals: tuple[str, ...], **keys
+    cluster: str | None, jobs: str | None, rivals: tuple[str, ...], n_domains: int, **keys
 ) -> SharedCluster:
-    """`cluster` with a jobs file (JOBS_FILE if none) against rivals; `keys` are others of
-    EvaluateConfig."""
+    """`cluster`, masked domains up to `n_domains`, with a jobs file (JOBS_FILE if none) against rivals;
+    `keys` are others of EvaluateConfig."""
     file = str(JOBS_FILE) if jobs is None else jobs
     names = ",".join(rivals)
     return SharedCluster(
-        EvaluateConfig(cluster=cluster, jobs=file, schedulers=names, steps=STEPS, **keys)
+        EvaluateConfig(cluster=cluster, jobs=file, schedulers=names, steps=STEPS, **keys), n_domains
     )

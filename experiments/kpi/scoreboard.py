@@ -44,8 +44,10 @@ from experiments.kpi.worlds import (
     Asked,
     Stage,
     questions,
+    widest,
 )
 from jaxsim.planning import SAMPLED
+from jaxsim.scenario import padded_world
 
 EPSILON = 0.02  # of the Pareto coverage
 BEST = "clairvoyant"  # whose own figure is what can be reached
@@ -114,7 +116,7 @@ class Scoreboard:
             preferences=SAMPLED,
         )
         counts = {"train": c.tuning_scenarios, "test": c.seeds}
-        return Stage(spec, world, info, c.scenario, counts)
+        return Stage(spec, padded_world(world, spec, widest(self.files)), info, c.scenario, counts)
 
     def _shared(self, which: int) -> SharedCluster:
         c, file = self.config, self.files[which]
@@ -122,6 +124,7 @@ class Scoreboard:
             file,
             c.jobs,
             SPEED_RIVALS,
+            widest(self.files),
             seeds=c.seeds,
             scenario=dataclasses.replace(c.scenario, **SCENES[JITTER]),
             table_size=c.table_size,

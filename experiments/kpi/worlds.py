@@ -16,7 +16,7 @@ import numpy as np
 from agents.episodes import Episode
 from agents.registry import default_settings
 from analysis.statistics import Played, front
-from experiments.common import made_once, price_of_speed
+from experiments.common import load_regions, made_once, price_of_speed
 from experiments.evaluate import Contestant, Evaluator, named, tune
 from experiments.respond import hand_over
 from jaxsim.cluster import ClusterSpec
@@ -66,6 +66,12 @@ def questions(count: int = ASKED) -> tuple[Asked, ...]:
         *(Asked((progress, 0.0, cost, 0.0)) for progress, cost in weights),
         *(Asked(FAST, share) for share in shares),
     )
+
+
+def widest(files: Sequence[str | None]) -> int:
+    """Domains of the largest cluster, which all are padded to: each then runs the same programs, and
+    to compile them takes longer than to run them for more domains."""
+    return max(load_regions(file).n_domains for file in files)
 
 
 class Stage:

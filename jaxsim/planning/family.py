@@ -42,6 +42,7 @@ from jaxsim.workload import Workload
 Cut = Literal["even", "min_max"]
 Choice = tuple[int, int, int]  # micro-batch, recompute, schedule
 Settings = tuple[int, tuple[int, ...]]  # tp, dp of each group
+BLOCK = 64  # plans that are scored at once: about as many as a table has rows
 
 
 def _default_choices() -> tuple[Choice, ...]:
@@ -238,7 +239,7 @@ def stack_plans(plans: Sequence[Plan]) -> Plan:
     return jax.tree.map(jnp.asarray, _stacked(plans))
 
 
-def plan_blocks(plans: Sequence[Plan] | Plan, block: int = 256) -> tuple[Iterator[Plan], int]:
+def plan_blocks(plans: Sequence[Plan] | Plan, block: int = BLOCK) -> tuple[Iterator[Plan], int]:
     """Plans with NumPy leaves, one by one or [P, ...], in blocks of `block` rows, so that one
     compilation serves: the last is filled up with the first plan. And P."""
     rows = jax.tree.map(np.asarray, plans) if isinstance(plans, Plan) else _stacked(plans)

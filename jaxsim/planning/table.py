@@ -24,9 +24,9 @@ from jaxsim.step_time import NetworkView, job_step_cost
 
 # A family up to this size is scored as a whole; of a larger one, the best plans of each layout.
 EVERY_PLAN = 12_000
-# A table is chosen from so many plans: those that come nearest to the best in any of FIRST_VIEWS
-# states of the network.
-CANDIDATES, FIRST_VIEWS = 1000, 16
+# A table is chosen from so many plans, and at most so many for each of its rows: those that come
+# nearest to the best in any of FIRST_VIEWS states of the network.
+CANDIDATES, FOR_A_ROW, FIRST_VIEWS = 1000, 21, 16
 # States of the network, beside the base, in which plans are weighed for preferences.
 PRICED_VIEWS = 3
 
@@ -94,7 +94,8 @@ def build_table(
     single = np.array([len(o) == 1 and len(o[0]) == 1 for o, _ in owners])
     even = np.array([_is_even(p, o, n_domains) for p, (o, _) in zip(plans, owners, strict=True)])
     wanted = preferred(builder, family, views, preferences)
-    near = _candidates(builder, family, base, views, single | even, wanted)
+    most = min(CANDIDATES, FOR_A_ROW * size)
+    near = _candidates(builder, family, base, views, single | even, wanted, most)
     plans, owners = [plans[i] for i in near], [owners[i] for i in near]
     base, single, even = base[near], single[near], even[near]
     # What is preferred counts in units of the best rate at base.
@@ -124,17 +125,18 @@ def _candidates(
     views: NetworkView,
     always: np.ndarray,
     wanted: np.ndarray,
+    most: int,
 ) -> np.ndarray:
-    """[N] indices of the plans among which a table is chosen: those that come nearest to the best in
-    any of a few views or for any preference (`wanted` [_, M]), and those that are `always` [M] bool
-    among them."""
-    if len(base) <= CANDIDATES:
+    """[N] indices of the plans among which a table is chosen, `most` of them: those that come nearest
+    to the best in any of a few views or for any preference (`wanted` [_, M]), and those that are
+    `always` [M] bool among them."""
+    if len(base) <= most:
         return np.arange(len(base))
     few = jax.tree.map(lambda x: x[:FIRST_VIEWS], views)
     rate = np.concatenate([base[None], builder.rates(plans, few)])
     nearness = (rate / np.maximum(rate.max(axis=1, keepdims=True), 1e-30)).max(axis=0)
     nearness = np.maximum(nearness, wanted.max(axis=0, initial=0.0))
-    return np.sort(np.argsort(-np.where(always, np.inf, nearness), kind="stable")[:CANDIDATES])
+    return np.sort(np.argsort(-np.where(always, np.inf, nearness), kind="stable")[:most])
 
 
 def preferred(

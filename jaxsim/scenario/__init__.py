@@ -5,6 +5,7 @@ world     one job: what its scenarios share, the table of plans above all
 scenario  one job: banks of scenarios
 outlook   what a scenario may look like: the states to be expected
 jobs      the same for many jobs
+padding   worlds with domains that are not there
 """
 
 import lazy_loader

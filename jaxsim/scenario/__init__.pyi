@@ -1,5 +1,6 @@
 from .jobs import JobsWorld, build_jobs_world, jobs_bank
 from .outlook import OUTLOOK, Others, other_draws, outlook_of, samples_of
+from .padding import padded_world
 from .scenario import (
     Draw,
     drawn_bank,
@@ -26,6 +27,7 @@ __all__ = [
     "mean_view",
     "other_draws",
     "outlook_of",
+    "padded_world",
     "sample_views",
     "samples_of",
     "scenario_bank",

@@ -49,9 +49,9 @@ def build_jobs_world(
     """Enumerate plans for every kind of job: model, batch and sequence length. `efficiency` and
     `allow` are those of `build_world`.
 
-    `table_size` plans of a kind are divided among the PARTS of the GPUs that domains have; every part
-    has its fallback plans, however few that are. Raises InputError that names all jobs that fit
-    nowhere, or the first whose data is nowhere, by file and line.
+    `table_size` plans of a kind and `layout_limit` layouts are divided among the PARTS of the GPUs
+    that domains have; every part has its fallback plans, however few that are. Raises InputError that
+    names all jobs that fit nowhere, or the first whose data is nowhere, by file and line.
     """
     make = functools.partial(build_world, efficiency=efficiency, allow=allow, crowded=True)
     kinds, kind = _kinds(spec, submitted, table_size, layout_limit, make)
@@ -125,14 +125,14 @@ def _data_sets(spec: ClusterSpec, submitted: Sequence[SubmittedJob], size: int) 
 def _worlds(
     spec: ClusterSpec, job: JobSpec, size: int, layout_limit: int, make: Make
 ) -> list[World]:
-    """One world per part of the GPUs, `size` plans in all; a part on which nothing fits is left out,
-    the whole is not."""
-    worlds = []
+    """One world per part of the GPUs, `size` plans in all, each of its share of the layouts; a part on
+    which nothing fits is left out, the whole is not."""
+    worlds, limit = [], -(-layout_limit // len(PARTS))
     for i, part in enumerate(PARTS):
         rows = size // len(PARTS) + (i < size % len(PARTS))
         fewer = dataclasses.replace(spec, gpus=tuple(max(1, g // part) for g in spec.gpus))
         try:
-            worlds.append(make(fewer, job, rows, layout_limit)[0])
+            worlds.append(make(fewer, job, rows, limit)[0])
         except InputError:
             if part == 1:
                 raise

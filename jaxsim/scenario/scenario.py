@@ -125,12 +125,13 @@ def _scenario(
     world, settings, links, rng, weights, network_trace, load_trace, learning
 ) -> EnvParams:
     k = world.problem.cluster.mask.shape[0]
+    there = int(np.asarray(world.problem.cluster.mask).sum())  # others stand last, and draw nothing
     white, sigma = rng.uniform(*settings.white), rng.uniform(*settings.ou_sigma)
     tau = np.exp(rng.uniform(*np.log(np.maximum(settings.ou_tau, 1e-3))))
-    base = as_leaf(base_factor(rng, settings.base_spread, (k, k)))
+    base = as_leaf(_extended(base_factor(rng, settings.base_spread, (there, there)), k, axes=2))
     offsets = rng.integers(2**20, size=2)
     cluster = world.problem.cluster
-    trace = None if network_trace is None else as_leaf(network_trace)
+    trace = None if network_trace is None else as_leaf(_extended(network_trace, k, axes=2))
     replay = {
         "trace": trace,
         "trace_offset": 0 if trace is None else int(offsets[0]) % trace.shape[0],
@@ -142,9 +143,14 @@ def _scenario(
             ),
             learning=learning,
         ),
-        network=_network(settings, links, rng, k, white, sigma, tau, replay),
+        network=_network(settings, links, rng, (there, k), white, sigma, tau, replay),
         load=_load(
-            settings, np.asarray(cluster.gpus), load_trace, int(offsets[1]), rng.spawn(1)[0]
+            settings,
+            np.asarray(cluster.gpus)[:there],
+            k,
+            load_trace,
+            int(offsets[1]),
+            rng.spawn(1)[0],
         ),
         gpus_vary=settings.load_share > 0 or settings.load_job_share > 0 or load_trace is not None,
         schedules=world.problem.choices.schedules,
@@ -162,14 +168,22 @@ def _nothing_deployed(n_domains: int) -> Plan:
     return jax.tree.map(lambda x: np.asarray(x)[None], empty_plan(n_domains))
 
 
+def _extended(values: np.ndarray, size: int, axes: int) -> np.ndarray:
+    """Values [..., K] or [..., K, K] (`axes` 1 or 2) of domains, zero for masked ones up to `size`."""
+    more = [(0, size - n) for n in values.shape[-axes:]]
+    return np.pad(values, [(0, 0)] * (values.ndim - axes) + more)
+
+
 def _load(
     settings: ScenarioSettings,
     gpus: np.ndarray,
+    n_domains: int,
     replayed: np.ndarray | None,
     offset: int,
     rng: np.random.Generator,
 ) -> LoadProcess:
-    """Local jobs as the settings draw them, on top of what a trace replays."""
+    """Local jobs as the settings draw them for GPUs [K], on top of what a trace replays; there are
+    masked domains up to `n_domains`."""
     if settings.load_job_share > 0:
         rows = np.arange(settings.horizon + 1)
         bursts = Bursts(settings.load_share, settings.load_job_share, settings.load_stay)
@@ -177,10 +191,10 @@ def _load(
         replayed = drawn if replayed is None else drawn + replayed[(rows + offset) % len(replayed)]
         offset = 0
     return load_process(
-        len(gpus),
+        n_domains,
         settings.load_share,
         settings.load_swing,
-        None if replayed is None else as_leaf(replayed),
+        None if replayed is None else as_leaf(_extended(replayed, n_domains, axes=1)),
         0 if replayed is None else offset % len(replayed),
     )
 
@@ -189,19 +203,21 @@ def _network(
     settings: ScenarioSettings,
     links: tuple[FittedLink, ...] | None,
     rng: np.random.Generator,
-    n_domains: int,
+    n_domains: tuple[int, int],
     white: float,
     sigma: float,
     tau: float,
     replay: dict,
 ) -> NetworkProcess:
+    """How links move; `n_domains` are there, and with masked ones."""
+    there, k = n_domains
     if links is not None:
-        rows = draw_links(links, n_domains, rng)
+        rows = _extended(draw_links(links, there, rng), k, axes=2)
         return process_of_links(links, rows, settings.interval_s, settings.latency, **replay)
     drifts, moves = settings.jitter == "ou", settings.jitter != "none"
     white = white if drifts else settings.uniform
     return network_process(
-        n_domains,
+        k,
         white=white if moves else 0.0,
         latency=settings.latency if moves else 0.0,
         ou_sigma=sigma if drifts else 0.0,

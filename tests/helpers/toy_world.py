@@ -16,6 +16,8 @@ from jaxsim.load.local_jobs import load_process
 from jaxsim.network.process import network_process
 from jaxsim.plan import Problem
 from jaxsim.plan.plan import Plan, default_lower_choices, empty_plan
+from jaxsim.planning.table import PlanTable
+from jaxsim.scenario import World
 from jaxsim.step_time.closed_form import NetworkView, job_step_cost
 from jaxsim.trees import stack
 from jaxsim.workload.workload import JobSpec, ModelConfig, build_workload
@@ -205,3 +207,12 @@ wan:
   rtt_ms: [[0, 30], [30, 0]]
   egress_usd_per_gb: [[0, 0.02], [0.02, 0]]
 """
+
+
+def one_job_world(*plans):
+    """JOB on the toy cluster, with these plans as its table."""
+    plans = stack(plans)
+    yes = jnp.ones(plans.dp.shape[0], bool)
+    table = PlanTable(plans, yes, jnp.ones(len(yes), jnp.float32), yes, ~yes)
+    parts = (build_workload([JOB]), cluster_spec().to_arrays(), calibration())
+    return World(Problem(*parts, default_lower_choices()), table, plans)

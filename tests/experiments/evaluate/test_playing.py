@@ -15,10 +15,12 @@ from agents.protocol import make_setup
 from experiments.common import load_world
 from experiments.evaluate import (
     Evaluator,
+    contestants,
     evaluator,
     jobs_scenarios,
     named,
     play_jobs,
+    requested,
     requested_for_jobs,
 )
 from experiments.evaluate import playing as programs
@@ -31,7 +33,7 @@ from experiments.evaluate.programs import (
 )
 from jaxsim.load import SubmittedJob
 from jaxsim.planning import Preference
-from jaxsim.scenario import ScenarioSettings, build_jobs_world, jobs_bank
+from jaxsim.scenario import ScenarioSettings, build_jobs_world, jobs_bank, padded_world
 from jaxsim.trees import take
 
 INTERVALS = 6
@@ -145,6 +147,32 @@ def test_what_is_computed_once_is_not_computed_in_every_interval(world, bank):
     np.testing.assert_array_equal(own, ready.blind)
     other = programs._with_own(scheduler, setup, [own * 0.0])
     np.testing.assert_array_equal(other.blind, np.zeros_like(own))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("load", [0.0, 0.5], ids=["links", "load"])
+def test_domains_and_rows_that_are_not_there_change_nothing_that_is_played(load):
+    """Every scheduler decides and the world moves as without them; so do the oracles."""
+    spec, world, _ = load_world(None, "gpt2-medium", 64, 1024, 6, layout_limit=50, loaded=True)
+    padded = padded_world(world, spec, spec.n_domains + 2)
+    assert padded.table.size > world.table.size
+    settings = ScenarioSettings(
+        horizon=INTERVALS, jitter="uniform", uniform=0.5, base_spread=0.3, load_share=load
+    )
+    bare, more = (
+        Evaluator(one, settings, range(2), "test", (1.0, 0.0, 0.0, 0.0)) for one in (world, padded)
+    )
+    policy = requested("hi_ppo")[1]
+    for name in ("best_static", "hysteresis", "rollout", "replan_oracle", "clairvoyant", "hi_ppo"):
+        played = (
+            bank.play(contestants(name, policy, {}, bank.world)[0].scheduler)
+            for bank in (bare, more)
+        )
+        (mine, course), (theirs, other) = played
+        np.testing.assert_allclose(mine.progress, theirs.progress, rtol=2e-5, err_msg=name)
+        k = spec.n_domains
+        np.testing.assert_array_equal(course.plan.group, other.plan.group[..., :k], err_msg=name)
+        assert not other.plan.used[..., k:].any()
 
 
 @pytest.mark.nightly

@@ -7,24 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.toy_world import JOB, calibration, cluster_spec, make_plan
+from helpers.toy_world import make_plan, one_job_world
 
-from jaxsim.plan import Problem
-from jaxsim.plan.plan import default_lower_choices
-from jaxsim.planning.table import PlanTable
-from jaxsim.scenario import Draw, ScenarioSettings, World, drawn_bank, scenario_bank
+from jaxsim.scenario import Draw, ScenarioSettings, drawn_bank, scenario_bank
 from jaxsim.scenario.scenario import best_static_row
-from jaxsim.trees import stack, take
-from jaxsim.workload.workload import build_workload
-
-
-def toy_world(*plans):
-    plans = stack(plans)
-    yes = jnp.ones(plans.dp.shape[0], bool)
-    table = PlanTable(plans, yes, jnp.ones(len(yes), jnp.float32), yes, ~yes)
-    parts = (build_workload([JOB]), cluster_spec().to_arrays(), calibration())
-    return World(Problem(*parts, default_lower_choices()), table, plans)
-
+from jaxsim.trees import take
 
 ALONE = make_plan([(0,)], [(8,)], [8], dp=2, micro_batch=2)
 SELDOM = make_plan([(0,), (1,)], [(8,), (8,)], [16, 16], dp=1, sync_period=30)
@@ -37,7 +24,7 @@ SELDOM = make_plan([(0,), (1,)], [(8,), (8,)], [16, 16], dp=1, sync_period=30)
 )
 def test_progress_counts_against_the_best_row_of_each_scenario(settings):
     """What scenarios share is computed once, and each has what it would have alone."""
-    world = toy_world(ALONE, SELDOM)
+    world = one_job_world(ALONE, SELDOM)
     settings = ScenarioSettings(base_spread=0.25, horizon=4, **settings)
     params, keys = scenario_bank(world, settings, range(3), "a")
     alone = [best_static_row(take(params, s), world.table)[0] for s in range(3)]
@@ -52,7 +39,7 @@ def test_progress_counts_against_the_best_row_of_each_scenario(settings):
 
 
 def test_splits_whose_names_are_anagrams_are_different_worlds():
-    world = toy_world(ALONE)
+    world = one_job_world(ALONE)
     settings = ScenarioSettings(base_spread=0.25, horizon=4)
 
     def links(split):
@@ -68,7 +55,7 @@ def test_splits_whose_names_are_anagrams_are_different_worlds():
 
 
 def test_movement_is_drawn_in_its_range_and_moves_nothing_else():
-    world = toy_world(ALONE)
+    world = one_job_world(ALONE)
     settings = ScenarioSettings(jitter="uniform", base_spread=0.25, horizon=4)
     still, _ = scenario_bank(world, settings, range(64), "a")
     wide, _ = scenario_bank(
