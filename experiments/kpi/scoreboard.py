@@ -216,7 +216,7 @@ class Scoreboard:
         parts: dict[str, Callable[[], Any]] = {}
         for scene, crowd in scenes.items():
             parts |= {f"{scene}: {n}": partial(self.played, scene, n) for n in crowd}
-        for name, i in itertools.product((*names, *SPEED_RIVALS), self._by_size):
+        for i, name in itertools.product(self._by_size, (*names, *SPEED_RIVALS)):
             what = f"many jobs on {self.stages[i].spec.name}: {name}"
             parts[what] = partial(self.shared[i].utilisation, name)
         for name in (*names, *TRAFFIC_RIVALS, "single_domain", "clairvoyant"):
@@ -227,12 +227,12 @@ class Scoreboard:
         return parts | dict(self._asked(names))
 
     def _asked(self, names: tuple[str, ...]) -> list[tuple[str, Callable[[], Any]]]:
-        """Who weighs, and `names`, by preference: the longest first, who looks ahead among them."""
+        """Who weighs, and `names`, by preference: on the largest cluster first, and who looks ahead."""
         everyone = dict.fromkeys((BEST, *reversed(weighing()), *names))
         points = [
             (f"{name} by preference on {self.stages[i].spec.name}", partial(self._points, i, name))
-            for name in everyone
             for i in self._by_size
+            for name in everyone
         ]
         return [*points, *((f"Pareto front: {n}", partial(self._coverage, n)) for n in everyone)]
 
@@ -246,16 +246,17 @@ class Scoreboard:
 
     def _best_rival(self, bar: tqdm) -> str:
         """The candidate of least regret on training scenarios, where all are tuned as well."""
-        tuned_too = list(dict.fromkeys([*self.candidates, "replan_oracle"]))
         bar.set_postfix_str("tuning the rivals")
         make_room_for_programs()
-        side_by_side([partial(stage.tune, tuned_too) for stage in self.stages])
+        # One cluster after the other: what two threads need at the same time, both compile.
+        for stage in self.stages:
+            stage.tune(list(dict.fromkeys([*self.candidates, "replan_oracle"])))
         bar.update()
-        make_room_for_programs()
-        asked = [partial(s.regret, n) for n in self.candidates for s in self.stages]
-        regrets = np.reshape(side_by_side(asked), (len(self.candidates), -1))
+        asked = [partial(s.regret, n) for s in self.stages for n in self.candidates]
+        found = side_by_side(asked, make_room_for_programs)
+        regrets = np.reshape(found, (len(self.stages), len(self.candidates), -1))
         bar.update()
-        means = dict(zip(self.candidates, np.nanmean(regrets, axis=1), strict=True))
+        means = dict(zip(self.candidates, np.nanmean(regrets, axis=(0, 2)), strict=True))
         return min(means, key=lambda name: np.nan_to_num(means[name], nan=np.inf))
 
     def played(self, scene: str, name: str, weights: tuple[float, ...] = FAST) -> Played:
