@@ -21,34 +21,47 @@ from jaxsim.scenario.world import World
 from jaxsim.trees import take
 
 AnyWorld = TypeVar("AnyWorld", World, JobsWorld)
-ROWS_STEP, PAIRS_STEP = 96, 256  # tables are filled up to multiples of these
+# Tables and menus of lower choices are filled up to multiples of these.
+ROWS_STEP, PAIRS_STEP, CHOICES_STEP = 96, 256, 8
 
 
 def padded_world(world: AnyWorld, spec: ClusterSpec, n_domains: int) -> AnyWorld:
     """The world of one job or of many on `spec`, with masked domains up to `n_domains`, which no plan
-    uses, and that of one job with masked rows. Raises InputError for a cluster of more domains."""
+    uses, and that of one job with masked rows and repeated choices. Raises InputError for a cluster of
+    more domains."""
     problem = padded_problem(world.problem, spec, n_domains)
     if isinstance(world, World):
+        menu = problem.choices
+        every = np.minimum(np.arange(filled(menu.size, CHOICES_STEP)), menu.size - 1)
+        problem = problem.replace(choices=take(menu, every))
         table = world.table.replace(plans=padded_plans(world.table.plans, n_domains))
         family = padded_plans(world.family, n_domains)
-        return world.replace(problem=problem, table=filled_table(table), family=family)
+        table = filled_table(table, menu.size, len(every))
+        return world.replace(problem=problem, table=table, family=family)
     tables = world.tables.replace(plans=padded_plans(world.tables.plans, n_domains))
     return world.replace(problem=problem, tables=tables)
 
 
-def filled_table(table: PlanTable) -> PlanTable:
-    """A table with masked rows and repeated pairs up to multiples of ROWS_STEP and PAIRS_STEP."""
+def filled_table(table: PlanTable, n_choices: int, n_filled: int) -> PlanTable:
+    """A table with masked rows and repeated pairs up to multiples of ROWS_STEP and PAIRS_STEP, whose
+    menu of `n_choices` has become one of `n_filled`; nobody plays the choices that were added."""
     there = jnp.arange(filled(table.size, ROWS_STEP)) < table.size
     rows = take(table.replace(pairs=None), np.minimum(np.arange(len(there)), table.size - 1))
     pairs = table.pairs
     if pairs is not None:
-        pairs = jnp.asarray(repeated(np.asarray(pairs), filled(len(pairs), PAIRS_STEP)))
+        row, choice = np.divmod(np.asarray(pairs), n_choices)
+        again = filled(len(pairs), PAIRS_STEP)
+        pairs = jnp.asarray(repeated(row * n_filled + choice, again), jnp.int32)
+
+    def own(allowed):
+        return jnp.pad(allowed & there[:, None], [(0, 0), (0, n_filled - n_choices)])
+
     return rows.replace(
         mask=rows.mask & there,
         base_rate=jnp.where(there, rows.base_rate, 0.0),
         single_domain=rows.single_domain & there,
         even_split=rows.even_split & there,
-        candidates_of={name: own & there[:, None] for name, own in rows.candidates_of.items()},
+        candidates_of={name: own(allowed) for name, allowed in rows.candidates_of.items()},
         pairs=pairs,
     )
 

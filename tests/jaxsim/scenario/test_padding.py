@@ -40,7 +40,9 @@ def test_worlds_are_drawn_and_move_as_without_padding(settings, traces):
     draws, seen = [Draw(settings, seed) for seed in range(3)], []
     for one in (world, padded_world(world, spec, MORE)):
         params, keys = drawn_bank(one, draws, "a", references=False, **traces)
-        seen.append((params, jax.random.key_data(keys), tapes(params, keys, 5)))
+        moved = tapes(params, keys, 5)
+        params = params.replace(problem=params.problem.replace(choices=None))  # some twice, padded
+        seen.append((params, jax.random.key_data(keys), moved))
     k = spec.n_domains
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, real(y, k), rtol=1e-6), *seen)
     course = seen[1][2]
@@ -59,11 +61,13 @@ def test_padded_plans_use_nothing_more():
 def test_rows_beyond_those_of_a_table_are_nobodys():
     table = one_job_world(ALONE, SELDOM).table
     everyone = {"zero": jnp.ones((2, 4), bool)}
-    more = filled_table(table.replace(pairs=jnp.array([1, 5]), candidates_of=everyone))
+    more = filled_table(table.replace(pairs=jnp.array([1, 5]), candidates_of=everyone), 4, 6)
     assert more.size == ROWS_STEP and len(more.pairs) == PAIRS_STEP
-    np.testing.assert_array_equal(np.unique(more.pairs), [1, 5])
-    for rows in (more.mask, more.single_domain, more.base_rate, more.candidates_of["zero"]):
+    np.testing.assert_array_equal(np.unique(more.pairs), [1, 7])  # row 0 choice 1, row 1 choice 1
+    own = more.candidates_of["zero"]
+    for rows in (more.mask, more.single_domain, more.base_rate, own[:, :4]):
         assert np.asarray(rows)[:2].all() and not np.asarray(rows)[2:].any()
+    assert own.shape == (ROWS_STEP, 6) and not own[:, 4:].any()
 
 
 def test_a_cluster_of_more_domains_is_refused():
