@@ -176,7 +176,8 @@ class JobsEvaluation:
             efficiency=config.efficiency,
             allow=config.allow,
         )
-        self.world = padded_world(self.world, self.spec, n_domains or self.spec.n_domains)
+        if n_domains is not None:
+            self.world = padded_world(self.world, self.spec, n_domains)
         note_efficiency(self.spec)
         bank = jobs_bank(
             self.world, self.settings, range(config.seeds), "test", config.sharing, **traces

@@ -148,7 +148,10 @@ def _played(
 ) -> tuple[Array, Worth | None]:
     """[T + 1, P] gained per second by rows that are set up by what was known in the interval before, in
     the first by what is known in it: `lower` has the choices [T + 1, P] and the views [T + 1] that
-    batch shares are balanced on. And what that is made of, where there is an objective."""
+    batch shares are balanced on. And what that is made of, where there is an objective.
+
+    `score_rows` comes to the same: of eight regions it compiles in 1.4 times the time, as many views
+    are scored side by side, and runs no faster here."""
     plans, problem, objective = setup.table.plans, setup.problem, setup.objective
 
     def gained(plan, choice, before, now):
