@@ -248,7 +248,7 @@ class Scoreboard:
         """The candidate of least regret on training scenarios, where all are tuned as well."""
         bar.set_postfix_str("tuning the rivals")
         make_room_for_programs()
-        # One cluster after the other: what two threads need at the same time, both compile.
+        # One cluster after the other: where two threads need the same program, one waits for it.
         for stage in self.stages:
             stage.tune(list(dict.fromkeys([*self.candidates, "replan_oracle"])))
         bar.update()
