@@ -69,8 +69,8 @@ def questions(count: int = ASKED) -> tuple[Asked, ...]:
 
 
 def widest(files: Sequence[str | None]) -> int:
-    """Domains of the largest cluster, which all are padded to: each then runs the same programs, and
-    to compile them takes longer than to run them for more domains."""
+    """Domains of the largest cluster, which all are padded to: what is compiled for one is then not
+    compiled for the others."""
     return max(load_regions(file).n_domains for file in files)
 
 

@@ -129,7 +129,8 @@ def _candidates(
 ) -> np.ndarray:
     """[N] indices of the plans among which a table is chosen, `most` of them: those that come nearest
     to the best in any of a few views or for any preference (`wanted` [_, M]), and those that are
-    `always` [M] bool among them."""
+    `always` [M] bool among them, however many these are."""
+    most = max(most, int(always.sum()))
     if len(base) <= most:
         return np.arange(len(base))
     few = jax.tree.map(lambda x: x[:FIRST_VIEWS], views)
