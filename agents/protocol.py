@@ -209,12 +209,12 @@ def outlook_rates(setup: Setup) -> Float[Array, "W P V"]:
 def score_rows(
     setup: Setup,
     plans: Plan,
-    choice: Int[Array, "T R"],
+    choice: Int[Array, "T R"] | Int[Array, " R"],
     views: NetworkView,
     balanced: NetworkView | None = None,
 ) -> tuple[Float[Array, "T R"], Worth | None]:
-    """[T, R] rates of plans [R, ...], each with one lower choice per view [T, ...], and under an
-    objective what they are made of; `balanced` as in `table_rates`."""
+    """[T, R] rates of plans [R, ...], each with one lower choice, or one per view [T, ...], and under
+    an objective what they are made of; `balanced` as in `table_rates`."""
     views = same_gpus(views, unless=setup.gpus_vary)
     if setup.objective is None:
         return row_rates(plans, choice, views, setup.problem, balanced), None

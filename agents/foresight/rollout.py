@@ -139,10 +139,8 @@ class Rollout(TableScheduler):
         plans = take(setup.table.plans, rows)
         size = futures.gpus_available.shape[:2]
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), futures)
-        choice = jnp.broadcast_to(seen.now.choice[rows], (size[0] * size[1], rows.size))
-        rate, worth = jax.tree.map(
-            lambda x: x.reshape(*size, -1), score_rows(setup, plans, choice, flat)
-        )
+        scored = score_rows(setup, plans, seen.now.choice[rows], flat)
+        rate, worth = jax.tree.map(lambda x: x.reshape(*size, -1), scored)
         return {
             "rate": rate,
             "bandwidth_gb_per_s": futures.bandwidth_gb_per_s,

@@ -19,8 +19,7 @@ def forecast(
     """[A, P] rates AHEAD of now, as of `Statistics.ahead`: `choice` [P] is every row's lower choice and
     `view` the last measurement, which `outlook` holds already."""
     coming = outlook.ahead(setup, view, AHEAD)
-    choices = jnp.broadcast_to(choice, (len(AHEAD), choice.size))
-    rates, _ = score_rows(setup, setup.table.plans, choices, coming)
+    rates, _ = score_rows(setup, setup.table.plans, choice, coming)
     return jnp.where(setup.table.mask, rates, 0.0)
 
 

@@ -143,10 +143,15 @@ def completion_alone_s(
     """[J] [s] from arrival to completion if the job had the cluster to itself, with the best plan
     of its table in every interval and no cost of moving: what no scheduler can beat.
 
-    `views` [T + 1, ...] are those of the scenario; beyond the last, the mean rate goes on.
+    `views` [T + 1, ...] are those of the scenario, GPUs [K] where they are the same in all of them;
+    beyond the last, the mean rate goes on.
     """
-    n_kinds = world.tables.mask.shape[0]
-    later = jax.tree.map(lambda x: x[1:], views)
+    n_kinds, gpus = world.tables.mask.shape[0], views.gpus_available
+    later = views.replace(
+        bandwidth_gb_per_s=views.bandwidth_gb_per_s[1:],
+        rtt_s=views.rtt_s[1:],
+        gpus_available=gpus if gpus.ndim == 1 else gpus[1:],
+    )
 
     def best_rate(kind):
         work = params.problem.work.job(jnp.argmax(world.kind == kind))

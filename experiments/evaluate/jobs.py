@@ -42,6 +42,7 @@ from experiments.evaluate.programs import decision_times_ms, wide
 from jaxsim.env import EnvParams
 from jaxsim.files import InputError
 from jaxsim.load import SubmittedJob, read_jobs
+from jaxsim.planning import gpus_once
 from jaxsim.scenario import JobsWorld, ScenarioSettings, jobs_bank, padded_world, tapes
 from jaxsim.short_axes import ShortAxes
 from jaxsim.step_time import NetworkView
@@ -125,7 +126,7 @@ def jobs_scenarios(
     views, out = tapes(params, keys, horizon + 1), []
     for seed in range(len(keys)):
         own, key, course = take((params, keys, views), seed)
-        out.append(JobsScenario(own, key, course, alone(own, world, course)))
+        out.append(JobsScenario(own, key, course, alone(own, world, gpus_once(course))))
     return out
 
 

@@ -38,7 +38,14 @@ from jaxsim.planning.family import (
     plan_key,
     stack_plans,
 )
-from jaxsim.planning.scoring import VIEWS_AT_ONCE, base_view, choice_rates, in_front, one_view
+from jaxsim.planning.scoring import (
+    VIEWS_AT_ONCE,
+    base_view,
+    choice_rates,
+    gpus_once,
+    in_front,
+    one_view,
+)
 from jaxsim.short_axes import ShortAxes
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import take
@@ -98,7 +105,7 @@ class TableBuilder:
         count = views.gpus_available.shape[0]
         at_once = 1 if count == 1 else VIEWS_AT_ONCE
         rows = [np.arange(w, w + at_once) % count for w in range(0, count, at_once)]
-        worlds = [take(views, w) for w in rows]
+        worlds = [gpus_once(take(views, w)) for w in rows]
         blocks, n_plans = plan_blocks(plans)
         # None is awaited before the last has begun: they are computed while others are cut out.
         rates = [[_score(block, world, self.problem) for world in worlds] for block in blocks]

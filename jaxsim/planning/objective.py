@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from jaxsim.plan import Plan, Problem
 from jaxsim.planning.balance import complete
-from jaxsim.planning.scoring import over_plans, pairs_of, spread, under_each
+from jaxsim.planning.scoring import over_plans, pairs_of, rows_under_each, spread, under_each
 from jaxsim.pytree import Pytree
 from jaxsim.step_time import NetworkView, StepCost, job_step_cost
 
@@ -158,7 +158,7 @@ def choice_worths(
 
 def row_worths(
     plans: Plan,
-    choice: Int[Array, "W P"],
+    choice: Int[Array, "W P"] | Int[Array, " P"],
     views: NetworkView,
     problem: Problem,
     objective: Objective,
@@ -166,15 +166,10 @@ def row_worths(
     interval_s: Float[Array, ""],
     balanced: NetworkView | None = None,
 ) -> Worth:
-    """[W, P] worth of plans [P, ...], each with one lower choice in each of the views [W, ...];
-    `balanced` as in `choice_rates`."""
+    """[W, P] worth of plans [P, ...], `choice` and `balanced` as in `row_rates`."""
     worth_of = _worth_of(problem, objective, progress_ref, interval_s)
     by_plan = over_plans(worth_of, (None, None, 0, 0), plans.group.shape[-1])
-
-    def under(view, balanced, chosen):
-        return by_plan(view, balanced, plans, chosen)[0]
-
-    return under_each(under, views, balanced, choice)
+    return rows_under_each(by_plan, plans, choice, views, balanced)[0]
 
 
 def _worth_of(problem: Problem, objective: Objective, progress_ref: Array, interval_s: Array):

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
@@ -50,12 +51,14 @@ def under_each(
     views: NetworkView,
     balanced: NetworkView | None = None,
     *of_each: Any,
+    blocks: bool = False,
 ) -> Any:
     """[W, ...] `function(view, balanced, ...)` of every one of W views, the one of `balanced` [W, ...]
     beside it (the same one where that is None), and what else belongs to each, [W, ...].
 
     Where the GPUs are the same in all of them, `views.gpus_available` may be [K]: what stages compute
-    is then computed once.
+    is then computed once. In `blocks`, as always where something belongs to each, views are computed
+    side by side, which suits a function of few plans.
     """
     same = views.gpus_available.ndim == 1
 
@@ -70,7 +73,9 @@ def under_each(
         return view.replace(gpus_available=None) if same and view is not None else view
 
     each = (of_links(views), of_links(balanced), *of_each)
-    return jax.lax.map(lambda args: under(*args), each) if not of_each else in_blocks(under, *each)
+    if blocks or of_each:
+        return in_blocks(under, *each)
+    return jax.lax.map(lambda args: under(*args), each)
 
 
 def in_blocks(function: Callable[..., Any], *each: Any) -> Any:
@@ -91,6 +96,12 @@ def in_blocks(function: Callable[..., Any], *each: Any) -> Any:
 def same_gpus(views: NetworkView, unless: bool = False) -> NetworkView:
     """Views [W, ...] that find the same GPUs, as `under_each` takes them; as they are if `unless`."""
     return views if unless else views.replace(gpus_available=views.gpus_available[0])
+
+
+def gpus_once(views: NetworkView) -> NetworkView:
+    """`same_gpus` of views on the host, where they find the same GPUs."""
+    gpus = np.asarray(views.gpus_available)
+    return same_gpus(views, unless=bool((gpus != gpus[:1]).any()))
 
 
 def score_plans(
@@ -149,19 +160,33 @@ def spread(values: Array, n_plans: int, n_choices: int, pairs: Array | None) -> 
 @functools.partial(jax.jit, inline=True)
 def row_rates(
     plans: Plan,
-    choice: Int[Array, "W P"],
+    choice: Int[Array, "W P"] | Int[Array, " P"],
     views: NetworkView,
     problem: Problem,
     balanced: NetworkView | None = None,
 ) -> Float[Array, "W P"]:
     """[W, P] training steps per second of plans [P, ...], each with one lower choice in each of the
-    views [W, ...]; `balanced` as in `choice_rates`."""
+    views [W, ...], or in all of them: [P] is a third of the work where GPUs do not change. `balanced`
+    as in `choice_rates`."""
     by_plan = over_plans(_rate_of(problem), (None, None, 0, 0), plans.group.shape[-1])
+    return rows_under_each(by_plan, plans, choice, views, balanced)
 
-    def under(view, balanced, chosen):
+
+def rows_under_each(
+    by_plan: Callable[..., Any],
+    plans: Plan,
+    choice: Int[Array, "W P"] | Int[Array, " P"],
+    views: NetworkView,
+    balanced: NetworkView | None,
+) -> Any:
+    """[W, P, ...] `by_plan(view, balanced, plans, choice)` of every one of W views; choices may differ
+    between views, or not."""
+
+    def under(view, balanced, chosen=choice):
         return by_plan(view, balanced, plans, chosen)
 
-    return under_each(under, views, balanced, choice)
+    of_each = (choice,) if choice.ndim > 1 else ()
+    return under_each(under, views, balanced, *of_each, blocks=True)
 
 
 def best_rate(

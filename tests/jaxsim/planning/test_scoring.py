@@ -82,11 +82,21 @@ def test_gpus_may_be_told_once_where_they_are_the_same(world):
             best_rate(PLANS, choice[0], views, problem),
             choice_worths(PLANS, views, problem, *scale),
             row_worths(PLANS, choice, views, problem, *scale),
+            row_worths(PLANS, choice[0], views, problem, *scale),
         )
 
     found, expected = some(once), some(views)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found, expected)
     assert float(jnp.max(found[1])) > NEVER
+
+
+def test_a_choice_may_be_told_once_where_it_is_the_same(world):
+    problem, views, choice = world
+    rates = np.asarray(jax.jit(choice_rates)(PLANS, views, problem))
+    expected = rates[:, np.arange(3), np.asarray(choice[0])]
+    assert expected.any(axis=0).sum() > 1 and len(np.unique(expected)) > N_VIEWS
+    rows = jax.jit(row_rates)(PLANS, choice[0], same_gpus(views), problem)
+    np.testing.assert_allclose(rows, expected, rtol=1e-5)
 
 
 def test_pairs_that_are_not_asked_for_are_nothing(world):
