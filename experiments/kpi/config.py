@@ -26,8 +26,8 @@ COVERAGE = "coverage"
 MEANS = ("out", "resume", "json", "dry_run")  # no figure depends on them
 MOST_ASKED = 1000
 QUICK = {
-    **{"seeds": 2, "tuning_scenarios": 2, "scenario.horizon": 8, "layout_limit": 100},
-    **{"decisions": 100, "measurements": 100},
+    **{"seeds": 2, "jobs_seeds": 2, "tuning_scenarios": 2, "scenario.horizon": 8},
+    **{"layout_limit": 100, "decisions": 100, "measurements": 100},
 }
 
 
@@ -45,6 +45,7 @@ class KpiConfig:
         global_batch: sequences per training step
         seq: tokens per sequence
         seeds: scenarios of each cluster, none trained on
+        jobs_seeds: scenarios of each cluster in which many jobs share it, of the same draws
         tuning_scenarios: training scenarios on which the rivals are tuned and chosen
         scenario: how worlds are drawn; the KPIs set jitter and load
         jobs: jobs file for the utilisation of many jobs; eight jobs within 2.4 hours if none
@@ -74,6 +75,7 @@ class KpiConfig:
     global_batch: int = GLOBAL_BATCH
     seq: int = 4096
     seeds: int = 16
+    jobs_seeds: int = 8
     tuning_scenarios: int = 16
     scenario: ScenarioSettings = dataclasses.field(default_factory=default_scenario)
     jobs: str | None = None
@@ -92,7 +94,8 @@ class KpiConfig:
     resume: str | None = None
 
     def __post_init__(self):
-        check_counts(self, {"seeds": MOST_SCENARIOS, "asked": MOST_ASKED}, least=2)
+        most = {"seeds": MOST_SCENARIOS, "jobs_seeds": MOST_SCENARIOS, "asked": MOST_ASKED}
+        check_counts(self, most, least=2)
         check_counts(self, {"decisions": 1_000_000, "measurements": 1_000_000}, least=100)
         check_counts(self, {"tuning_scenarios": MOST_SCENARIOS, "layout_limit": MOST_LAYOUTS})
         check_counts(self, MOST_OF_A_WORLD)

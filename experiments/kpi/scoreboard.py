@@ -125,7 +125,7 @@ class Scoreboard:
             c.jobs,
             SPEED_RIVALS,
             widest(self.files),
-            seeds=c.seeds,
+            seeds=c.jobs_seeds,
             scenario=dataclasses.replace(c.scenario, **SCENES[JITTER]),
             table_size=c.table_size,
             layout_limit=c.layout_limit,
@@ -138,16 +138,18 @@ class Scoreboard:
         that is not learned, by name. The last may be the policy itself."""
         if self.config.only == COVERAGE:
             return self._run_coverage()
-        tuned = 2  # tuning, and what all come to
+        # While the rivals are tuned, one cluster after the other, the banks that all play in are made.
+        first = [("tuning the rivals", self._tune), *self._scenes(*SCENES)]
         with (
             self._processes,
-            progress(desc=f"kpi, {self.setting}", total=tuned, unit="part") as bar,
+            progress(desc=f"kpi, {self.setting}", total=1 + len(first), unit="part") as bar,
         ):
-            best = self._best_rival(bar)
+            self._measure(first, bar)
+            best = self._best_rival()
+            bar.update()
             names = tuple(dict.fromkeys((self.policy, best)))
             played, timed = list(self._played(names).items()), self._timed(names)
-            played = [*self._scenes(*SCENES), *played]
-            bar.total = tuned + len(played) + len(timed)
+            bar.total = 1 + len(first) + len(played) + len(timed)
             self._measure(played, bar)
             for what, measure in timed.items():
                 bar.set_postfix_str(what)
@@ -244,18 +246,16 @@ class Scoreboard:
             parts[f"responding process: {name}"] = partial(self._response, name)
         return parts
 
-    def _best_rival(self, bar: tqdm) -> str:
-        """The candidate of least regret on training scenarios, where all are tuned as well."""
-        bar.set_postfix_str("tuning the rivals")
-        make_room_for_programs()
-        # One cluster after the other: where two threads need the same program, one waits for it.
+    def _tune(self) -> None:
+        # Where two threads need the same program, one waits for it.
         for stage in self.stages:
             stage.tune(list(dict.fromkeys([*self.candidates, "replan_oracle"])))
-        bar.update()
+
+    def _best_rival(self) -> str:
+        """The candidate of least regret on training scenarios, where all were tuned as well."""
         asked = [partial(s.regret, n) for s in self.stages for n in self.candidates]
         found = side_by_side(asked, make_room_for_programs)
         regrets = np.reshape(found, (len(self.stages), len(self.candidates), -1))
-        bar.update()
         means = dict(zip(self.candidates, np.nanmean(regrets, axis=(0, 2)), strict=True))
         return min(means, key=lambda name: np.nan_to_num(means[name], nan=np.inf))
 

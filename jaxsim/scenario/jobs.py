@@ -21,7 +21,7 @@ from jaxsim.planning import PARTS, PlanTable, TableInfo, filled, repeated
 from jaxsim.pytree import Pytree
 from jaxsim.scenario.scenario import best_static_row, scenario_bank
 from jaxsim.scenario.settings import ScenarioSettings
-from jaxsim.scenario.world import World, build_world
+from jaxsim.scenario.world import WIDE_VIEWS, World, build_world
 from jaxsim.trees import stack, take
 from jaxsim.workload import DataSets, JobSpec, build_workload
 
@@ -49,11 +49,12 @@ def build_jobs_world(
     """Enumerate plans for every kind of job: model, batch and sequence length. `efficiency` and
     `allow` are those of `build_world`.
 
-    `table_size` plans of a kind and `layout_limit` layouts are divided among the PARTS of the GPUs
-    that domains have; every part has its fallback plans, however few that are. Raises InputError that
+    `table_size` plans of a kind, `layout_limit` layouts and the states in which the whole space is
+    searched are divided among the PARTS of the GPUs that domains have; every part has its fallback plans, however few that are. Raises InputError that
     names all jobs that fit nowhere, or the first whose data is nowhere, by file and line.
     """
-    make = functools.partial(build_world, efficiency=efficiency, allow=allow, crowded=True)
+    shared = {"wide_views": -(-WIDE_VIEWS // len(PARTS)), "crowded": True}
+    make = functools.partial(build_world, efficiency=efficiency, allow=allow, **shared)
     kinds, kind = _kinds(spec, submitted, table_size, layout_limit, make)
     jobs = build_workload([job.spec for job in submitted], pad_to)
     jobs = jobs.replace(data=_data_sets(spec, submitted, jobs.mask.shape[0]))

@@ -73,6 +73,7 @@ def build_world(
     every_choice: bool = False,
     crowded: bool = False,
     running: Plan | None = None,
+    wide_views: int = WIDE_VIEWS,
 ) -> tuple[World, TableInfo]:
     """Enumerate and score plans; the table is chosen over sampled states of the network.
 
@@ -81,7 +82,7 @@ def build_world(
     `preferences`: weights that the table is made for as well, such as `planning.SAMPLED`.
     `efficiency`: what tokens are worth, as `jaxsim.learning.read_efficiency` takes it; plans are
     chosen by the lower end. `allow` any: the table also holds the best plans of the whole space, local
-    SGD and fewer bits included (`jaxsim.planning.PlanSpace`). `every_choice`: no lower choice is left
+    SGD and fewer bits included (`jaxsim.planning.PlanSpace`), at base and in `wide_views` other states. `every_choice`: no lower choice is left
     out of what is weighed. `crowded`: other jobs will hold GPUs, and choices are weighed that suit
     what they leave. `running`: a plan (NumPy leaves, no job axis) that runs already and must
     stand in the table, so that to stay in it is a choice.
@@ -95,7 +96,7 @@ def build_world(
     core = _core(pickle.dumps((asked, rules, sizes)))
     builder, proposed = core.builder, dict(core.proposed)
     if allow == "any":
-        few = jax.tree.map(lambda x: x[:WIDE_VIEWS], core.views)
+        few = jax.tree.map(lambda x: x[:wide_views], core.views)
         wide = wide_plans(builder.problem, few, preferences=preferences)
         proposed[WIDE], rules[WIDE] = wide, WIDE_RULES
     if running is not None:

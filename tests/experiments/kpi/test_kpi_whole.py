@@ -38,7 +38,8 @@ def measured(folder, run):
         *("--jobs", str(folder / "jobs.csv")),
         *("--model", "gpt2-medium", "--global-batch", "256", "--seq", "1024"),
         *("--candidates", "best_static,hysteresis", "--table-size", "6", "--layout-limit", "50"),
-        *("--seeds", "2", "--tuning-scenarios", "2", "--scenario.horizon", "6"),
+        *("--seeds", "2", "--jobs-seeds", "2", "--tuning-scenarios", "2"),
+        *("--scenario.horizon", "6"),
         *("--decisions", "100", "--measurements", "100"),
     ]
     assert (
