@@ -82,10 +82,10 @@ def build_world(
     `preferences`: weights that the table is made for as well, such as `planning.SAMPLED`.
     `efficiency`: what tokens are worth, as `jaxsim.learning.read_efficiency` takes it; plans are
     chosen by the lower end. `allow` any: the table also holds the best plans of the whole space, local
-    SGD and fewer bits included (`jaxsim.planning.PlanSpace`), at base and in `wide_views` other states. `every_choice`: no lower choice is left
-    out of what is weighed. `crowded`: other jobs will hold GPUs, and choices are weighed that suit
-    what they leave. `running`: a plan (NumPy leaves, no job axis) that runs already and must
-    stand in the table, so that to stay in it is a choice.
+    SGD and fewer bits included (`jaxsim.planning.PlanSpace`), at base and in `wide_views` other states.
+    `every_choice`: no lower choice is left out of what is weighed. `crowded`: other jobs will hold
+    GPUs, and choices are weighed that suit what they leave. `running`: a plan (NumPy leaves, no job
+    axis) that runs already and must stand in the table, so that to stay in it is a choice.
     Raises InputError when no plan fits the cluster.
     """
     learning, _ = read_efficiency(efficiency), PlanSpace(allow)  # refuses what it does not know
