@@ -50,8 +50,9 @@ def build_jobs_world(
     `allow` are those of `build_world`.
 
     `table_size` plans of a kind, `layout_limit` layouts and the states in which the whole space is
-    searched are divided among the PARTS of the GPUs that domains have; every part has its fallback plans, however few that are. Raises InputError that
-    names all jobs that fit nowhere, or the first whose data is nowhere, by file and line.
+    searched are divided among the PARTS of the GPUs that domains have; every part has its fallback
+    plans, however few that are. Raises InputError that names all jobs that fit nowhere, or the first
+    whose data is nowhere, by file and line.
     """
     shared = {"wide_views": -(-WIDE_VIEWS // len(PARTS)), "crowded": True}
     make = functools.partial(build_world, efficiency=efficiency, allow=allow, **shared)
