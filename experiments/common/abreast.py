@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 Result = TypeVar("Result")
-AT_ONCE = 3  # a program keeps one core busy, or all: more pieces take memory and no less time
+AT_ONCE = 2  # a program keeps one core busy, or all: more pieces take memory and no less time
 
 
 def side_by_side(
