@@ -84,7 +84,7 @@ def dry_run(config: KpiConfig) -> None:
         "tables": sum(len(board.tables()) for board in boards),
         "candidates": len(first.candidates),
         "scenarios of each cluster": config.seeds,
-        "of many jobs": config.jobs_seeds,
+        "scenarios of many jobs": config.jobs_seeds,
         "scenarios to tune on": config.tuning_scenarios,
         "intervals each": config.scenario.horizon,
     }

@@ -45,7 +45,7 @@ class KpiConfig:
         global_batch: sequences per training step
         seq: tokens per sequence
         seeds: scenarios of each cluster, none trained on
-        jobs_seeds: scenarios of each cluster in which many jobs share it, of the same draws
+        jobs_seeds: scenarios of each cluster in which many jobs share it
         tuning_scenarios: training scenarios on which the rivals are tuned and chosen
         scenario: how worlds are drawn; the KPIs set jitter and load
         jobs: jobs file for the utilisation of many jobs; eight jobs within 2.4 hours if none
@@ -131,5 +131,7 @@ def resumed_config(config: KpiConfig, given: list[str]) -> KpiConfig:
     others = [key for key in given if key not in ("resume", "json")]
     refuse_changes("kpi", config.resume, others, "json")
     RunWriter.check("kpi", config.resume, resume=True)
-    body = {**load(config.resume).run["config"], "resume": config.resume, "json": config.json}
+    told = load(config.resume).run["config"]
+    once = {"jobs_seeds": told["seeds"]} if "seeds" in told else {}  # one number was both
+    body = {**once, **told, "resume": config.resume, "json": config.json}
     return from_mapping(KpiConfig, body, config.resume)

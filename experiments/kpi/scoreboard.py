@@ -138,13 +138,13 @@ class Scoreboard:
         that is not learned, by name. The last may be the policy itself."""
         if self.config.only == COVERAGE:
             return self._run_coverage()
-        # While the rivals are tuned, one cluster after the other, the banks that all play in are made.
-        first = [("tuning the rivals", self._tune), *self._scenes(*SCENES)]
+        first = [("tuning the rivals", self._tune), *self._scenes(*SCENES)]  # side by side
         with (
             self._processes,
             progress(desc=f"kpi, {self.setting}", total=1 + len(first), unit="part") as bar,
         ):
             self._measure(first, bar)
+            bar.set_postfix_str("the best rival")
             best = self._best_rival()
             bar.update()
             names = tuple(dict.fromkeys((self.policy, best)))
@@ -247,7 +247,7 @@ class Scoreboard:
         return parts
 
     def _tune(self) -> None:
-        # Where two threads need the same program, one waits for it.
+        # One cluster after the other: tuned at once, one would wait while the other's programs compile.
         for stage in self.stages:
             stage.tune(list(dict.fromkeys([*self.candidates, "replan_oracle"])))
 

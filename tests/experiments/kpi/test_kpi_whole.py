@@ -38,7 +38,7 @@ def measured(folder, run):
         *("--jobs", str(folder / "jobs.csv")),
         *("--model", "gpt2-medium", "--global-batch", "256", "--seq", "1024"),
         *("--candidates", "best_static,hysteresis", "--table-size", "6", "--layout-limit", "50"),
-        *("--seeds", "2", "--jobs-seeds", "2", "--tuning-scenarios", "2"),
+        *("--seeds", "2", "--jobs-seeds", "3", "--tuning-scenarios", "2"),
         *("--scenario.horizon", "6"),
         *("--decisions", "100", "--measurements", "100"),
     ]
@@ -67,6 +67,7 @@ def test_the_scoreboard_from_files_to_figures_and_the_same_again(tmp_path, monke
     both = result["kpis"], result["non_learned"]["kpis"]
     boards = [[row for row in rows if row["setting"] == name] for rows in both for name in SETTINGS]
     assert {row["n"] for row in boards[0] if row["name"] == "training time"} == {4}
+    assert {row["n"] for row in boards[0] if row["part"] == "many jobs"} == {6}
     best = result["non_learned"]["scheduler"]
     for subject, board in zip(
         [None, None, *(best[name] for name in SETTINGS)], boards, strict=True

@@ -11,6 +11,7 @@ from jaxsim.planning import (
     choice_rates,
     choice_worths,
     complete,
+    gpus_once,
     row_rates,
     row_worths,
     same_gpus,
@@ -88,6 +89,13 @@ def test_gpus_may_be_told_once_where_they_are_the_same(world):
     found, expected = some(once), some(views)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found, expected)
     assert float(jnp.max(found[1])) > NEVER
+
+
+def test_gpus_are_told_once_only_where_all_views_find_the_same(world):
+    views = world[1]
+    assert np.array_equal(gpus_once(views).gpus_available, views.gpus_available[0])
+    one_less = views.replace(gpus_available=views.gpus_available.at[-1, 0].add(-1))
+    assert gpus_once(one_less) is one_less
 
 
 def test_a_choice_may_be_told_once_where_it_is_the_same(world):
