@@ -8,6 +8,7 @@ the calls are most of the time.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,27 +22,38 @@ OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
 class ShortAxes:
     """A function, compiled without that library `where` its arguments say so, always if None.
 
-    It is called on its own, never inside another compiled function, which JAX refuses.
+    It is called on its own, never inside another compiled function, which JAX refuses. Threads may
+    call it: each structure of arguments has a compiled function of its own. Where threads trace two
+    structures of one at the same time, JAX may give the one the structure of the other's results.
     """
 
     def __init__(self, function: Callable[..., Any], where: Callable[..., bool] | None = None):
         functools.update_wrapper(self, function)
         self._function, self._where = function, where
-        self._plain: Any = jax.jit(function)
+        self._programs: dict[tuple[Any, bool], Any] = {}
+        self._making = threading.Lock()
 
     def __call__(self, *args: Any) -> Any:
         short = self._where is None or self._where(*args)
-        return (self._own if short else self._plain)(*args)
+        key = jax.tree.structure(args), short
+        with self._making:
+            program = self._programs.get(key) or self._programs.setdefault(key, self._made(short))
+        return program(*args)
 
-    @functools.cached_property
-    def _own(self) -> Any:
-        options = options_here()
-        return jax.jit(self._function, compiler_options=options) if options else self._plain
+    def _made(self, short: bool) -> Any:
+        @functools.wraps(self._function)
+        def own(*args: Any) -> Any:
+            return self._function(*args)
+
+        options = options_here() if short else {}
+        return jax.jit(own, compiler_options=options) if options else jax.jit(own)
 
     def _cache_size(self) -> int:
         """Programs compiled so far, as compiled functions of JAX say it."""
-        own = self.__dict__.get("_own", self._plain)
-        return sum(x._cache_size() for x in {id(x): x for x in (own, self._plain)}.values())
+        return sum(program._cache_size() for program in self._programs.values())
+
+
+threadsafe = functools.partial(ShortAxes, where=lambda *_: False)  # `jax.jit` for several threads
 
 
 @functools.cache

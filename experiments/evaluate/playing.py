@@ -23,7 +23,7 @@ from jaxsim.env import EnvParams, Observation, State, reset, step
 from jaxsim.plan import Plan
 from jaxsim.planning import PlanTable, in_front
 from jaxsim.scenario import JobsWorld
-from jaxsim.short_axes import ShortAxes
+from jaxsim.short_axes import ShortAxes, threadsafe
 from jaxsim.step_time import NetworkView
 
 
@@ -91,14 +91,14 @@ def _played(
     return jax.tree.map(lambda *xs: np.stack(xs, axis=1), *played)
 
 
-@jax.jit
+@threadsafe
 def begun(params: EnvParams, keys: jax.Array) -> tuple[State, Observation]:
     """Every scenario at its start."""
     state, timestep = jax.vmap(reset)(keys, params)
     return state, timestep.observation
 
 
-@jax.jit
+@threadsafe
 def bound(scheduler: Scheduler, facts: tuple, decision_keys: jax.Array) -> tuple[list, Any, Any]:
     """What the scheduler computes once for each scenario, its first memory, and keys for what is drawn
     in the intervals."""
@@ -130,7 +130,7 @@ def decided(
     return jax.vmap(one)(own, params, scored, truth, rates, keys, seen, memory)
 
 
-@jax.jit
+@threadsafe
 def bound_for_jobs(scheduler: JobsScheduler, world: JobsWorld, params: EnvParams) -> tuple:
     """The scheduler as it is bound in each scenario, its first memory there, and the key for what is
     drawn in the intervals."""
@@ -156,7 +156,7 @@ def decided_in_turn(
     return jax.lax.map(one, (ready, truth, seen, memory))
 
 
-@jax.jit
+@threadsafe
 def stepped(
     params: EnvParams, keys: jax.Array, t: jax.Array, state: State, action: Plan
 ) -> tuple[State, Observation, Episode]:
@@ -171,7 +171,7 @@ def stepped(
     return jax.vmap(one)(params, keys, state, action)
 
 
-measured = jax.jit(jax.vmap(episode_metrics))
+measured = threadsafe(jax.vmap(episode_metrics))
 
 
 def _setup(table: PlanTable, params: EnvParams, scored: ScoredTable) -> Setup:

@@ -1,12 +1,15 @@
 """Compiled without the library for long axes: the same results, by another program where asked for."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxsim import short_axes
-from jaxsim.short_axes import ShortAxes, options_here
+from jaxsim.short_axes import ShortAxes, options_here, threadsafe
 
 
 def spread_of(x):
@@ -57,3 +60,22 @@ def test_an_option_that_is_not_known_is_left_out(monkeypatch, x):
         np.testing.assert_array_equal(ShortAxes(spread_of)(x), jax.jit(spread_of)(x))
     finally:
         options_here.cache_clear()
+
+
+def test_threads_that_begin_at_once_get_their_own_results(x):
+    def each(tree):
+        return jax.tree.map(lambda y: y + 1.0, tree)
+
+    def differs(n, program):
+        tree = (x,) * n if n % 2 else {"a": [x] * n}
+        return jax.tree.structure(program(tree)) != jax.tree.structure(tree)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(20):
+            program = threadsafe(each)
+            with ThreadPoolExecutor(8) as pool:
+                assert not any(pool.map(differs, range(1, 9), [program] * 8))
+    finally:
+        sys.setswitchinterval(before)
