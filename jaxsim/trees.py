@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxsim.short_axes import threadsafe
+
 
 def as_leaf(value: Any, dtype: Any = np.float32) -> Any:
     """A number or an array as a leaf of this type. What is on the host stays there, where thousands of
@@ -35,7 +37,7 @@ def take_at_once(tree: Any, index: Any) -> Any:
     )
 
 
-_take = jax.jit(take)
+_take = threadsafe(take)
 
 
 def distinct(tree: Any) -> tuple[np.ndarray, np.ndarray]:

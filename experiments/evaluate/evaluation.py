@@ -22,7 +22,6 @@ from agents.registry import Settings, default_settings, find, plan_rules
 from analysis.records import RunWriter
 from analysis.statistics import evaluation_summary
 from experiments.common import (
-    AT_ONCE,
     best_plan_text,
     check_budget,
     jobs_table,
@@ -76,6 +75,9 @@ from jaxsim.plan import Plan, whole_plan
 from jaxsim.planning import SAMPLED, Objective, PlanTable, base_view
 from jaxsim.scenario import mean_view
 from jaxsim.trees import take
+
+TOGETHER = 6  # schedulers that play before what they did is kept, and their decisions are timed
+Play = Callable[[str], tuple[Scheduler, dict[str, Any]]]  # as `Evaluation._play` for one name
 
 
 class Evaluation:
@@ -138,33 +140,64 @@ class Evaluation:
         """Play everybody whom the run folder does not know yet, return the summary."""
         results = Results(writer)
         with progress(total=3 + len(self.names), desc="evaluate", unit="part", leave=None) as bar:
-            bar.set_postfix_str("tuning the rivals")
-            tuned = results.once("tuned", self._tuned).to_dict("records")[0]
-            bar.update()
-            bar.set_postfix_str("solving the scenarios")
-            evaluator = self.evaluator(self.config.seeds, "test")
-            bar.update()
-            bound = results.once("bounds", lambda: bound_rows(evaluator))["bound_steps"].to_numpy()
-            bar.update()
+            bar.set_postfix_str("solving the scenarios, tuning the rivals")
+
+            def prepared(make: Callable[[Results], Any]) -> Any:
+                made = make(results)
+                bar.update()
+                return made
+
+            pieces = (self._solved, self._tuned, self._low_communication)
+            made = side_by_side([partial(prepared, one) for one in pieces])
+            (evaluator, bound), tuned, apart = made
             which = liveliest(evaluator, self.config.threshold_pct)
             interval_s = self.settings.interval_s
             results.once("links", lambda: link_rows(evaluator, which, self.spec, interval_s))
             left = [name for name in self.names if name not in results.done]
             bar.update(len(self.names) - len(left))
-            for start in range(0, len(left), AT_ONCE):
-                some = left[start : start + AT_ONCE]
-                bar.set_postfix_str(", ".join(some))
-                make_room_for_programs()
-                play = partial(self._play, tuned, evaluator, bound, which)
-                found: dict[str, tuple[Scheduler, dict[str, Any]]] = {}
-                try:
-                    side_by_side([partial(_kept, found, name, play) for name in some])
-                finally:  # who was done when another one was interrupted need not play again
-                    for name in takewhile(found.__contains__, some):
-                        scheduler, rows = found[name]
-                        results.add({**rows, "decisions": _decisions(name, scheduler, evaluator)})
-                        bar.update()
-        return self._summary(results, evaluator, tuned)
+            play = partial(self._play, tuned, evaluator, bound, which)
+            for start in range(0, len(left), TOGETHER):
+                self._play_together(left[start : start + TOGETHER], play, evaluator, results, bar)
+        summary = self._summary(results, evaluator, tuned)
+        return summary if apart is None else {**summary, "low_communication": apart}
+
+    def _solved(self, results: Results) -> tuple[Evaluator, np.ndarray]:
+        """The test scenarios, and the bound of each [S]."""
+        evaluator = self.evaluator(self.config.seeds, "test")
+        bounds = results.once("bounds", lambda: bound_rows(evaluator))
+        return evaluator, bounds["bound_steps"].to_numpy()
+
+    def _tuned(self, results: Results) -> Settings:
+        """The settings of the rivals, tuned on training scenarios where there are some."""
+
+        def make() -> pd.DataFrame:
+            tuned = default_settings()
+            if self.config.tuning_scenarios:
+                others = (PLAN, *self.checkpoints)
+                rivals = dict.fromkeys(rival_of(n) for n in self.names if n not in others)
+                train = self.evaluator(self.config.tuning_scenarios, "train")
+                tuned = tune([train], list(rivals))
+            return pd.DataFrame([tuned])
+
+        return results.once("tuned", make).to_dict("records")[0]
+
+    def _play_together(
+        self, names: list[str], play: Play, evaluator: Evaluator, results: Results, bar: tqdm
+    ) -> None:
+        """Play some side by side, time their decisions while nothing else runs, and keep it all."""
+        found: dict[str, tuple[Scheduler, dict[str, Any]]] = {}
+
+        def one(name: str) -> None:
+            bar.set_postfix_str(name)
+            found[name] = play(name)
+            bar.update()
+
+        try:
+            side_by_side([partial(one, name) for name in names], make_room_for_programs)
+        finally:  # who was done when another one was interrupted need not play again
+            for name in takewhile(found.__contains__, names):
+                scheduler, rows = found[name]
+                results.add({**rows, "decisions": _decisions(name, scheduler, evaluator)})
 
     def _alternatives(self, evaluator: Evaluator) -> dict:
         """The best synchronous plan and the best of any, at base links and mean load."""
@@ -172,15 +205,6 @@ class Evaluation:
         free = mean_view(take(evaluator.params, 0)).gpus_available
         view = base_view(problem.cluster).replace(gpus_available=free)
         return alternatives(self.spec, problem, view)
-
-    def _tuned(self) -> pd.DataFrame:
-        """One row: the settings of the rivals, tuned on training scenarios."""
-        tuned = default_settings()
-        if self.config.tuning_scenarios:
-            others = (PLAN, *self.checkpoints)
-            rivals = [rival_of(name) for name in self.names if name not in others]
-            tuned = tune([self.evaluator(self.config.tuning_scenarios, "train")], rivals)
-        return pd.DataFrame([tuned])
 
     def _play(
         self, tuned: Settings, evaluator: Evaluator, bound, which: int, name: str
@@ -245,16 +269,15 @@ class Evaluation:
         }
         summary |= dict(zip(last, side_by_side(list(last.values())), strict=True))
         results.once("alternatives", lambda: alternatives_rows({self.spec.name: summary}))
-        if self.apart:
-            args = (self.apart, self.config, self.settings, self.weights, self.traces)
-            rows = results.once("low_communication", lambda: low_communication.played(*args))
-            summary["low_communication"] = low_communication.summaries(rows)
         return summary
 
-
-def _kept(found: dict[str, Any], name: str, play: Callable[[str], Any]) -> None:
-    """Put what `play` returns where it stays if another thread raises."""
-    found[name] = play(name)
+    def _low_communication(self, results: Results) -> dict | None:
+        """What they did who play apart, if there are any."""
+        if not self.apart:
+            return None
+        args = (self.apart, self.config, self.settings, self.weights, self.traces)
+        rows = results.once("low_communication", lambda: low_communication.played(*args))
+        return low_communication.summaries(rows)
 
 
 def _decisions(name: str, scheduler: Scheduler, evaluator: Evaluator) -> list[dict]:

@@ -44,7 +44,7 @@ from jaxsim.files import InputError
 from jaxsim.load import SubmittedJob, read_jobs
 from jaxsim.planning import gpus_once
 from jaxsim.scenario import JobsWorld, ScenarioSettings, jobs_bank, padded_world, tapes
-from jaxsim.short_axes import ShortAxes
+from jaxsim.short_axes import ShortAxes, threadsafe
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import stack, take
 
@@ -292,5 +292,5 @@ def check_allocation(table: pd.DataFrame) -> None:
         )
 
 
-measured_jobs = jax.jit(jax.vmap(job_metrics))
+measured_jobs = threadsafe(jax.vmap(job_metrics))
 alone = ShortAxes(completion_alone_s, where=lambda _, world, __: wide(world.tables.plans))

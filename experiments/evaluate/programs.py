@@ -17,7 +17,7 @@ from jaxsim.env import EnvParams, Observation, reset
 from jaxsim.learning import TokenEfficiency
 from jaxsim.plan import Plan
 from jaxsim.planning import PlanTable, choice_rates, in_front, same_gpus
-from jaxsim.short_axes import ShortAxes
+from jaxsim.short_axes import ShortAxes, threadsafe
 from jaxsim.step_time import NetworkView
 
 
@@ -67,7 +67,7 @@ def rates_under(table, params, worth, views: NetworkView, balanced=None) -> jax.
     return jax.vmap(one)(params, worth, views, balanced)
 
 
-@jax.jit
+@threadsafe
 def worths(table, params) -> tuple[TokenEfficiency, TokenEfficiency]:
     """[S, ...] what a token is worth, and what those take for it who do not know."""
 
@@ -77,7 +77,7 @@ def worths(table, params) -> tuple[TokenEfficiency, TokenEfficiency]:
     return jax.vmap(one)(params)
 
 
-@jax.jit
+@threadsafe
 def expected_views(table, params) -> NetworkView:
     """[S, 1 + W, ...] the prior of each scenario, then the samples of its outlook: the states before
     them where free GPUs change."""
@@ -95,7 +95,7 @@ def true_setup(params: EnvParams, table: PlanTable) -> Setup:
     return make_setup(params, table).replace(problem=params.problem.job(0))
 
 
-@jax.jit
+@threadsafe
 def bound_scheduler(scheduler: Scheduler, setup: Any) -> tuple[Scheduler, Any]:
     """The scheduler with all that it computes once, and its first memory."""
     bound = scheduler.bind(setup)
@@ -107,7 +107,7 @@ def decide(scheduler: Scheduler, truth: tuple, observation: Observation, memory:
     return scheduler.decide(jax.random.key(1), observation, memory, *truth)
 
 
-first_timestep = jax.jit(reset)
+first_timestep = threadsafe(reset)
 rates_now = ShortAxes(measured_rates, where=lambda setup, _: wide(setup.table.plans))
 bound_of_family = ShortAxes(family_bound, where=lambda _, plans, *__: wide(plans))
 

@@ -28,6 +28,7 @@ from jaxsim.plan import Plan, Problem, empty_plan
 from jaxsim.planning import Objective, PlanTable, base_view, one_view, score_plans
 from jaxsim.scenario.settings import ScenarioSettings
 from jaxsim.scenario.world import World, base_factor
+from jaxsim.short_axes import threadsafe
 from jaxsim.step_time import NetworkView
 from jaxsim.trees import as_leaf, stack_on_host
 
@@ -226,7 +227,7 @@ def _network(
     )
 
 
-@jax.jit
+@threadsafe
 @functools.partial(jax.vmap, in_axes=(0, None, None))
 def _with_references(params: EnvParams, problem: Problem, table: PlanTable) -> EnvParams:
     """Measure progress against the best plan that never changes, at each scenario's own base.

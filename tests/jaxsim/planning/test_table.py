@@ -44,3 +44,23 @@ def test_every_weight_and_the_price_of_a_token_is_a_network_more(monkeypatch):
     rates = np.array([[2.0, 1.0, 0.5]] * 5, np.float32)
     assert table._cover(rates, [0], 3) == [0]
     assert set(table._cover(np.concatenate([rates, 2.0 * found]), [0], 3)) == {0, 1, 2}
+
+
+def test_what_is_always_a_candidate_is_one_however_slow_it_is():
+    """Of what is not, those come first that are nearest to the best in some state or by some weight."""
+    base = np.array([1.0, 9.0, 8.0, 0.5, 7.0, 10.0])
+    views = np.zeros(table.FIRST_VIEWS)
+    rates = np.array([[1.0, 4.0, 5.0, 0.5, 10.0, 5.0]])
+    builder = types.SimpleNamespace(rates=lambda plans, few: rates)
+    always = np.array([True, False, False, True, False, False])
+    wanted = np.zeros((0, 6))
+
+    def kept(most, wanted=wanted, always=always):
+        found = table._candidates(builder, None, base, views, always, wanted, most)
+        return found.tolist()
+
+    assert kept(6) == [0, 1, 2, 3, 4, 5]
+    assert kept(4) == [0, 3, 4, 5], "the two, the best at base and the best in the other state"
+    assert kept(1) == [0, 3], "all that are always in"
+    dear = np.array([[0.0, 0.0, 1.0, 0.0, 0.0, 0.0]])
+    assert kept(3, dear, np.zeros(6, bool)) == [2, 4, 5]
