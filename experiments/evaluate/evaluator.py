@@ -13,7 +13,7 @@ import numpy as np
 from agents.episodes import Episode, EpisodeMetrics
 from agents.foresight import distinct_transfers
 from agents.oracles import Truth
-from agents.protocol import Scheduler, ScoredTable, make_setup
+from agents.protocol import Scheduler, ScoredTable, Setup, make_setup
 from agents.registry import Settings, default_settings, find
 from experiments.common import make_room_for_programs, side_by_side
 from experiments.evaluate.contestants import named
@@ -142,7 +142,10 @@ class Evaluator:
 
     def _solved(self) -> Truth:
         """What the future of every scenario holds, [S, ...]."""
-        rates = self._rates_along(self.taped, known=True)
+        return self._solved_on(self._rates_along(self.taped, known=True))
+
+    def _solved_on(self, rates: np.ndarray) -> Truth:
+        """`_solved`, on rates [S, T + 1, P, V] of the table along the scenarios' courses."""
         facts = self.world.table, self._transfers
         return self._in_blocks(lambda *args: truths(*facts, *args), (self.taped, rates))
 
@@ -346,11 +349,17 @@ class Evaluator:
         """[calls] time of one decision of both levels at batch 1 [ms]: from an observation on the
         host to a plan on the host. What the scheduler computes once lies ready on the device. The
         table is scored by a program that all share, which is timed with the decision."""
-        one = take_at_once((self.taped, self.scored, self.keys, self.truth), 0)
-        params, scored, key, truth = jax.device_put(one)
-        setup = make_setup(params, self.world.table).replace(scored=scored)
+        setup, params, key = self._first
+        truth = jax.device_put(take_at_once(self.truth, 0))
         score = functools.partial(rates_now, setup) if scheduler.scores_table else None
         return decision_times_ms(scheduler, setup, truth, params, key, calls, score)
+
+    @functools.cached_property
+    def _first(self) -> tuple[Setup, EnvParams, jax.Array]:
+        """The first scenario, on the device, but for its truth."""
+        one = take_at_once((self.taped, self.scored, self.keys), 0)
+        params, scored, key = jax.device_put(one)
+        return make_setup(params, self.world.table).replace(scored=scored), params, key
 
 
 def tune(evaluators: Sequence[Evaluator], names: Sequence[str]) -> Settings:

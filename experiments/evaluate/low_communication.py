@@ -6,14 +6,16 @@ result under two assumptions on what a training step is then worth.
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
 from agents.episodes import Episode, EpisodeMetrics
-from agents.oracles import Truth, solve_truth
-from agents.protocol import Scheduler, table_rates
+from agents.oracles import Truth
+from agents.protocol import Scheduler
 from agents.registry import names as scheduler_names
 from agents.registry import plan_rules
 from analysis.statistics import evaluation_summary
@@ -27,14 +29,12 @@ YARDSTICKS = ("clairvoyant", "best_static", "single_domain")  # shown beside, on
 
 
 @jax.jit
-def _truths(table, no_loss: jax.Array, params) -> Truth:
-    """[S, ...] of each scenario, on rates as `worth` takes them."""
+def _factors(table, params) -> jax.Array:
+    """[S, P] what turns progress into training steps in each scenario."""
 
     def one(params):
-        setup = true_setup(params, table)
-        factor = worth(setup.problem, setup.table.plans, no_loss)
-        rates = table_rates(setup, params.tape) * factor[None, :, None]
-        return solve_truth(setup, params.tape, rates)
+        problem = true_setup(params, table).problem
+        return worth(problem, table.plans, True)
 
     return jax.vmap(one)(params)
 
@@ -60,9 +60,17 @@ class ApartEvaluator(Evaluator):
         factor = worth(problem, plans, jnp.asarray(self.no_loss))
         return self.named(name).replace(worth=factor)
 
+    @functools.cached_property
+    def _known(self) -> np.ndarray:
+        """[S, T + 1, P, V] the table's rates for those who know what a token is worth."""
+        return self._rates_along(self.taped, known=True)
+
     def _solved(self) -> Truth:
-        table, no_loss = self.world.table, jnp.asarray(self.no_loss)
-        return self._in_blocks(lambda params: _truths(table, no_loss, params), (self.taped,))
+        if not self.no_loss:
+            return self._solved_on(self._known)
+        table = self.world.table
+        factors = self._in_blocks(lambda params: _factors(table, params), (self.taped,))
+        return self._solved_on(self._known * factors[:, None, :, None])
 
     def play(self, scheduler: Scheduler, weights=None) -> tuple[EpisodeMetrics, Episode]:
         metrics, episode = super().play(scheduler, weights)

@@ -46,6 +46,7 @@ from agents.protocol import Scheduler, find_row, make_setup
 from agents.registry import plan_rules, rivals_with_rules
 from experiments.common import load_regions, load_world, one_line, read_running
 from experiments.evaluate import contestants, requested_without_truth
+from experiments.evaluate.programs import bound_scheduler
 from experiments.respond.config import RespondConfig
 from experiments.respond.measurements import Measured, stamped
 from experiments.respond.memory import as_numbers, digest, from_numbers
@@ -90,11 +91,11 @@ class Outcome(Pytree):
 
 @jax.jit
 def respond(
-    scheduler: Scheduler, params: EnvParams, table: Any, service: Service, view: NetworkView
+    bound: Scheduler, params: EnvParams, service: Service, view: NetworkView
 ) -> tuple[Service, Outcome]:
-    """Decide on both levels under a measured view; returns the service with the new plan [J] (the
-    old one where the new cannot run) and the outcome [J]."""
-    setup = make_setup(params, table)
+    """Decide on both levels under a measured view, as a scheduler that is `bound` to this world;
+    returns the service with the new plan [J] (the old one where the new cannot run) and the
+    outcome [J]."""
     n_jobs, n_domains = service.plan.group.shape
     zeros = jnp.zeros((n_jobs,), jnp.float32)
     nothing_gb = jnp.zeros((n_jobs, n_domains, n_domains), jnp.float32)
@@ -115,7 +116,7 @@ def respond(
     )
     observation = observe(state, params)
     key = jax.random.fold_in(jax.random.key(1), service.t)
-    plan, memory = scheduler.bind(setup).decide(key, observation, service.memory)
+    plan, memory = bound.decide(key, observation, service.memory)
     outcome = jax.vmap(_outcome, (0, 0, 0, None, None, None))(
         service.plan, plan, params.problem.work, params.problem, view, params.schedules
     )
@@ -180,10 +181,10 @@ class Responder:
         bank, _ = scenario_bank(world, settings, range(1), "respond")
         params = take(bank, 0)
         self.spec = spec
-        self._args = (scheduler, params, world.table)
+        self._params, self._asked = params, (scheduler, world.table)
         self.measured = Measured(spec, params.problem.cluster)
         n_jobs = params.initial_plan.group.shape[0]
-        memory = scheduler.bind(make_setup(params, world.table)).init(jax.random.key(0))
+        self._bound, memory = bound_scheduler(scheduler, make_setup(params, world.table))
         plan = params.initial_plan
         if running is not None:
             plan = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype)[None], running, plan)
@@ -211,7 +212,7 @@ class Responder:
         start = time.perf_counter()
         view = self.measured.view
         before = self._service.plan
-        service, outcome = respond(*self._args, self._service, view)
+        service, outcome = respond(self._bound, self._params, self._service, view)
         plan, old, outcome = jax.tree.map(
             lambda x: np.asarray(x)[0], (service.plan, before, outcome)
         )
@@ -265,7 +266,7 @@ class Responder:
     def identity(self) -> dict[str, str]:
         """Digests of what a snapshot belongs to: the cluster, the job with its table of plans, the
         scheduler with its settings."""
-        scheduler, params, table = self._args
+        (scheduler, table), params = self._asked, self._params
         job = (params.problem.work, params.problem.calibration, table.plans)
         return {
             "cluster": digest((), self.spec.to_yaml()),
