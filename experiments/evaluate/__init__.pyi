@@ -21,7 +21,7 @@ from .jobs import (
     play_jobs,
     requested_for_jobs,
 )
-from .programs import true_setup
+from .programs import bound_scheduler, true_setup
 from .suites import is_suite_file, load_suite, scene_configs
 from .trust import (
     compile_trust,
@@ -40,6 +40,7 @@ __all__ = [
     "JobsContestant",
     "JobsEvaluation",
     "JobsScenario",
+    "bound_scheduler",
     "check_allocation",
     "compile_trust",
     "contestants",

@@ -45,8 +45,7 @@ from agents.hi_ppo import HiPPO
 from agents.protocol import Scheduler, find_row, make_setup
 from agents.registry import plan_rules, rivals_with_rules
 from experiments.common import load_regions, load_world, one_line, read_running
-from experiments.evaluate import contestants, requested_without_truth
-from experiments.evaluate.programs import bound_scheduler
+from experiments.evaluate import bound_scheduler, contestants, requested_without_truth
 from experiments.respond.config import RespondConfig
 from experiments.respond.measurements import Measured, stamped
 from experiments.respond.memory import as_numbers, digest, from_numbers
