@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -139,17 +139,11 @@ class Evaluation:
     def run(self, writer: RunWriter) -> dict:
         """Play everybody whom the run folder does not know yet, return the summary."""
         results = Results(writer)
+        make_room_for_programs(most=0.5)  # beside threads there is no more of it
         with progress(total=3 + len(self.names), desc="evaluate", unit="part", leave=None) as bar:
             bar.set_postfix_str("solving the scenarios, tuning the rivals")
-
-            def prepared(make: Callable[[Results], Any]) -> Any:
-                made = make(results)
-                bar.update()
-                return made
-
-            pieces = (self._solved, self._tuned, self._low_communication)
-            made = side_by_side([partial(prepared, one) for one in pieces])
-            (evaluator, bound), tuned, apart = made
+            (evaluator, bound), tuned, apart = self._prepared(results)
+            bar.update(3)
             which = liveliest(evaluator, self.config.threshold_pct)
             interval_s = self.settings.interval_s
             results.once("links", lambda: link_rows(evaluator, which, self.spec, interval_s))
@@ -160,6 +154,21 @@ class Evaluation:
                 self._play_together(left[start : start + TOGETHER], play, evaluator, results, bar)
         summary = self._summary(results, evaluator, tuned)
         return summary if apart is None else {**summary, "low_communication": apart}
+
+    def _prepared(
+        self, results: Results
+    ) -> tuple[tuple[Evaluator, np.ndarray], Settings, dict | None]:
+        """The test scenarios and their bound, the tuned rivals, and who plays apart: rivals are tuned
+        in this thread, where an interruption spares those that are left."""
+        with ThreadPoolExecutor(1) as beside:
+            solved = beside.submit(self._solved, results)
+            apart = beside.submit(self._low_communication, results)
+            try:
+                tuned = self._tuned(results)
+                return solved.result(), tuned, apart.result()
+            except BaseException:
+                apart.cancel()
+                raise
 
     def _solved(self, results: Results) -> tuple[Evaluator, np.ndarray]:
         """The test scenarios, and the bound of each [S]."""
@@ -195,7 +204,7 @@ class Evaluation:
         try:
             side_by_side([partial(one, name) for name in names], make_room_for_programs)
         finally:  # who was done when another one was interrupted need not play again
-            for name in takewhile(found.__contains__, names):
+            for name in filter(found.__contains__, names):
                 scheduler, rows = found[name]
                 results.add({**rows, "decisions": _decisions(name, scheduler, evaluator)})
 

@@ -7,6 +7,7 @@ compiled once for a class of schedulers. How many intervals are played costs no 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,6 +26,9 @@ from jaxsim.planning import PlanTable, in_front
 from jaxsim.scenario import JobsWorld
 from jaxsim.short_axes import ShortAxes, threadsafe
 from jaxsim.step_time import NetworkView
+
+# Not compiled functions of their own here: threads trace them at once, in several structures.
+_reset, _step = inspect.unwrap(reset), inspect.unwrap(step)
 
 
 class Scenes(NamedTuple):
@@ -94,7 +98,7 @@ def _played(
 @threadsafe
 def begun(params: EnvParams, keys: jax.Array) -> tuple[State, Observation]:
     """Every scenario at its start."""
-    state, timestep = jax.vmap(reset)(keys, params)
+    state, timestep = jax.vmap(_reset)(keys, params)
     return state, timestep.observation
 
 
@@ -163,7 +167,7 @@ def stepped(
     """Every scenario an interval on, and what is to be recorded of it."""
 
     def one(params, key, state, action):
-        state, timestep = step(jax.random.fold_in(key, t), state, action, params)
+        state, timestep = _step(jax.random.fold_in(key, t), state, action, params)
         links, moving = state.view.bandwidth_gb_per_s, state.moving
         out = Episode(timestep.record, links, state.plan, moving, timestep.reward)
         return state, timestep.observation, out

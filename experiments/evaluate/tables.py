@@ -1,4 +1,4 @@
-"""The tables of an evaluation: rows from episodes, on disk after every scheduler."""
+"""The tables of an evaluation: rows from episodes, on disk as schedulers are done."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ TABLES = ("timeline", "traffic", "scenarios", "decisions")
 
 
 class Results:
-    """The tables of an evaluation as they grow: whole on disk after every scheduler, so that what
+    """The tables of an evaluation as they grow: whole on disk with every scheduler added, so that what
     is finished when the run ends early need not be played again."""
 
     def __init__(self, writer: RunWriter):

@@ -21,11 +21,10 @@ def hand_over(
 
 def main(path: str) -> None:
     """Answer measurements as `hippo respond` does, until the input ends."""
-    from experiments.common import compile_for_evaluation, use_compile_cache
+    from experiments.common import compile_for_evaluation
     from experiments.respond.responder import Responder, at_every_measurement, serve
 
     compile_for_evaluation()
-    use_compile_cache()
     world, spec, scheduler, interval_s = pickle.loads(Path(path).read_bytes())
     serve(
         Responder(world, spec, at_every_measurement(scheduler), interval_s), sys.stdin, sys.stdout
