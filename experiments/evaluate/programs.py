@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections.abc import Callable
 from typing import Any
@@ -107,7 +108,7 @@ def decide(scheduler: Scheduler, truth: tuple, observation: Observation, memory:
     return scheduler.decide(jax.random.key(1), observation, memory, *truth)
 
 
-first_timestep = threadsafe(reset)
+first_timestep = threadsafe(inspect.unwrap(reset))  # as `playing` traces it
 rates_now = ShortAxes(measured_rates, where=lambda setup, _: wide(setup.table.plans))
 bound_of_family = ShortAxes(family_bound, where=lambda _, plans, *__: wide(plans))
 
